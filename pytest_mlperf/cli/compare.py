@@ -72,7 +72,7 @@ examples:
       a session against baselines
   $ pytest-mlperf compare v1.0 HEAD
       how baselines moved between two commits
-  $ pytest-mlperf compare h100.json h200.json --across-accelerators --prices p.toml
+  $ pytest-mlperf compare a.json b.json --across-accelerators --prices p.toml
       what the other GPU gives for its watts and dollars
 """
 

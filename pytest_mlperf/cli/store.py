@@ -47,7 +47,9 @@ def add_store(parser: argparse.ArgumentParser) -> None:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    actions = parser.add_subparsers(
+        dest="action", required=True, metavar="ACTION", help="import or export"
+    )
     importing = actions.add_parser("import", help="put results files into the store")
     importing.add_argument("results", type=Path, nargs="+", metavar="FILE", help="results.json")
     exporting = actions.add_parser("export", help="write sessions as results files")

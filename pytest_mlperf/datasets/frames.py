@@ -12,7 +12,7 @@ from typing import Any
 
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.datasets.files import FileDataset, FileOptions, check_file, find_file, wrong
-from pytest_mlperf.datasets.files.frames import places
+from pytest_mlperf.datasets.files.columns import places
 from pytest_mlperf.datasets.files.json_lines import broken_line, lines_of
 from pytest_mlperf.datasets.prompts import encode, framed, hash_of
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.files import FileDataset, FileOptions, check_file, wrong
-from pytest_mlperf.datasets.files.frames import read_records
 from pytest_mlperf.datasets.files.images import decode
+from pytest_mlperf.datasets.files.pickle_files import read_records
 from pytest_mlperf.datasets.prompts import framed
 
 if TYPE_CHECKING:

@@ -11,11 +11,9 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from pydantic import TypeAdapter
-
 from pytest_mlperf.core.causes import Siblings, causes
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.foreign_text import clean, json_text, meant
+from pytest_mlperf.core.foreign_text import clean, meant
 from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.hardware.machine import detect
@@ -23,6 +21,7 @@ from pytest_mlperf.reports.export import exports, github
 from pytest_mlperf.reports.export.junit import junit
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.stores.atomic import write_whole
+from pytest_mlperf.stores.results import as_text
 
 MACHINE_INFO = """
 import json
@@ -137,11 +136,6 @@ def _html(session: ReportedSession) -> str:
     return page_of(session.results, session.file, session.absent, root=session.root)
 
 
-def _json(results: Results) -> str:
-    content = TypeAdapter(Results).dump_python(results, mode="json")
-    return json_text(content) + "\n"
-
-
 def _junit(session: ReportedSession) -> str:
     message = failure_message(session.results, WIDE)
     return junit(session.results, session.absent, message)
@@ -156,7 +150,7 @@ def _benchmark(results: Results) -> str:
 FORMATS: dict[str, Callable[[ReportedSession], str]] = {
     "text": _text,
     "html": _html,
-    "json": _of_results(_json),
+    "json": _of_results(as_text),
     "junit": _junit,
     "pytest-benchmark": _of_results(_benchmark),
     "markdown": lambda session: github.summary(session.results, session.absent),

@@ -90,6 +90,7 @@ class JudgedScorer:
 
     metrics = ("judged",)
     libraries = ()
+    optional_libraries = ("tokenizers", "transformers")
 
     options: ClassVar[type] = JudgedOptions
 

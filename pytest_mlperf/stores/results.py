@@ -48,13 +48,22 @@ def _verdict() -> TypeAdapter[Verdict]:
 
 def write_results(path: Path, results: Results) -> None:
     """Write a results file atomically."""
-    content = _results().dump_python(encodable(results), mode="json")
-    content[DIGEST] = _digest(content)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        atomic.write_text(path, json_text(content) + "\n")
+        atomic.write_text(path, as_text(results))
     except OSError as error:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None
+
+
+def as_text(results: Results) -> str:
+    """Return what a results file of this session holds."""
+    return json_text(sealed(_results().dump_python(encodable(results), mode="json"))) + "\n"
+
+
+def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of a results file with the digest that belongs to it, as its last key."""
+    rest = {key: value for key, value in content.items() if key != DIGEST}
+    return {**rest, DIGEST: _digest(rest)}
 
 
 def as_bytes(results: Results) -> bytes:

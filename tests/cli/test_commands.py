@@ -79,7 +79,7 @@ commands:
     update       accept a session as baselines, with the runs that it lacks
     calibrate    learn this machine's noise from repeats of unchanged code
     merge        results of several machines as one, with nothing missing
-    import       results of MLCommons' endpoints client, to be judged
+    import       results of MLPerf submissions, LoadGen and endpoints
     export       a curve as a submission that MLPerf Endpoints' checker takes
     store        results of sessions into the store that keeps them, or out
     submission   results as a tree that MLPerf's submission checker takes
@@ -114,6 +114,11 @@ def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixt
     assert HELP[HELP.index("What stands") : HELP.index("options:")] in shown
 
 
+def whole_lines(text: str) -> str:
+    """Join what a backslash at the end of a line continues."""
+    return re.sub(r" \\\n\s*", " ", text)
+
+
 @pytest.mark.parametrize("command", NAMES)
 def test_the_help_of_a_command_says_what_it_needs_and_shows_examples(
     command: str, capsys: pytest.CaptureFixture[str]
@@ -122,7 +127,7 @@ def test_the_help_of_a_command_says_what_it_needs_and_shows_examples(
 
     assert shown.startswith(f"usage: pytest-mlperf {command} ")
     assert "\nneeds: " in shown
-    examples = shown.partition("\nexamples:\n")[2].splitlines()
+    examples = whole_lines(shown.partition("\nexamples:\n")[2]).splitlines()
     assert len(examples) >= 4, "two examples, each with its outcome"
     for line, outcome in zip(examples[::2], examples[1::2], strict=True):
         assert line.startswith(f"  $ pytest-mlperf {command}")
@@ -144,7 +149,7 @@ def examples() -> Iterator[str]:
         if isinstance(action, argparse._SubParsersAction)
         for choice in action.choices.values()
     )
-    yield from re.findall(r"\$ pytest-mlperf (.+)", text)
+    yield from re.findall(r"\$ pytest-mlperf (.+)", whole_lines(text))
 
 
 @pytest.mark.parametrize("example", list(examples()))

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.stores.results import sealed, write_results
 from tests.reports import verdicts
 from tests.reports.verdicts import SUITE, result, run, session
 
@@ -75,7 +75,7 @@ def document(changes: dict[tuple[str, ...], str], outside: Path) -> str:
         for key in path[:-1]:
             place = place[key]
         place[path[-1]] = text.replace("{outside}", str(outside))
-    return json.dumps(content)
+    return json.dumps(sealed(content))
 
 
 def files(folder: Path) -> set[Path]:

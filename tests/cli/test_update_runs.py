@@ -16,7 +16,7 @@ from pytest_mlperf.core.baseline import AccuracyBaseline, Record
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores import accuracy_baselines, baselines
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.results import read_results, sealed
 from tests.cli.lab import CASE, PERFORMANCE, Lab
 from tests.conftest import LEAN
 
@@ -169,7 +169,7 @@ def test_a_session_of_another_machine_says_what_to_run_there(own_lab: Lab, updat
     data = json.loads(own_lab.upgraded.read_text("utf-8"))
     for case in data["cases"]:
         case["verdict"]["subject"]["identity"]["cores"] = 192
-    own_lab.upgraded.write_text(json.dumps(data), "utf-8")
+    own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
 
     code, shown = update(own_lab.upgraded, *ACCEPT, "--case", CASE)
 

@@ -22,7 +22,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.datasets.files.frames import TABLE_LIMIT, UNPACKED_LIMIT, read_frame
+from pytest_mlperf.datasets.files.frames import TABLE_LIMIT, read_frame
+from pytest_mlperf.datasets.files.pickle_files import UNPACKED_LIMIT
 from pytest_mlperf.datasets.files.pickled import NAMES, PickledFrame
 from pytest_mlperf.datasets.files.pickles import Name, PickledObject, PickleError, parse
 

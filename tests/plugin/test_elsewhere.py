@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.paths import placeless
 from tests.plugin.project import Project, case, last_line, section
 from tests.run import other_python
 from tests.run.other_python import ENGINE, PASSES_ON_NOTHING
@@ -55,7 +56,7 @@ def test_a_session_measures_scores_and_records_what_runs_elsewhere(
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     shown = {
         "python": "python ${THERE}",
-        "command": f"command {sys.executable} {wrapper} ${{THERE}}",
+        "command": f"command {placeless(sys.executable)} wrapper.py ${{THERE}}",
     }
     summary = " ".join(" ".join(section(result)).split())
     assert f"runs in {shown[way]} ({facts['python']})" in summary

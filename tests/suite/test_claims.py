@@ -156,7 +156,8 @@ def test_a_pair_knows_what_it_needs_and_where_it_stands(tmp_path: Path) -> None:
             pair("trt-fp8", "trt-fp16", metric="latency_p50"),
             4,
             "pairs[0].metric: 'latency_p50' cannot be compared in Offline; known: "
-            "slowest_replica, throughput, tokens_per_second, tokens_per_second_per_gpu",
+            "build_time, load_time, peak_device_memory, peak_host_memory, slowest_replica, "
+            "throughput, tokens_per_second, tokens_per_second_per_gpu",
         ),
         (
             pair("trt-fp8-H200", "trt-fp8-H100", scenario="Server"),

@@ -77,7 +77,7 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
     ),
     price=(
         with_(more="\n[prices]\ncpu = { usd_per_gpu_hour = 1, as_of = 2026-01-01, per = 1 }\n"),
-        "22: prices.cpu.per: unknown key 'per'; known: usd_per_gpu_hour, as_of",
+        "22: prices.cpu.per: unknown key 'per'; known: usd_per_gpu_hour, as_of, source",
     ),
     limit=(
         with_(("max_drop", "max_dorp")),

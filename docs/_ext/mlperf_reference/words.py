@@ -114,6 +114,9 @@ METRICS: Mapping[str, str] = {
     "peak. An upper bound.",
     "load_time": "Until the data set and the engine have loaded.",
     "build_time": "What building the checkpoint of an entry took, when it was built.",
+    "time_median": "Time of a round of a benchmark of pytest-benchmark; half are faster.",
+    "time_min": "Likewise; the fastest round.",
+    "time_mean": "Likewise; the mean of all rounds.",
     "goodput": "Requests a second that met every latency limit of Server or Interactive; 0 is the "
     "worst result, not a missing one.",
     "tokens_per_second_per_user": "Tokens a second that the median user sees while an answer "

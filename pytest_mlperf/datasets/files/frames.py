@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
-import gzip
 import importlib.util
-import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
-from pytest_mlperf.datasets.files import find_file, wrong
-
-UNPACKED_LIMIT = 4 * 2**30
-"""Bytes that any pickle may have when unpacked."""
+from pytest_mlperf.core.errors import EnvironmentFault, UnavailableError
+from pytest_mlperf.datasets.files import find_file
+from pytest_mlperf.datasets.files.columns import places
+from pytest_mlperf.datasets.files.pickle_files import UNPACKED_LIMIT, opened, unreadable
 
 TABLE_LIMIT = 2**30
 """Bytes of a table of prompts when unpacked; MLPerf's 24,576 prompts and answers have 0.15e9."""
@@ -71,71 +66,18 @@ def no_pyarrow(path: Path) -> EnvironmentFault:
     )
 
 
-def read_records(path: Path) -> list[Any]:
-    """Read a pickled list of tables of plain values and NumPy's arrays; nothing is executed."""
-    from pytest_mlperf.datasets.files import pickled
-
-    with _opened(path, compressed=False) as file:
-        return pickled.read_records(file, max_bytes=UNPACKED_LIMIT)
-
-
-@contextlib.contextmanager
-def _opened(path: Path, *, compressed: bool) -> Iterator[Any]:
-    """Open a pickle, and say what is wrong with it while it is read."""
-    from pytest_mlperf.datasets.files.pickles import PickleError
-
-    try:
-        with gzip.open(path) if compressed else path.open("rb") as file:
-            yield file
-    except PickleError as error:
-        raise _unreadable(path, str(error)) from error
-    except (OSError, EOFError, zlib.error) as error:
-        raise _unreadable(path, f"the file is damaged ({error})") from error
-    except MemoryError:
-        raise _unreadable(path, "there is no memory for what it unpacks to") from None
-
-
 def _read_pickle(
     path: Path, columns: Sequence[Sequence[str]], *, compressed: bool, max_bytes: int
 ) -> dict[str, list[Any]]:
     from pytest_mlperf.datasets.files import pickled
 
-    with _opened(path, compressed=compressed) as file:
+    with opened(path, compressed=compressed) as file:
         frame = pickled.PickledFrame(file, max_bytes=max_bytes)
         at = _places(path, frame.labels, columns)
         by_name = {name: frame.column(place) for name, place in at.items()}
     if len({len(cells) for cells in by_name.values()}) > 1:
-        raise _unreadable(path, "its columns differ in length")
+        raise unreadable(path, "its columns differ in length")
     return by_name
-
-
-def _unreadable(path: Path, reason: str) -> RunError:
-    return wrong(
-        path, reason, "get the table from its source again, or correct the data set's path"
-    )
-
-
-def places(
-    path: object,
-    labels: Sequence[Any],
-    columns: Sequence[str],
-    advice: str = "Rename its columns, or set the data set's path to another table",
-    whole: str = "table",
-) -> dict[str, int]:
-    """Return the position of each wanted column, which must be there once."""
-    named = [label if isinstance(label, str) else repr(label) for label in labels]
-    for name in columns:
-        if named.count(name) == 1:
-            continue
-        near = difflib.get_close_matches(name, named, n=1, cutoff=0)
-        defect = f"more than one column {name!r}" if name in named else f"no column {name!r}"
-        hint = f", the nearest is {_shown(near[0])}" if near and name not in named else ""
-        raise wrong(
-            path,
-            f"the {whole} has {defect}{hint}",
-            f"needed are {_listing(columns)}, it has {_listing(named)}. {advice}",
-        )
-    return {name: named.index(name) for name in columns}
 
 
 def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]]) -> dict[str, int]:
@@ -143,16 +85,6 @@ def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]])
     there = [next((name for name in names if name in labels), names[0]) for names in columns]
     at = places(path, labels, there)
     return {names[0]: at[name] for names, name in zip(columns, there, strict=True)}
-
-
-def _listing(names: Sequence[str]) -> str:
-    listed = ", ".join(map(_shown, names[:20])) or "none"
-    return listed + (f" and {len(names) - 20} more" if len(names) > 20 else "")
-
-
-def _shown(name: str) -> str:
-    """Return a name as it may be shown: a file may call its columns anything."""
-    return repr(name) if len(name) <= 80 else f"{name[:80]!r}…"
 
 
 def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, list[Any]]:
@@ -167,9 +99,9 @@ def _read_parquet(path: Path, columns: Sequence[Sequence[str]]) -> dict[str, lis
             table = file.read(columns=[labels[place] for place in at.values()])
         return {name: _parquet_cells(table.column(labels[place])) for name, place in at.items()}
     except MemoryError:
-        raise _unreadable(path, "there is no memory for what it unpacks to") from None
+        raise unreadable(path, "there is no memory for what it unpacks to") from None
     except (ArrowException, OSError, UnicodeDecodeError) as error:
-        raise _unreadable(path, f"the Parquet file is damaged ({error})") from error
+        raise unreadable(path, f"the Parquet file is damaged ({error})") from error
 
 
 def _parquet_cells(column: Any) -> list[Any]:

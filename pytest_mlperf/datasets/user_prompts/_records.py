@@ -7,7 +7,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.datasets.files.frames import places, read_frame
+from pytest_mlperf.datasets.files.columns import places
+from pytest_mlperf.datasets.files.frames import read_frame
 from pytest_mlperf.datasets.files.json_lines import LONGEST, broken_line, lines_of, objects
 from pytest_mlperf.datasets.prompts import SampleFile
 

@@ -24,6 +24,8 @@ TWICE_AS_BAD = {
     Dimension.SHARE: 0.5,
     Dimension.SAMPLES_PER_ENERGY: 0.5,
     Dimension.TOKENS_PER_ENERGY: 0.5,
+    Dimension.MEMORY: 2.0,
+    Dimension.START: 2.0,
 }
 """What a value is multiplied by when it gets twice as bad."""
 

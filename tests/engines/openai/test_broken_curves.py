@@ -33,7 +33,7 @@ points = [1, 4]
 min_duration = "60s"
 """
 
-ANSWERED = 200
+ANSWERED = 3000
 """Requests that are answered well: more than the warm-up, and less than a curve."""
 
 
