@@ -14,6 +14,8 @@ ELSEWHERE = "…"
 KEPT = 2
 """Names of such a path that stay: a run's folder with its session, a module with its package."""
 
+PROGRAMS = "bin"
+
 _NAME = r"[^\s/'\"`<>|:;,()\[\]{}=*?&#\\]+"
 
 _BEFORE = rf"(?:(?<=\s-[A-Za-z])|(?<=file://)|(?<![\w.~{ELSEWHERE}/\\-]))"
@@ -63,4 +65,7 @@ def _at(path: str, behind: str) -> re.Pattern[str]:
 
 
 def _shortened(match: re.Match[str]) -> str:
-    return "/".join((ELSEWHERE, *match[0].split("/")[-KEPT:]))
+    names = match[0].split("/")[1:]
+    # Which environment it is stands before the folder of its programs.
+    kept = KEPT + (names[-KEPT] == PROGRAMS)
+    return "/".join((ELSEWHERE, *names[-kept:]))

@@ -34,7 +34,7 @@ def modules_after(project: Project, *arguments: str) -> tuple[int, set[str]]:
     return code, set(modules)
 
 
-def test_a_project_without_suites_loads_two_small_modules_and_no_library(
+def test_a_project_without_suites_loads_three_small_modules_and_no_library(
     project: Project,
 ) -> None:
     project.pytester.makepyfile("def test_own(): pass")
@@ -45,6 +45,7 @@ def test_a_project_without_suites_loads_two_small_modules_and_no_library(
     assert {name for name in modules if name.startswith("pytest_mlperf")} == {
         "pytest_mlperf",
         "pytest_mlperf.plugin",
+        "pytest_mlperf.plugin._unchanged",
         "pytest_mlperf.plugin.hooks",
         "pytest_mlperf.plugin.options",
     }

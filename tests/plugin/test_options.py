@@ -27,6 +27,7 @@ NAMES = [
     ("requests", "yes", "yes"),
     ("judge-benchmarks", "yes", "yes"),
     ("handicap", "25%", 0.25),
+    ("compliance", "yes", "yes"),
     ("resume", "last", "last"),
     ("drift", "warn", "warn"),
 ]

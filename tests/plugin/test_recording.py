@@ -252,7 +252,7 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
 
     assert last_line(result) == "1 failed"
     headline = project.verdicts()["performance"].headline
-    assert headline.startswith(f"baseline: {path}: ")
+    assert headline.startswith(f"baseline: {path.relative_to(project.path)}: ")
     assert reason in headline
     assert project.run_folders() == []
 

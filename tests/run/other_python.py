@@ -30,8 +30,8 @@ class Acme(NullEngine):
         super().__init__(dataset, latency_s=0.002 * factor, batch_size=16, threads=1)
 
     def describe(self):
-        places = {"file": __file__, "plugin": pytest_mlperf.__file__, "prefix": sys.prefix}
-        return {"acme": VERSION, **places}
+        copy = Path(pytest_mlperf.__file__).parents[1].name
+        return {"acme": VERSION, "file": __file__, "plugin": copy, "prefix": sys.prefix}
 '''
 
 PASSES_ON_NOTHING = """\

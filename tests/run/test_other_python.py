@@ -14,6 +14,7 @@ import pytest
 
 from pytest_mlperf.core.errors import MlperfError, RunError, UnavailableError
 from pytest_mlperf.core.job import EarlierBuild
+from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run import builds
 from pytest_mlperf.run.builds import Build, baseline_build
@@ -113,12 +114,12 @@ def test_the_other_python_runs_with_a_copy_of_this_package(
     found = run_baseline(planned(project, f'{{ python = "{python}" }}'), tmp_path)
 
     facts = found.subject.fingerprint
-    assert facts["python.prefix"] == str(python.parents[1]) != sys.prefix
+    assert facts["python.prefix"] == placeless(str(python.parents[1])) != sys.prefix
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     assert facts["python.numpy"] == version("numpy")
-    assert facts["build"] == f"python {python}"
-    assert facts["engine.file"] == str(project / "acme.py")
-    assert facts["engine.plugin"].startswith(str(tmp_path / "runs/build/code/"))
+    assert facts["build"] == placeless(f"python {python}")
+    assert facts["engine.file"] == placeless(str(project / "acme.py"))
+    assert facts["engine.plugin"] == "code"
     assert found.run is not None
     assert found.run.metrics["throughput"] == pytest.approx(500, rel=0.5)
     assert Path(found.run.folder).parent.name == "mine-Offline-Acme-fp32-cpu.baseline-build.1"
@@ -146,9 +147,9 @@ def test_every_run_of_an_entry_that_names_a_python_is_there(
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
     assert facts["python.numpy"] == version("numpy")
     assert facts["python.mlcommons-loadgen"] == version("mlcommons-loadgen")
-    assert facts.pop("engine.prefix") == str(python.parents[1]) != sys.prefix
-    assert facts.pop("engine.plugin").startswith(str(tmp_path / "runs/"))
-    assert facts.pop("engine.file") == str(project / "acme.py")
+    assert facts.pop("engine.prefix") == placeless(str(python.parents[1])) != sys.prefix
+    assert facts.pop("engine.plugin") == "code"
+    assert facts.pop("engine.file") == placeless(str(project / "acme.py"))
     assert str(tmp_path) not in str(facts)
     assert str(python.parents[2]) not in str(facts)
     assert found.run is not None
@@ -169,14 +170,14 @@ def test_the_build_of_the_baseline_is_stronger_than_the_entry(
     beside = planned(project, f'{{ python = "{python}" }}', f'python = "{own}"')
     facts = run_baseline(beside, tmp_path).subject.fingerprint
 
-    assert facts["engine.prefix"] == str(python.parents[1])
+    assert facts["engine.prefix"] == placeless(str(python.parents[1]))
     assert facts["engine.acme"] == "2.0"
 
     then = run_baseline(planned(project, '{ git = "HEAD" }', f'python = "{own}"'), tmp_path)
 
-    assert then.subject.fingerprint["engine.prefix"] == str(own.parents[1])
+    assert then.subject.fingerprint["engine.prefix"] == placeless(str(own.parents[1]))
     assert then.subject.fingerprint["engine.acme"] == "1.0"
-    assert then.subject.fingerprint["build"].endswith(f") in python {own}")
+    assert then.subject.fingerprint["build"].endswith(placeless(f") in python {own}"))
 
 
 def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_a_command_needs_to_pass_on_only_stdin_stdout_and_stderr(
         planned(project, f"{{ command = {command} }}"), tmp_path
     ).subject.fingerprint
 
-    assert facts["python.prefix"] == str(python.parents[1])
+    assert facts["python.prefix"] == placeless(str(python.parents[1]))
 
 
 def test_a_git_ref_is_run_from_a_tree_of_its_own(project: Path, tmp_path: Path) -> None:
@@ -409,4 +410,4 @@ def test_the_other_environment_needs_numpy_and_loadgen_only(project: Path, tmp_p
 
     facts = run_baseline(planned(project, f'{{ python = "{bare}" }}'), tmp_path).subject.fingerprint
 
-    assert facts["python.prefix"] == str(bare.parents[1])
+    assert facts["python.prefix"] == placeless(str(bare.parents[1]))

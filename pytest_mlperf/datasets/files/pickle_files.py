@@ -41,6 +41,7 @@ def opened(path: Path, *, compressed: bool) -> Iterator[Any]:
 
 
 def unreadable(path: Path, reason: str) -> RunError:
+    """Return the error of a table that is damaged."""
     return wrong(
         path, reason, "get the table from its source again, or correct the data set's path"
     )
