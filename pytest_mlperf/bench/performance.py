@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pytest_mlperf.bench.baseline import grow, write
 from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.official import held_to_best
 from pytest_mlperf.bench.policy import ALONE, Phase, Update
 from pytest_mlperf.bench.runner import condition_differs
 from pytest_mlperf.core.case import Kind
@@ -77,6 +78,7 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = AL
             break
         case.add_run()
     answer = unless_off(case, answer_of(case, ruling, case.planned.limits), phase)
+    answer = held_to_best(case, answer)
     final = not (phase.once and ruling.more)
     return grow(case, answer) if case.policy.update == "missing" and final else answer
 
@@ -258,6 +260,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         if outlying(case.runs, case.planned.limits, case.rule) is None:
             break
         case.add_run()
+    below = held_to_best(case, Ruling(outcome=Outcome.OK, headline="not judged"))
+    if below.outcome is Outcome.GATE_FAIL:
+        return replace(below, headline=f"nothing recorded: {below.headline}", notes=())
     old = case.record if action == "append" else None
     if unfit := unrecordable(case.runs, case.planned.limits, old):
         notes = remedies(case.runs, case.planned.limits, old)

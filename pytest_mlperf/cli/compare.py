@@ -10,9 +10,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.bench.files import baseline_at, case_of
+from pytest_mlperf.bench.official import Placing
 from pytest_mlperf.cli.across import across, lines, read_prices
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.cli.output import show, width
+from pytest_mlperf.cli.placed import EVERY, places, results_of
+from pytest_mlperf.cli.placed import lines as placed_lines
 from pytest_mlperf.cli.stored_results import (
     Sessions,
     add_runs_dir,
@@ -59,9 +62,10 @@ comparison of 20 shows any, however many cases it has.
 
 Exit 1 when a drop is proven, 2 when nothing could be judged.
 
---across-accelerators sets the same work on other hardware against each other
-instead: for a GPU, a watt and a dollar, with intervals. It judges nothing and
-exits with 0.
+--across-accelerators sets the same work on other hardware against each other:
+for a GPU, a watt and a dollar, with intervals. A --published sets A beside the
+best official results. Neither judges, and both exit with 0; with 2 where
+nothing is alike.
 
 needs: two measurements of the same cases; git for refs
 
@@ -74,13 +78,15 @@ examples:
       how baselines moved between two commits
   $ pytest-mlperf compare a.json b.json --across-accelerators --prices p.toml
       what the other GPU gives for its watts and dollars
+  $ pytest-mlperf compare a.json --published v6.1
+      what share of the round's best result each case reached, GPU by GPU
 """
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.add_argument("a", metavar="A", help="the old side")
-    parser.add_argument("b", metavar="B", help="the new side")
+    parser.add_argument("b", metavar="B", nargs="?", help="the new side")
     parser.add_argument(
         "--baselines",
         type=Path,
@@ -95,11 +101,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--prices", type=Path, metavar="FILE", help="TOML with [prices], as suites have it"
     )
+    parser.add_argument(
+        "--published",
+        nargs="?",
+        const=EVERY,
+        metavar="ROUND",
+        help="A beside official results: of a round, of all, or of a file with rows",
+    )
     add_runs_dir(parser)
+    parser.set_defaults(misused=parser.error)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Compare two sides; return 1 when a drop is proven, 2 when nothing could be judged, else 0."""
+    if parsed.published:
+        return _placed(parsed)
+    if parsed.b is None:
+        parsed.misused("the following arguments are required: B; A alone is for --published")
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
     if parsed.across_accelerators:
         return _across(parsed, a, b)
@@ -125,6 +143,20 @@ def run(parsed: argparse.Namespace) -> int:
         show(["nothing could be judged"])
         return 2
     return 0
+
+
+def _placed(parsed: argparse.Namespace) -> int:
+    """Show where A stands among official results; 2 where nothing is like any."""
+    if parsed.b is not None or parsed.across_accelerators or parsed.prices:
+        parsed.misused(f"--published takes A alone: compare {parsed.a} --published v6.1")
+    results = results_of(parsed.published)
+    a = side(parsed.a, parsed.runs_dir, parsed.baselines)
+    standing = places(a.cases, results)
+    show(placed_lines(standing, a.name, parsed.published, a.notes, width()))
+    if any(isinstance(one.placing, Placing) for one in standing):
+        return 0
+    show(["nothing is like a published result"])
+    return 2
 
 
 def _across(parsed: argparse.Namespace, a: ComparedSide, b: ComparedSide) -> int:

@@ -30,7 +30,7 @@ from pytest_mlperf.core.metrics import (
     at_point,
     point_of,
 )
-from pytest_mlperf.suite.tables import AccuracyLimit, EngineEntry, ScenarioEntry
+from pytest_mlperf.suite.tables import OF_BEST, AccuracyLimit, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import Defect, share
 
 
@@ -79,6 +79,11 @@ def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, f
     return named or {usual: METRICS[usual].limit}
 
 
+def _placed(scenario: ScenarioEntry) -> bool:
+    """Whether its official values are rates: of Server and Interactive the highest that held."""
+    return scenario.name == "Offline" or scenario.find is not None
+
+
 def limit_defects(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], engines: Sequence[EngineEntry]
 ) -> Iterator[Defect]:
@@ -92,6 +97,12 @@ def limit_defects(
     tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(scenarios)]
     for where, table in tables:
         yield from _table_defects(engines, where, table)
+    if OF_BEST in limits and not any(map(_placed, scenarios)):
+        yield (
+            ("limits", OF_BEST),
+            "no scenario here has official values to be compared with: that takes Offline, or "
+            "find in Server or Interactive",
+        )
     copies = any(e.replicas_on(name) > 1 for e in engines for name in e.accelerators)
     for where, table in tables:
         if SLOWEST_REPLICA in table and not copies:
@@ -122,12 +133,15 @@ def _table_defects(
         if where == ("limits", "accuracy"):
             yield from _accuracy_defects(engines, bound)
             continue
+        if where == ("limits", OF_BEST):
+            yield from _share_defects(where, bound)
+            continue
         if name in UNGATED:
             kind = " a count: it is" if name in COUNTS else ""
             yield where, f"{name} is{kind} reported, and cannot be gated"
             continue
         if name not in METRICS or name in OF_BENCHMARKS:
-            names = [one for one in (*METRICS, "accuracy") if one not in OF_BENCHMARKS]
+            names = [one for one in (*METRICS, "accuracy", OF_BEST) if one not in OF_BENCHMARKS]
             yield where, f"unknown metric {name!r}{nearest(name, names)}"
             continue
         metric = METRICS[name]
@@ -144,13 +158,18 @@ def _table_defects(
                 f'write {name} = {{ {metric.limit_key} = "{metric.limit:.0%}" }}',
             )
             continue
-        try:
-            limit = share(bound[metric.limit_key])
-        except ValueError as error:
-            yield (*where, metric.limit_key), str(error)
-            continue
-        if metric.limit_key == "max_drop" and limit >= 1:
+        value = bound[metric.limit_key]
+        defects = list(_share_defects((*where, metric.limit_key), value))
+        yield from defects
+        if not defects and metric.limit_key == "max_drop" and share(value) >= 1:
             yield (*where, metric.limit_key), "a drop of 100 % or more cannot be measured"
+
+
+def _share_defects(where: tuple[str | int, ...], value: object) -> Iterator[Defect]:
+    try:
+        share(value)
+    except ValueError as error:
+        yield where, str(error)
 
 
 def _accuracy_defects(engines: Sequence[EngineEntry], value: object) -> Iterator[Defect]:

@@ -19,10 +19,12 @@ from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds import ROUNDS, RoundScenario, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
+from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
 from pytest_mlperf.suite.find import find_defects, limits_of
 from pytest_mlperf.suite.limits import limit_defects, margin_of
 from pytest_mlperf.suite.tables import (
+    OF_BEST,
     AccuracyLimit,
     DatasetSource,
     EngineEntry,
@@ -317,6 +319,11 @@ class Suite(Table):
     def _accuracy(self) -> AccuracyLimit:
         return AccuracyLimit.model_validate(self.limits.get("accuracy", {}))
 
+    @property
+    def of_best(self) -> float | None:
+        """Smallest share of the best official result that passes; None: any does."""
+        return share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
+
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
@@ -516,7 +523,15 @@ def _rates(suite: Suite) -> Iterator[Defect]:
 
 
 def _limits(suite: Suite) -> Iterator[Defect]:
-    return limit_defects(suite.limits, suite.scenarios, suite.engines)
+    yield from limit_defects(suite.limits, suite.scenarios, suite.engines)
+    name, where = suite.workload.name, ("limits", OF_BEST)
+    if OF_BEST not in suite.limits:
+        return
+    if suite.division == "open":
+        yield where, "official results of the closed division are no measure for the open one"
+    elif not benchmarks(name):
+        closed = {each.benchmark for each in official_results() if each.division == "closed"}
+        yield where, f"no official result is of workload {name!r}{nearest(name, sorted(closed))}"
 
 
 def _physics(suite: Suite) -> Iterator[Defect]:

@@ -429,6 +429,10 @@ class AccuracyLimit(Table):
     )
 
 
+OF_BEST = "of_best_published"
+"""The key of `[limits]` for the smallest share of the best official result."""
+
+
 def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     """Return the JSON Schema of a `limits` table, made from the metric table."""
     table: dict[str, Any] = {
@@ -445,6 +449,10 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
     }
     if accuracy:
         table["accuracy"] = AccuracyLimit.model_json_schema()
+        table[OF_BEST] = {
+            **SHARE_SCHEMA,
+            "description": "Smallest share of the best official result of MLPerf on this GPU.",
+        }
     at_points: dict[str, Any] = {}
     for key in ("max_drop", "max_rise"):
         names = "|".join(sorted(n for n in AT_POINTS if METRICS[n].limit_key == key))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,48 @@ def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures(project: Project) -
 
     silent.stdout.no_fnmatch_line("*speed of light*")
     told.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 2 000"])
+
+
+# --- official results ------------------------------------------------------------------------
+
+OF_BEST = '[limits]\nof_best_published = "{}"\nthroughput = {{ max_drop = "40%" }}\n'
+"""The best official ResNet-50 of an H200 makes 96,029 samples/s in v4.1; this engine makes 500."""
+
+
+def official(project: Project, least: str, *options: str, name: str = "resnet50") -> CaseResult:
+    project.suite(accelerators=["H200"], name=name, more=OF_BEST.format(least))
+    project.run_process("suites", "-k", "performance", "-omlperf_power=off", *options)
+    return newest(project).cases[0]
+
+
+@pytest.mark.usefixtures("h200")
+def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Project) -> None:
+    """With a baseline and without; nothing is recorded of it either."""
+    refused = official(project, "50%", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    recorded = official(project, "0.1 %", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    passed = official(project, "0.1 %")
+    failed = official(project, "50 %")
+
+    assert refused.verdict.outcome is Outcome.GATE_FAIL
+    assert refused.verdict.headline.startswith("nothing recorded: 0.")
+    assert recorded.verdict.outcome is Outcome.RECORDED
+    assert not passed.verdict.fails
+    assert failed.verdict.outcome is Outcome.GATE_FAIL
+    assert re.fullmatch(
+        r"0\.\d+ % of the best official result per GPU \(v4\.1, .+\); limit 50 %",
+        failed.verdict.headline,
+    )
+    assert failed.verdict.notes[0].startswith("beside its baseline: ")
+    assert [m.metric for m in failed.verdict.metrics] == [m.metric for m in passed.verdict.metrics]
+
+
+@pytest.mark.usefixtures("h200")
+def test_where_no_official_result_is_like_it_a_note_says_so(project: Project) -> None:
+    """RGAT was submitted on B200 alone; the share is not taken as met in silence."""
+    found = official(project, "50%", name="rgat")
+
+    assert not found.verdict.fails
+    assert any(
+        note.startswith("of_best_published: nothing to compare with: no result of rgat")
+        for note in found.verdict.notes
+    )

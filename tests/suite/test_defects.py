@@ -258,6 +258,54 @@ def test_what_is_missing_is_named_with_the_table_that_needs_it(text: str, messag
     assert defects(text) == [message]
 
 
+OF_BEST = 'of_best_published = "50 %"\n'
+
+
+@cases(
+    no_unit=(
+        with_(('"mine"', '"resnet50"'), more='of_best_published = "50"\n'),
+        f"20: limits.of_best_published: '50' {NO_PERCENTAGE}",
+    ),
+    another_name=(
+        with_(('"mine"', '"resnet50"'), more='of_best_publshed = "50 %"\n'),
+        "20: limits.of_best_publshed: unknown metric 'of_best_publshed'; did you mean "
+        "'of_best_published'?",
+    ),
+    times=(
+        with_(
+            ('"mine"', '"resnet50"'),
+            ('"Offline"', '"SingleStream"'),
+            ("target_qps = 100\n", ""),
+            ('throughput = { max_drop = "3%" }\n', ""),
+            more=OF_BEST,
+        ),
+        "18: limits.of_best_published: no scenario here has official values to be compared with: "
+        "that takes Offline, or find in Server or Interactive",
+    ),
+    open=(
+        with_(
+            ('"mine"', '"resnet50"'),
+            ('"quick"', '"quick"\ndivision = "open"'),
+            more=OF_BEST,
+        ),
+        "21: limits.of_best_published: official results of the closed division are no measure for "
+        "the open one",
+    ),
+)
+def test_a_share_of_the_best_official_result_is_refused_where_there_is_none(
+    text: str, message: str
+) -> None:
+    assert defects(text) == [message]
+
+
+def test_a_share_of_the_best_official_result_needs_a_workload_of_mlperfs() -> None:
+    (message,) = defects(with_(more=OF_BEST))
+
+    assert message.startswith(
+        "20: limits.of_best_published: no official result is of workload 'mine'; known: 3d-unet-99,"
+    )
+
+
 def test_a_price_of_what_no_engine_runs_on_is_refused() -> None:
     """It would never be used, and nobody would know why no cost is shown."""
     text = with_(more="\n[prices]\nH200 = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n")

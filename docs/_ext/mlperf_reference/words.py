@@ -192,7 +192,8 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
 OUTCOMES: Mapping[str, str] = {
     "ERROR": "Engine or infrastructure broke. The message names the layer and the log.",
     "INVALID": "It was measured and may not be judged. The message says why; measure again.",
-    "GATE FAIL": "Below the accuracy gate, or a latency limit missed without a baseline.",
+    "GATE FAIL": "Below the accuracy gate, a latency limit missed without a baseline, or a smaller "
+    "share of the best official result than the suite asks for.",
     "ACC DROP": "A drop of accuracy is proven, and one of the margin is not excluded.",
     "PERF DROP": "A drop of speed is proven, and one of the limit is not excluded.",
     "PAIR FAIL": "A claim of `[[pairs]]` is refuted.",

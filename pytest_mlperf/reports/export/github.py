@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
+from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import LABEL, Absent, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, final_word
@@ -19,7 +20,6 @@ from pytest_mlperf.reports.terminal.advice import (
 )
 from pytest_mlperf.reports.terminal.figures import invalid_runs, rows, with_gate
 from pytest_mlperf.reports.terminal.layout import duration, plural
-from pytest_mlperf.reports.terminal.official import placing_of
 from pytest_mlperf.reports.terminal.precisions import (
     compared,
     origin,

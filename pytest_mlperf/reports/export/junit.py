@@ -5,11 +5,11 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 
+from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.verdict import final_word
 from pytest_mlperf.reports.terminal.advice import machine_wide
-from pytest_mlperf.reports.terminal.official import placing_of
 
 
 def properties(result: CaseResult) -> list[tuple[str, str]]:

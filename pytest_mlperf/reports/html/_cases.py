@@ -8,6 +8,7 @@ from functools import lru_cache
 from statistics import geometric_mean
 from typing import Any
 
+from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.causes import Siblings, causes
 from pytest_mlperf.core.measurement import Subject, moment_of
@@ -31,7 +32,6 @@ from pytest_mlperf.reports.terminal.figures import (
     title,
     verdict_tables,
 )
-from pytest_mlperf.reports.terminal.official import placing_of
 
 TOLD = 10
 """Accepted baselines, the newest, whose reason is told; of those before them only the value."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import geometric_mean
 
+from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.causes import Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
@@ -27,7 +28,6 @@ from pytest_mlperf.core.verdict import (
     final_word,
 )
 from pytest_mlperf.reports.terminal.layout import TextTable, fold, paragraphs, plural
-from pytest_mlperf.reports.terminal.official import placing_of
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:

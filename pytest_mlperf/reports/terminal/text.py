@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 
+from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import Cause
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
@@ -49,7 +50,6 @@ from pytest_mlperf.reports.terminal.layout import (
     table,
     unbroken,
 )
-from pytest_mlperf.reports.terminal.official import placing_of
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
 PROMISE = (

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from pytest_mlperf.bench.official import Placing, Unplaced, placed, placing_of
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
-from pytest_mlperf.reports.terminal.official import placing_of
 from pytest_mlperf.rounds.published import official_results
 from tests.reports import verdicts
 from tests.reports.verdicts import result
@@ -62,3 +62,37 @@ def test_eight_gpus_are_compared_gpu_by_gpu() -> None:
 )
 def test_what_is_unlike_every_official_result_stands_beside_none(unlike: CaseResult) -> None:
     assert placing_of(unlike) is None
+
+
+@pytest.mark.parametrize(
+    ("changes", "identity", "reason"),
+    [
+        ({}, {"cpu": "x"}, "H200 is no GPU that has official results"),
+        ({"scenario": "Server"}, None, "its rate was offered, and an official one is the highest"),
+        ({"scenario": "SingleStream"}, None, "the value of SingleStream is a latency, and"),
+        ({"workload": "mine"}, None, "no result of mine, Offline, counts such samples or tokens"),
+    ],
+)
+def test_it_is_said_why_a_case_stands_nowhere(
+    changes: dict[str, object], identity: dict[str, object] | None, reason: str
+) -> None:
+    case = replace(DROP.case, **changes)  # type: ignore[arg-type]
+    assert DROP.subject is not None
+
+    standing = placed(case, identity or DROP.subject.identity, DROP.runs, searched=False)
+
+    assert isinstance(standing, Unplaced)
+    assert standing.reason.startswith(reason)
+
+
+def test_results_of_another_source_are_taken_as_they_are() -> None:
+    """Of one round, or rows that were imported: the best of these, not of all."""
+    assert DROP.subject is not None
+    results = official_results("v4.1")
+    asked = (DROP.case, DROP.subject.identity, DROP.runs)
+
+    of_round, of_none = (placed(*asked, searched=False, results=each) for each in (results, ()))
+
+    assert isinstance(of_none, Unplaced)
+    assert isinstance(of_round, Placing)
+    assert of_round.best.round == "v4.1"

@@ -1,0 +1,177 @@
+"""What share of the best official result a case reached, where there is one of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from statistics import geometric_mean
+
+from pytest_mlperf.bench.runner import CaseRunner
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.numbers import plural, rounded
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.hardware.specs import find_gpu, gpu_in
+from pytest_mlperf.rounds.published import OfficialResult, benchmarks, official_results
+
+METRICS = {"tokens/s": "tokens_per_second", "samples/s": "throughput", "queries/s": "throughput"}
+"""What a run calls the values of results. Latencies are left out: those of results are bounds with
+early stopping, and ours are percentiles."""
+
+RATES = ("Server", "Interactive")
+"""Scenarios whose published value is the highest rate that held."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placing:
+    """Where a case stands: the best official result on its GPU, and its own value, GPU by GPU.
+
+    Attributes:
+        value: Geometric mean of its runs, of one GPU, in the unit of the result.
+        best: The result whose value is the highest, GPU by GPU.
+    """
+
+    value: float
+    best: OfficialResult
+
+    @property
+    def best_value(self) -> float:
+        """The result's value of one GPU."""
+        return self.best.value / self.best.count
+
+    @property
+    def share(self) -> float:
+        """The case's value by the result's."""
+        return self.value / self.best_value
+
+    @property
+    def in_short(self) -> str:
+        """Return "58 % of the best official result per GPU (v5.1, Dell)"."""
+        who = f"{self.best.round}, {self.best.submitter}"
+        return f"{100 * self.share:.3g} % of the best official result per GPU ({who})"
+
+    @property
+    def source(self) -> str:
+        """Return "XE9680, 8 GPUs, fp8"."""
+        best = self.best
+        about = (best.system, plural(best.count, "GPU"), best.precision)
+        return ", ".join(filter(None, about))
+
+    @property
+    def in_words(self) -> str:
+        """Return both: "..., Dell): 4,414.59 tokens/s in XE9680, 8 GPUs, fp8"."""
+        value = f"{rounded(self.best_value)} {self.best.unit}"
+        return f"{self.in_short}: {value} in {self.source}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unplaced:
+    """Why no official result is like a case."""
+
+    reason: str
+
+
+def placing_of(result: CaseResult) -> Placing | None:
+    """Return where a case stands; None where no official result is like it.
+
+    A result that was slowed on purpose, or used techniques of the open division, stands nowhere.
+    """
+    verdict = result.verdict
+    if verdict.subject is None or verdict.ratio or result.techniques or result.handicap:
+        return None
+    searched = all(run.search for run in verdict.runs)
+    placing = placed(verdict.case, verdict.subject.identity, verdict.runs, searched=searched)
+    return placing if isinstance(placing, Placing) else None
+
+
+def placed(
+    case: Case,
+    identity: Mapping[str, object],
+    runs: Sequence[Run],
+    *,
+    searched: bool,
+    results: Sequence[OfficialResult] | None = None,
+) -> Placing | Unplaced:
+    """Return where runs of a case stand, or why nowhere.
+
+    Like is: the workload with its target, the scenario, the unit, LoadGen as harness, the closed
+    division, the kind of GPU. In Server and Interactive a result is the highest rate that held, so
+    only a search for that rate is like it.
+
+    Args:
+        identity: Of the machine that the runs are of.
+        searched: Their rate was searched.
+        results: Those to look among; None: all official ones.
+    """
+    gpu = gpu_in(identity)
+    if not runs:
+        return Unplaced(reason="it has no run")
+    if gpu is None:
+        return Unplaced(reason=f"{case.accelerator} is no GPU that has official results")
+    if case.scenario in RATES and not searched:
+        return Unplaced(reason="its rate was offered, and an official one is the highest that held")
+    if case.scenario not in {"Offline", *RATES}:
+        return Unplaced(
+            reason=f"the value of {case.scenario} is a latency, and official ones are bounds"
+        )
+    for unit, metric in METRICS.items():
+        asked = (case.workload, case.scenario, gpu.name, unit)
+        best = _best(*asked) if results is None else _best_of(results, *asked)
+        values = [run.metrics[metric] for run in runs if run.metrics.get(metric)]
+        if best and values:
+            # As the value beside it is that of all runs.
+            mine = geometric_mean(values) / split(case.accelerator)[0]
+            return Placing(value=mine, best=best)
+    return Unplaced(
+        reason=f"no result of {case.workload}, {case.scenario}, counts such samples or tokens on "
+        f"{gpu.name}"
+    )
+
+
+def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
+    """Return an answer, GATE FAIL where the suite asks for a larger share of the best result.
+
+    What failed already, or could not be judged, stays as it is; where no official result is like
+    the case, a note says so.
+    """
+    least = case.planned.suite.of_best
+    if least is None or answer.outcome.fails or not case.runs:
+        return answer
+    searched = case.planned.scenario.find is not None
+    identity = case.subject.identity if case.subject else {}
+    placing = placed(case.planned.case, identity, case.runs, searched=searched)
+    if isinstance(placing, Unplaced):
+        note = f"of_best_published: nothing to compare with: {placing.reason}"
+        return replace(answer, notes=(*answer.notes, note))
+    if placing.share >= least:
+        return answer
+    headline = f"{placing.in_short}; limit {100 * least:.3g} %"
+    notes = (f"beside its baseline: {answer.outcome} {answer.headline}", *answer.notes)
+    return replace(answer, outcome=Outcome.GATE_FAIL, headline=headline, notes=notes)
+
+
+@cache
+def _best(workload: str, scenario: str, gpu: str, unit: str) -> OfficialResult | None:
+    return _best_of(official_results(), workload, scenario, gpu, unit)
+
+
+def _best_of(
+    results: Sequence[OfficialResult], workload: str, scenario: str, gpu: str, unit: str
+) -> OfficialResult | None:
+    names = benchmarks(workload) | {workload}
+    alike = [
+        result
+        for result in results
+        if result.benchmark in names
+        and (result.scenario, result.unit, result.statistic) == (scenario, unit, "")
+        and (result.division, result.harness, result.availability)
+        == ("closed", "loadgen", "available")
+        and result.count
+        and (spec := find_gpu(result.accelerator)) is not None
+        and spec.name == gpu
+    ]
+    return max(alike, key=lambda result: result.value / result.count, default=None)

@@ -1,0 +1,96 @@
+"""`compare A --published` sets a side beside the best official results, and judges nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.rounds.published import official_results
+from pytest_mlperf.stores.results import write_results
+from tests.cli.text import widest
+from tests.reports import verdicts
+from tests.reports.verdicts import CASE, result, run, session
+
+Say = Callable[..., tuple[int, str]]
+
+BEST = max(
+    each.value / each.count
+    for each in official_results("v4.1")
+    if each.benchmark == "resnet" and each.scenario == "Offline" and each.division == "closed"
+    if each.accelerator.startswith("NVIDIA H200-SXM")
+)
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+
+
+def on(gpu: str, *values: float, case: Case = CASE) -> CaseResult:
+    runs = tuple(run(n, case=case, throughput=value) for n, value in enumerate(values, start=1))
+    subject = Subject(identity={"gpu": gpu}, fingerprint={})
+    return result(replace(verdicts.OK, case=case, runs=runs, subject=subject))
+
+
+def compared(say: Say, *results: CaseResult, published: str = "v4.1") -> tuple[int, str]:
+    write_results(Path("a.json"), session(*results))
+    return say("compare", "a.json", "--published", published)
+
+
+def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
+    eight = replace(CASE, accelerator="8xH200")
+    single = replace(CASE, scenario="SingleStream")
+    code, shown = compared(
+        say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
+    )
+
+    joined = " ".join(shown.split())
+    assert code == 0
+    assert widest(shown) <= 80
+    assert "published v4.1 " in joined
+    assert " 6.25 % samples/s v4.1 " in joined
+    assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
+    assert "No verdict: nothing is judged here" in joined
+    assert "Result not verified by MLCommons Association." in joined
+
+
+def test_nothing_alike_is_exit_code_2(say: Say) -> None:
+    code, shown = compared(say, on("NVIDIA H200", 5.0, case=replace(CASE, workload="mine")))
+
+    assert code == 2
+    assert "is on" not in shown
+    assert shown.splitlines()[-1] == "nothing is like a published result"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("v4.2", "no file, and no round that has official results; did you mean 'v4.1'?"),
+        ("a.json", "a.json: not a table of published results"),
+    ],
+)
+def test_what_is_no_round_and_no_table_is_refused(text: str, message: str, say: Say) -> None:
+    code, shown = compared(say, on("NVIDIA H200", 5.0), published=text)
+
+    assert code == 2
+    assert message in shown
+
+
+@pytest.mark.parametrize(
+    "more", [("b.json",), ("--across-accelerators",), ("--prices", "p.toml")], ids=str
+)
+def test_it_takes_one_side_alone(
+    more: tuple[str, ...], say: Say, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        say("compare", "a.json", *more, "--published", "v4.1")
+
+    assert caught.value.code == 2
+    assert "--published takes A alone: compare a.json --published v6.1" in capsys.readouterr().err
