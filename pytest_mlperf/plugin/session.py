@@ -445,7 +445,12 @@ class MlperfSession:
     ) -> None:
         from pytest_mlperf.reports.formats import ReportedSession, write_report
 
-        whole = ReportedSession(results=summary, file=file, root=self.config.rootpath)
+        whole = ReportedSession(
+            results=summary,
+            file=file,
+            root=self.config.rootpath,
+            store=str(self.options.store or ""),
+        )
         for form, path in reports:
             write = partial(write_report, form, path, whole)
             self._keep(session, f"the {form} report", write, f"{form}: {relative(path)}")

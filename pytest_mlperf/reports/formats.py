@@ -42,12 +42,14 @@ class ReportedSession:
         results: One session, or several merged.
         file: The results file; an HTML page also shows what lies beside it.
         root: The folder that paths in the results begin at, pytest's root folder.
+        store: Of earlier sessions, for an HTML page; "": there is none.
         absent: Planned tests without a result.
     """
 
     results: Results
     file: Path
     root: Path = Path()
+    store: str = ""
     absent: Sequence[Absent] = ()
     links: github.Links | None = None
     columns: int = 80
@@ -133,7 +135,9 @@ def _text(session: ReportedSession) -> str:
 def _html(session: ReportedSession) -> str:
     from pytest_mlperf.reports.html import page_of
 
-    return page_of(session.results, session.file, session.absent, root=session.root)
+    return page_of(
+        session.results, session.file, session.absent, root=session.root, store=session.store
+    )
 
 
 def _junit(session: ReportedSession) -> str:

@@ -17,6 +17,7 @@ from pytest_mlperf.bench.files import judged_against, points_of
 from pytest_mlperf.core.baseline import Baseline, Record, differences, find
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.history import CaseHistory, points_of_session
 from pytest_mlperf.core.measurement import Run, moment_of
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import Absent, CaseResult, Results
@@ -27,6 +28,7 @@ from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.power.doubts import HALTED
 from pytest_mlperf.run.power.sampling import FILE, GpuLog, PowerLog
 from pytest_mlperf.run.worker.clocks import FILE as LATENCIES
+from pytest_mlperf.stores.database import opened
 
 LEAST_S, SHARE = 5.0, 0.15
 """So many seconds, or as much of the window, are shown before it and after it."""
@@ -375,6 +377,22 @@ def spent_of(folder: Path, run: Run) -> dict[str, float]:
     return dict(zip(PARTS, seconds, strict=True))
 
 
+def sessions_of(results: Results, store: str) -> dict[str, list[CaseHistory]]:
+    """Return what a store remembers of the cases of a session, which is among it, by case id."""
+    now = {series.key: (series, point) for series, point in points_of_session(results)}
+    remembered: dict[str, list[CaseHistory]] = {}
+    with opened(store) as there:
+        for case in dict.fromkeys(series.case.id for series, _ in now.values()):
+            for history in there.histories(case):
+                if (latest := now.get(history.series.key)) is None:
+                    continue
+                points = [one for one in history.points if one.run != results.run]
+                points = sorted([*points, latest[1]], key=lambda one: (one.started, one.run))
+                whole = CaseHistory(series=history.series, points=points)
+                remembered.setdefault(case, []).append(whole)
+    return remembered
+
+
 ASKED = 40
 """Cases whose baselines git is asked for."""
 
@@ -386,10 +404,20 @@ Given = ParamSpec("Given")
 
 
 def page_of(
-    results: Results, file: Path, absent: Sequence[Absent] = (), *, root: Path = Path()
+    results: Results,
+    file: Path,
+    absent: Sequence[Absent] = (),
+    *,
+    root: Path = Path(),
+    store: str = "",
 ) -> str:
-    """Return the page of a session; runs are looked for below the file's folder alone."""
-    return render(results, _Search(file.resolve().parent, root).beside(results), absent)
+    """Return the page of a session; runs are looked for below the file's folder alone.
+
+    Args:
+        store: Of earlier sessions; "": there is none.
+    """
+    beside = _Search(file.resolve().parent, root).beside(results, store)
+    return render(results, beside, absent)
 
 
 class _Search:
@@ -400,7 +428,7 @@ class _Search:
         self._notes: dict[str, None] = {}
         self._loaded: dict[Path, Baseline | None] = {}
 
-    def beside(self, results: Results) -> RunFiles:
+    def beside(self, results: Results, store: str = "") -> RunFiles:
         """Return all that lies beside the results of a session."""
         records = {
             result.test: record
@@ -426,6 +454,7 @@ class _Search:
                 test: [told for run, at in pairs if (told := self._try(spent_of, at, run))]
                 for test, pairs in folders.items()
             },
+            sessions=(self._try(sessions_of, results, store) if store else None) or {},
             folder=bool(last),
             notes=self._notes_shown(),
         )

@@ -11,9 +11,10 @@ from typing import Any
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.causes import Siblings, causes
+from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import Subject, moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
-from pytest_mlperf.core.numbers import change, limit, percent, quantity
+from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
 from pytest_mlperf.core.results import IMPORTED, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.html.model import Grouped, Packed, RunFiles, rounded, tone
@@ -53,6 +54,7 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
         for metric in _gated(result):
             marks = beside.versions.get(result.test, ())
             figures += _history(metric, result, record, marks, most)
+            figures += _sessions(metric.metric, result, beside, most)
         figures += _curve(result, record)
         figures += _latencies(result, record, beside)
         if moments := beside.moments.get(result.test):
@@ -118,6 +120,49 @@ def _history(
         "now": [[_days(run.started), rounded(run.metrics[name] * factor)] for run in runs],
         "marks": [[day, text[:LONGEST]] for day, text in marks],
     }
+
+
+def _sessions(metric: str, result: CaseResult, beside: RunFiles, most: int) -> Iterator[Packed]:
+    """Yield what a store remembers of a metric, a value of each session, the newest ones."""
+    case, kind = result.verdict.case.id, result.verdict.kind
+    for history in beside.sessions.get(case, ()):
+        if (history.series.metric, history.series.kind) != (metric, kind):
+            continue
+        unit, factor = _unit(metric, history.values[-1])
+        changed = {one.index: f"{change(one.change)} from here on" for one in history.changes}
+        marks = [
+            "; ".join(filter(None, ["baseline accepted" * accepted, changed.get(place, "")]))
+            for place, accepted in enumerate(history.accepted)
+        ]
+        rows = [
+            [
+                _days(point.started),
+                rounded(point.value * factor),
+                rounded(point.baseline * factor) if point.baseline else None,
+                "failed" if point.failed else "session",
+                (point.commit or "")[:12],
+                text,
+            ]
+            for point, text in zip(history.points, marks, strict=True)
+        ][-most:]
+        yield {
+            "plot": "sessions",
+            "title": title(metric),
+            "unit": unit,
+            "says": _level(history),
+            "rows": rows,
+        }
+
+
+def _level(history: CaseHistory) -> str:
+    """Return what became of a metric's level over the sessions."""
+    many = plural(len(history.points), "session")
+    texts = [
+        f"{change(one.change)} ({interval(one.low, one.high)}) from "
+        f"{history.points[one.index].started[:10]} on"
+        for one in history.changes
+    ]
+    return f"{many}; {'; '.join(texts)}" if texts else f"{many}; no change of level is shown"
 
 
 def _unit(metric: str, value: float) -> tuple[str, float]:

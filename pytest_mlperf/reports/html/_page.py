@@ -257,6 +257,10 @@ def _without(
     kinds = {figure["plot"] for figures in drawn for figure in figures}
     missing = {
         "history": ("History", "It needs a run that could be judged."),
+        "sessions": (
+            "Sessions",
+            "They need a store with earlier sessions: --mlperf-store, or --store of report.",
+        ),
         "curve": (
             "Throughput over requests under way",
             "It needs scenario Concurrency.",

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import AUDITS, Case
+from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 
@@ -81,6 +82,8 @@ class RunFiles:
             seconds of the queries that ended in it, and how many waited or ran at its end.
         power: Of the last run; see `_beside.power_of`.
         spent: Seconds by `PARTS`, for each run, oldest first.
+        sessions: Of each case id the sessions that a store remembers, this one among them, in
+            series that may be compared.
         folder: The runs' folders lie below the results file.
         notes: What was there and could not be read, and why.
     """
@@ -91,6 +94,7 @@ class RunFiles:
     moments: Mapping[str, Sequence[Sequence[float]]] = field(default_factory=dict)
     power: Mapping[str, Packed] = field(default_factory=dict)
     spent: Mapping[str, Sequence[Mapping[str, float]]] = field(default_factory=dict)
+    sessions: Mapping[str, Sequence[CaseHistory]] = field(default_factory=dict)
     folder: bool = False
     notes: Sequence[str] = ()
 

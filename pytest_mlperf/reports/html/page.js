@@ -97,6 +97,13 @@
       if (last) objects.push({ ...last, at: latest, mark: false, drawnOnly: true });
       return objects;
     },
+    sessions(packed) {
+      const unit = packed.unit ? ` ${packed.unit}` : "";
+      return packed.rows.map(([days, value, base, what, commit, why]) => ({
+        at: Math.round(days * 86400000), date: moment(days), value, base, what, commit, why,
+        text: number(value) + unit, changed: why.includes("from here on"), accepted: why.includes("accepted"),
+      }));
+    },
     curve(packed) {
       return packed.rows.map(([when, point, user, rate, low, high, tone, text, step]) => ({
         when, point, user, rate, low, high, tone, text, step, rate_text: number(rate), user_text: number(user),
@@ -287,13 +294,14 @@
     add(inside, inside.querySelector("h3").textContent, PLOTS[name](values), TABLES[name], () => overview(found));
   }
   // One run alone, without a baseline, is no history.
-  const isDrawn = ({ plot, value, now }) => plot !== "history" || value.length + now.length > 1;
+  const isDrawn = ({ plot, value, now, rows }) =>
+    plot === "history" ? value.length + now.length > 1 : plot !== "sessions" || rows.length > 2;
   const openCase = (one) => {
     const inside = one.querySelector(".drawn");
     if (!one.open || inside.dataset.made) return;
     inside.dataset.made = "yes";
     for (const packed of data.drawn[Number(inside.dataset.case)].filter(isDrawn)) {
-      const figure = make("figure", {}, make("figcaption", { text: packed.title + (packed.plot === "history" ? ": history" : "") }));
+      const figure = make("figure", {}, make("figcaption", { text: packed.title + ({ history: ": history", sessions: ": sessions" }[packed.plot] ?? "") }));
       if (packed.says) figure.append(make("p", { class: "says", text: packed.says }));
       inside.append(figure);
       const spec = PLOTS[packed.plot]();

@@ -267,6 +267,39 @@ const PLOTS = (() => {
         },
       ],
     }),
+    sessions: () => ({
+      width: "container", height: 220,
+      encoding: {
+        x: { field: "at", type: "temporal", title: null, scale: { type: "utc" }, axis: { tickCount: 7 } },
+        y: quantity("value", { title: null, scale: { zero: false } }),
+      },
+      layer: [
+        {
+          transform: where("isValid(datum.base)"),
+          mark: { type: "line", interpolate: "step-after", color: "$base", strokeWidth: 2 },
+          encoding: { y: quantity("base") },
+        },
+        {
+          transform: where("datum.changed"),
+          mark: { type: "rule", strokeDash: [4, 3], color: "$fail" },
+          encoding: { y: null, tooltip: tips({ date: "since", why: "mark" }) },
+        },
+        {
+          transform: where("datum.accepted && isValid(datum.base)"),
+          mark: { type: "point", shape: "triangle-up", filled: true, color: "$ink", size: 80, opacity: 1 },
+          encoding: { y: quantity("base"), tooltip: tips({ date: "date", why: "mark" }) },
+        },
+        {
+          mark: { type: "point", filled: true, opacity: 1 },
+          encoding: {
+            color: { field: "what", type: "nominal", scale: { domain: ["session", "failed"], range: ["$now", "$fail"] }, ...top },
+            shape: { field: "what", type: "nominal", scale: { domain: ["session", "failed"], range: ["circle", "diamond"] }, ...top },
+            size: { value: 50 },
+            tooltip: tips({ date: "session", text: "value", what: "test", commit: "commit", why: "mark" }),
+          },
+        },
+      ],
+    }),
     curve: () => curve("step-before", "a second, of one user", {
       point: "requests under way", rate_text: "of all", user_text: "of one user",
     }),
@@ -430,6 +463,7 @@ const TABLES = {
   cost: { case: "case", text: "USD per million", of: "of", price: "price" },
   spent: { case: "case", part: "part", seconds: "seconds", text: "time" },
   history: { date: "date", what: "what", text: "value", runs: "runs", why: "why" },
+  sessions: { date: "date", what: "what", text: "value", commit: "commit", why: "mark" },
   curve: { point: "requests under way", when: "run of", rate_text: "of all", user_text: "of one user", text: "verdict" },
   rates: { point: "at", when: "run of", rate_text: "milliseconds", text: "verdict" },
   latency: { when: "run of", share: "share of queries", text: "within", why: "limit" },

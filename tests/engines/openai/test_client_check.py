@@ -49,11 +49,13 @@ def keys(folder: Path, tokens: int, service_ms: float, concurrency: int) -> list
 
 
 @pytest.mark.process
+@pytest.mark.quiet
 def test_a_server_that_answers_at_once_measures_the_client(tmp_path: Path) -> None:
     assert Key.CLIENT_LATE in keys(tmp_path, tokens=512, service_ms=0, concurrency=32)
 
 
 @pytest.mark.process
+@pytest.mark.quiet
 def test_a_server_that_takes_its_time_is_measured(tmp_path: Path) -> None:
     assert Key.CLIENT_LATE not in keys(tmp_path, tokens=8, service_ms=200, concurrency=2)
 

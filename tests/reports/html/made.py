@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -10,6 +11,7 @@ from typing import Any
 
 from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
@@ -160,6 +162,38 @@ def hostile() -> tuple[Results, RunFiles]:
     return results, RunFiles(records=records, notes=HOSTILE)
 
 
+def history(name: str, *, drop: float = 0.0, sessions: int = 40) -> CaseHistory:
+    """Return a case whose level falls after three quarters of its sessions."""
+    rng = random.Random(name)
+    points = [
+        SessionPoint(
+            run=f"run-{n}",
+            started=f"2026-{1 + n // 28:02}-{1 + n % 28:02}T06:00:00+00:00",
+            commit=f"{n:012x}",
+            value=100 * (1 - drop * (n >= sessions * 3 // 4)) * math.exp(rng.gauss(0, 0.004)),
+            runs=2,
+            baseline=100.0 if n < 10 else 101.0,
+            outcome="PERF DROP" if drop and n == sessions - 1 else "ok",
+            failed=bool(drop) and n == sessions - 1,
+            accepted=False,
+            fingerprint={"engine": "trtllm", "engine.version": "1.0.0" if n < 20 else "1.1.0"},
+        )
+        for n in range(sessions)
+    ]
+    case = Case(
+        workload=name, scenario="Offline", engine="trtllm", precision="fp8", accelerator="H200"
+    )
+    series = CaseSeries(
+        case=case,
+        kind="performance",
+        profile="quick",
+        metric="throughput",
+        identity={"gpu": "H200", "power_limit_w": 700},
+        conditions={},
+    )
+    return CaseHistory(series=series, points=points)
+
+
 def everything() -> tuple[Results, RunFiles]:
     """Return a session with every kind of verdict and every figure."""
     found = [
@@ -184,6 +218,7 @@ def everything() -> tuple[Results, RunFiles]:
         moments={test: moments},
         power={test: _trace()},
         spent={one.test: [took] for one in found[:9]},
+        sessions={found[0].verdict.case.id: [history("x", drop=0.05)]},
         folder=True,
     )
     return verdicts.session(*found, skipped={"suites/x.toml::test_accuracy[y]": "no model"}), beside

@@ -60,7 +60,9 @@ def test_every_plot_is_drawn_without_a_word_in_the_console(
 
         assert opened.said == []
         assert min(drawn) > 0
-        assert set(kinds) == {"curve", "history", "latency", "moments", "power", "rates"}
+        assert set(kinds) == {
+            *("curve", "history", "latency", "moments", "power", "rates", "sessions")
+        }
         assert opened.page.evaluate("document.documentElement.scrollWidth") <= size[0]
 
 

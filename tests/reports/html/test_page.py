@@ -20,10 +20,12 @@ from pytest_mlperf.core.results import LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.formats import ReportedSession, make_report
 from pytest_mlperf.reports.html import _page as headline
-from pytest_mlperf.reports.html import render
+from pytest_mlperf.reports.html import page_of, render
+from pytest_mlperf.reports.html._beside import sessions_of
 from pytest_mlperf.reports.html._cases import figures_of
 from pytest_mlperf.reports.html._page import TRACES
 from pytest_mlperf.reports.html.model import Percentiles, RunFiles, grouped
+from pytest_mlperf.stores.database import opened
 from tests.reports import verdicts
 from tests.reports.html.made import HOSTILE, hostile, many, record
 from tests.reports.verdicts import result, run, session
@@ -215,6 +217,48 @@ def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
         "onnxruntime 1.20.0",
         "; ".join(verdicts.DROP.changed),
     ]
+
+
+def test_sessions_of_a_store_are_drawn_with_this_one_among_them(tmp_path: Path) -> None:
+    """Those of the case on its machine; where its level changed is told."""
+    store = f"sqlite:///{tmp_path / 'results.db'}"
+    elsewhere = replace(verdicts.SUBJECT, identity={"gpu": "another"})
+    with opened(store, write=True) as there:
+        for number in range(24):
+            value = 80.0 if number < 12 else 100.0
+            there.add(_session(number, value + number % 3 / 10))
+            there.add(_session(100 + number, 7.0, subject=elsewhere))
+    now = _session(24, 100.0)
+
+    remembered = sessions_of(now, store)
+    (history,) = remembered[verdicts.OK.case.id]
+    drawn = figures_of(grouped(now.cases)[0], RunFiles(sessions=remembered), 200)
+
+    assert [point.run for point in history.points] == [f"run-{n:03}" for n in range(25)]
+    (figure,) = [one for one in drawn if one["plot"] == "sessions"]
+    assert len(figure["rows"]) == 25
+    assert re.fullmatch(r"25 sessions; \+2\d\.\d % \(.+\) from 2026-05-13 on", figure["says"])
+    assert [row[5] for row in figure["rows"] if "from here on" in row[5]] == [
+        "+25.0 % from here on"
+    ]
+
+
+def _session(number: int, value: float, **changes: Any) -> Results:
+    judged = verdicts.metric("throughput", Outcome.OK, now=value, baseline=90.0)
+    one = replace(verdicts.OK, metrics=(judged,), **changes)
+    started = f"2026-05-{1 + number % 100:02}T06:00:00+00:00"
+    return replace(session(result(one)), run=f"run-{number:03}", started=started)
+
+
+def test_a_store_that_cannot_be_read_costs_the_sessions_alone(tmp_path: Path) -> None:
+    (tmp_path / "results.db").write_text("no database", "utf-8")
+
+    page = page_of(
+        session(result(verdicts.OK)), tmp_path / "r.json", store=str(tmp_path / "results.db")
+    )
+
+    assert "not read: " in page
+    assert "They need a store with earlier sessions" in page
 
 
 def test_latencies_have_the_limits_that_they_must_keep() -> None:

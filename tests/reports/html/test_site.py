@@ -2,65 +2,28 @@
 
 from __future__ import annotations
 
-import math
-import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
 
-from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import (
     CaseHistory,
-    CaseSeries,
     LatestVerdict,
-    SessionPoint,
     histories_of,
     latest_of,
 )
 from pytest_mlperf.reports.html import site_cases, write_site
 from tests.reports.html.browser import PHONE, WIDE, Browser, Opened
-from tests.reports.html.made import HOSTILE, hostile
+from tests.reports.html.made import HOSTILE, history, hostile
 
 pytest.importorskip("jinja2", reason="the site needs pytest-mlperf[html]")
 pytest.importorskip("vl_convert", reason="the site needs pytest-mlperf[html]")
 
 SIZES = pytest.mark.parametrize("size", [WIDE, PHONE], ids=["desktop", "phone"])
 SCHEMES = pytest.mark.parametrize("scheme", ["light", "dark"])
-
-
-def history(name: str, *, drop: float = 0.0, sessions: int = 40) -> CaseHistory:
-    """Return a case whose level falls after three quarters of its sessions."""
-    rng = random.Random(name)
-    points = [
-        SessionPoint(
-            run=f"run-{n}",
-            started=f"2026-{1 + n // 28:02}-{1 + n % 28:02}T06:00:00+00:00",
-            commit=f"{n:012x}",
-            value=100 * (1 - drop * (n >= sessions * 3 // 4)) * math.exp(rng.gauss(0, 0.004)),
-            runs=2,
-            baseline=100.0 if n < 10 else 101.0,
-            outcome="PERF DROP" if drop and n == sessions - 1 else "ok",
-            failed=bool(drop) and n == sessions - 1,
-            accepted=False,
-            fingerprint={"engine": "trtllm", "engine.version": "1.0.0" if n < 20 else "1.1.0"},
-        )
-        for n in range(sessions)
-    ]
-    case = Case(
-        workload=name, scenario="Offline", engine="trtllm", precision="fp8", accelerator="H200"
-    )
-    series = CaseSeries(
-        case=case,
-        kind="performance",
-        profile="quick",
-        metric="throughput",
-        identity={"gpu": "H200", "power_limit_w": 700},
-        conditions={},
-    )
-    return CaseHistory(series=series, points=points)
 
 
 def latest(one: CaseHistory) -> LatestVerdict:
