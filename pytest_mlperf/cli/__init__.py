@@ -12,6 +12,7 @@ from pytest_mlperf import __version__
 from pytest_mlperf.cli import (
     calibrate,
     compare,
+    contribute,
     doctor,
     explain,
     export,
@@ -49,6 +50,7 @@ COMMANDS = {
     "export": export,
     "store": store,
     "submission": submission,
+    "contribute": contribute,
     "report": report,
     "options": options,
     "round": rules,

@@ -32,6 +32,7 @@ NAMES = (
     "export",
     "store",
     "submission",
+    "contribute",
     "report",
     "options",
     "round",
@@ -83,6 +84,7 @@ commands:
     export       a curve as a submission that MLPerf Endpoints' checker takes
     store        results of sessions into the store that keeps them, or out
     submission   results as a tree that MLPerf's submission checker takes
+    contribute   baselines of a named machine for everybody, with their proof
     report       results as text, HTML, Markdown, CSV and for other tools
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts
