@@ -175,9 +175,7 @@ def contents(
         files[f"{PROJECT}/{suite}"] = _suite(root / suite, digest)
     digests = {path: hashlib.sha256(content).hexdigest() for path, content in files.items()}
     machine = ContributedMachine(name=name, by=by, source=source, files=digests)
-    text = json_text(
-        {key: getattr(machine, key) for key in ContributedMachine.__dataclass_fields__}
-    )
+    text = json_text(asdict(machine))
     return {MACHINE: f"{text}\n".encode(), **files}
 
 
