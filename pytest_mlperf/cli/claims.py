@@ -40,13 +40,18 @@ class CheckedFigure:
     reason: str
 
 
-def checked(workload: str | None) -> list[CheckedFigure]:
-    """Return every figure, or those of a workload, with what can be counted of it.
+def checked(workload: str | None, scenario: str | None = None) -> list[CheckedFigure]:
+    """Return every figure, or those of a workload and scenario, with what can be counted of it.
 
     Raises:
-        MlperfError: No page prints anything of that workload.
+        MlperfError: No page prints anything of them.
     """
     figures = [one for one in printed_figures() if workload in (None, one.workload)]
+    if figures and scenario is not None:
+        figures = [one for one in figures if one.scenario == scenario]
+        if not figures:
+            of = f" of {workload}" if workload else ""
+            raise MlperfError(f"nothing is printed{of} in {scenario}")
     if not figures:
         names = sorted({one.workload for one in printed_figures()})
         raise MlperfError(f"nothing is printed of {workload!r}{nearest(str(workload), names)}")

@@ -138,7 +138,12 @@ def _claims(parsed: argparse.Namespace) -> int:
         raise MlperfError("--claims has no markdown: ask for table, csv or json")
     if parsed.file:
         raise MlperfError("--claims are held against the official results, not those --from a file")
-    figures = checked(parsed.workload)
+    for name in ("round", "accelerator", "submitter", "harness"):
+        if getattr(parsed, name) is not None:
+            raise MlperfError(f"--claims take a WORKLOAD and --scenario, not --{name}")
+    if parsed.division != "closed" or parsed.per != "system":
+        raise MlperfError("--claims are as they are printed, without --division and --per")
+    figures = checked(parsed.workload, parsed.scenario)
     if parsed.format == "table":
         show(claims_listing(figures, width()))
     else:

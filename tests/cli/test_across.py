@@ -11,6 +11,7 @@ import pytest
 
 from pytest_mlperf.cli.across import NO_VERDICT, read_prices
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
@@ -24,6 +25,16 @@ Say = Callable[..., tuple[int, str]]
 H100 = replace(CASE, accelerator="2xH100")
 STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
 FASTER = tuple(4 * value for value in STEADY)
+
+ENERGY = Power(
+    joules=100.0,
+    uncertainty_j=1.0,
+    mean_w=100.0,
+    peak_w=120.0,
+    window_s=1.0,
+    by_gpu={"GPU-1": 100.0},
+    gated=True,
+)
 
 PRICES = """
 [prices]
@@ -44,10 +55,21 @@ def joined(shown: str) -> str:
     return " ".join(shown.split())
 
 
-def on(gpu: str, *values: float, case: Case = CASE, **fields: Any) -> CaseResult:
+def on(
+    gpu: str,
+    *values: float,
+    case: Case = CASE,
+    samples_per_joule: float | None = None,
+    **fields: Any,
+) -> CaseResult:
     """Return a test whose runs, each of a session of its own, reached these throughputs."""
+    energy = {"samples_per_joule": samples_per_joule} if samples_per_joule else {}
     runs = tuple(
-        replace(run(n, case=case, throughput=value, latency_p50=1 / value), session=str(n))
+        replace(
+            run(n, case=case, throughput=value, latency_p50=1 / value, **energy),
+            session=str(n),
+            power=ENERGY if energy else None,
+        )
         for n, value in enumerate(values, start=1)
     )
     subject = Subject(identity={"gpu": gpu}, fingerprint={"dataset": "d1"})
@@ -82,6 +104,24 @@ def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) 
     assert "H200 4 USD an hour, 2026-11-01, list of a cloud" in joined(shown)
     assert "per watt: no energy was measured on both sides" in joined(shown)
     assert widest(shown) <= 80
+
+
+@pytest.mark.process
+def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None:
+    """A watt gives what a joule does; that of one side alone gives no ratio."""
+    a, b = (
+        on("H100", *STEADY, case=H100, samples_per_joule=0.5),
+        on("H200", *FASTER, samples_per_joule=1.25),
+    )
+    sides(a, b)
+    _, both = compared(say)
+    sides(a, on("H200", *FASTER))
+    _, one = compared(say)
+
+    rows = [line.split() for line in both.splitlines()]
+    (watt,) = [row for row in rows if row[:1] == ["watt"]]
+    assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]
+    assert "per watt: no energy was measured on both sides" in joined(one)
 
 
 @pytest.mark.process

@@ -81,3 +81,26 @@ def test_programs_get_them_as_json_and_other_workloads_are_refused(
 
     assert main(["published", "gptk", "--claims"]) == 2
     assert "nothing is printed of 'gptk'; did you mean 'gptj'?" in capsys.readouterr().err
+
+
+def test_figures_of_one_scenario_are_those_that_name_it() -> None:
+    offline = checked(None, "Offline")
+
+    assert 0 < len(offline) < 132
+    assert {one.figure.scenario for one in offline} == {"Offline"}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--round", "v4.1"], "--claims take a WORKLOAD and --scenario, not --round"),
+        (["--accelerator", "H200"], "--claims take a WORKLOAD and --scenario, not --accelerator"),
+        (["--per", "watt"], "--claims are as they are printed, without --division and --per"),
+        (["--scenario", "MultiStream"], "nothing is printed in MultiStream"),
+    ],
+)
+def test_an_option_that_would_say_nothing_is_refused(
+    options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["published", "--claims", *options]) == 2
+    assert message in capsys.readouterr().err
