@@ -3,6 +3,10 @@
     python -m benchmarks.test_store [--sessions 10000] [--url sqlite:///FILE]
 
 fills a store and prints medians and worst times; under pytest a small one is filled.
+
+    python -m benchmarks.test_store --site 1000 --sessions 200
+
+makes a site of a store of so many cases instead.
 """
 
 from __future__ import annotations
@@ -79,6 +83,17 @@ def measure(url: str, sessions: int, *, at_the_end: int = 20) -> dict[str, list[
     }
 
 
+def site(url: str, cases: int, sessions: int, folder: Path) -> dict[str, list[float]]:
+    """Fill a store and return the seconds of making its site, thrice."""
+    from pytest_mlperf.cli import main as command
+
+    with opened(url, write=True) as store:
+        for number in range(sessions):
+            store.add(session(number, cases))
+    asked = ["report", "--format", "site", "--store", url, "-o", str(folder)]
+    return {"a site": [timed(lambda: command(asked)) for _ in range(3)]}
+
+
 def test_a_small_store_is_filled_and_read(tmp_path: Path) -> None:
     times = measure(str(tmp_path / "results.db"), 40)
 
@@ -90,15 +105,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--sessions", type=int, default=10_000)
     parser.add_argument("--url")
+    parser.add_argument("--site", type=int, metavar="CASES")
     parsed = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         url = parsed.url or str(Path(folder) / "results.db")
-        for what, seconds in measure(url, parsed.sessions).items():
+        times = (
+            site(url, parsed.site, parsed.sessions, Path(folder) / "site")
+            if parsed.site
+            else measure(url, parsed.sessions)
+        )
+        for what, seconds in times.items():
             middle, worst = statistics.median(seconds) * 1e3, max(seconds) * 1e3
             print(f"{what}: median {middle:.1f} ms, worst {worst:.1f} ms of {len(seconds)}")
         if not parsed.url:
             size = sum(file.stat().st_size for file in Path(folder).iterdir())
-            print(f"{parsed.sessions} sessions of {CASES} cases: {size / 1e6:,.0f} MB")
+            cases = parsed.site or CASES
+            print(f"{parsed.sessions} sessions of {cases} cases: {size / 1e6:,.0f} MB")
 
 
 if __name__ == "__main__":

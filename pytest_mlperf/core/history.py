@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case, Kind, Profile
@@ -64,8 +65,7 @@ def _digest(content: object) -> str:
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SessionPoint:
+class SessionPoint(NamedTuple):
     """What one session measured.
 
     Attributes:

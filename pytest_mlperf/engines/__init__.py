@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import importlib.util
 import json
-import os
 import re
 import secrets
 import sys
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_mlperf.core.errors import EnvironmentFault, Rule, RunError, require_options, text_of
+from pytest_mlperf.stores.cache import cache_folder
 
 WORTH_BYTES = 1 << 30
 """What takes a second or more to read is worth remembering."""
@@ -87,7 +87,7 @@ def sha256(files: Sequence[Path]) -> str:
     looks = _looks(files)
     if sum(look[3] for look in looks) < WORTH_BYTES:
         return _hashed(files)
-    place = _cache() / hashlib.sha256(repr(looks).encode()).hexdigest()
+    place = cache_folder() / "sha256" / hashlib.sha256(repr(looks).encode()).hexdigest()
     with contextlib.suppress(OSError, ValueError):
         stored = place.read_text("ascii").strip()
         if re.fullmatch("[0-9a-f]{64}", stored):
@@ -123,12 +123,6 @@ def _looks(files: Sequence[Path]) -> list[tuple[str, int, int, int, int, int]]:
         (str(place), s.st_dev, s.st_ino, s.st_size, s.st_mtime_ns, s.st_ctime_ns)
         for place, s in states
     ]
-
-
-def _cache() -> Path:
-    configured = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(configured) if Path(configured).is_absolute() else Path("~/.cache").expanduser()
-    return base / "pytest-mlperf" / "sha256"
 
 
 SHOWN = 3

@@ -98,7 +98,7 @@ def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
     monkeypatch.setenv("XDG_CACHE_HOME", str(weights))  # no folder
     assert sha256([weights]) == digest(b"12345678")
     monkeypatch.setattr(files, "WORTH_BYTES", 1 << 30)
-    monkeypatch.setattr(files, "_cache", None)
+    monkeypatch.setattr(files, "cache_folder", None)
     assert sha256([weights]) == digest(b"12345678")
 
 

@@ -239,6 +239,6 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_REPLICA": "Which process of `replicas` or `clients` it is, set for each.",
     "SINGULARITY_CONTAINER": "As `APPTAINER_CONTAINER`.",
     "XDG_CACHE_HOME": "Folder of the user's caches (default: `~/.cache`): digests of large weights "
-    "are remembered in it.",
+    "are remembered in it, and the HTML report's plotting library.",
     "container": "Recorded as the machine's container, where nothing else names one.",
 }

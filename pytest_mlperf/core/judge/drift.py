@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate, islice, pairwise
+from operator import sub
 from statistics import NormalDist, median
 
 ALPHA = 5e-6
@@ -35,6 +36,10 @@ MEMORY = 200
 RARE, EDGE = 3.7, 0.16
 """Standard deviations of a rank sum, and the square of its share of the largest one with a half,
 from which its chance is computed."""
+
+NEAR = 1.0
+"""Standard deviations by which a rank sum may be less far than the farthest of a window, for its
+chance to be computed: none that is nearer to the middle was ever the rarest."""
 
 _Z = NormalDist()
 
@@ -103,10 +108,18 @@ def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[in
 def _split(xs: Sequence[float], alpha: float) -> int | None:
     """Return the split of a window with the smallest p, where that is proven."""
     count = len(xs)
-    best, smallest = None, alpha
     sums = islice(accumulate(_ranks(xs)), FEWEST - 1, count - FEWEST)
-    for at, (total, (middle, least)) in enumerate(zip(sums, _rare(count), strict=True), FEWEST):
-        if (total - middle) ** 2 < least:
+    far = [
+        (((total - middle) / sd) ** 2, at, total)
+        for at, (total, (middle, least, sd)) in enumerate(
+            zip(sums, _rare(count), strict=True), FEWEST
+        )
+        if (total - middle) ** 2 >= least
+    ]
+    farthest = math.sqrt(max(far, default=(0.0,))[0])
+    best, smallest = None, alpha
+    for squared, at, total in far:
+        if math.sqrt(squared) < farthest - NEAR:
             continue
         p = _p(total - at * (at + 1) / 2, at, count - at)
         if p < smallest:
@@ -117,15 +130,15 @@ def _split(xs: Sequence[float], alpha: float) -> int | None:
 
 
 @lru_cache(maxsize=1024)
-def _rare(count: int) -> tuple[tuple[float, float], ...]:
-    """Return, for each split, the middle of its rank sum and the square of how far from it is far.
+def _rare(count: int) -> tuple[tuple[float, float, float], ...]:
+    """Return, for each split, its rank sum's middle, the square of how far from it is far, and sd.
 
     Only there a chance is computed: no sum that is rare enough is nearer.
     """
     pairs = [at * (count - at) for at in range(FEWEST, count - FEWEST + 1)]
     most = RARE**2 * (count + 1) / 12
     return tuple(
-        (at * (count + 1) / 2, both * min(EDGE * both, most))
+        (at * (count + 1) / 2, both * min(EDGE * both, most), _sd(at, count - at))
         for at, both in enumerate(pairs, FEWEST)
     )
 
@@ -172,10 +185,10 @@ def _tail(u: int, m: int, n: int) -> float:
     ways = [1.0] + [0.0] * u
     for i in range(1, m + 1):
         step = n + i
-        for k in range(u, step - 1, -1):
-            ways[k] -= ways[k - step]
-        for k in range(i, u + 1):
-            ways[k] += ways[k - i]
+        if step <= u:
+            ways[step:] = map(sub, ways[step:], ways[:-step])
+        for first in range(min(i, u + 1)):
+            ways[first::i] = accumulate(ways[first::i])
     log_all = math.lgamma(m + n + 1) - math.lgamma(m + 1) - math.lgamma(n + 1)
     return min(1.0, math.exp(math.log(math.fsum(ways)) - log_all))
 

@@ -10,6 +10,7 @@ import zlib
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import cache
+from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
 
@@ -33,6 +34,7 @@ from pytest_mlperf.reports.html._precisions import precisions, tables_of
 from pytest_mlperf.reports.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
 from pytest_mlperf.reports.terminal.layout import duration, plural
+from pytest_mlperf.stores.cache import kept_text
 
 
 def verdict(results: Results, absent: Sequence[Absent] = ()) -> tuple[Tone, str]:
@@ -357,11 +359,18 @@ def text_of(name: str) -> str:
 
 @cache
 def bundled() -> str:
-    """Return Vega-Lite, Vega and their expression interpreter as one script."""
-    import vl_convert
+    """Return Vega-Lite, Vega and their expression interpreter as one script.
 
-    script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
-    return script.strip()
+    Making it takes longer than a page, so it is kept by the library's version.
+    """
+
+    def make() -> str:
+        import vl_convert
+
+        script: str = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;")
+        return script.strip()
+
+    return kept_text(f"vega-{version('vl-convert-python')}.js", make)
 
 
 def _policy(style: str, *scripts: str) -> str:

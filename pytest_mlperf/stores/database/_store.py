@@ -170,17 +170,18 @@ class Store:
         builds = self._builds({row[-1] for row in rows})
         points: dict[int, list[SessionPoint]] = {}
         for number, started, run, commit, value, runs, base, outcome, failed, accepted, b in rows:
+            # In the order of its fields: there may be a million of them.
             point = SessionPoint(
-                run=run,
-                started=started,
-                commit=commit,
-                value=value,
-                runs=runs,
-                baseline=base,
-                outcome=outcome,
-                failed=bool(failed),
-                accepted=bool(accepted),
-                fingerprint=builds[b],
+                run,
+                started,
+                commit,
+                value,
+                runs,
+                base,
+                outcome,
+                bool(failed),
+                bool(accepted),
+                builds[b],
             )
             points.setdefault(number, []).append(point)
         return points
