@@ -184,6 +184,7 @@ def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say
     assert not Path("exit_code").exists()
 
 
+@pytest.mark.slow
 def test_an_array_that_slurm_would_refuse_is_refused(cluster: Path, say: Say) -> None:
     for number in range(ARRAY_LIMIT + 1):
         suite(f"s{number}.mlperf.toml", f"s{number}")

@@ -623,6 +623,7 @@ def document(**changes: Any) -> str:
     return json.dumps({**content, **changes})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("content", "message"),
     [

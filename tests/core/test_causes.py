@@ -644,6 +644,7 @@ found_verdicts = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     verdict=found_verdicts,
     baseline=baselines,

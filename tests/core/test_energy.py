@@ -248,6 +248,7 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged(
     assert found.joules == pytest.approx(6000, rel=0.001)
 
 
+@pytest.mark.slow
 def test_a_sensor_that_may_see_a_part_of_the_time_has_no_uncertainty_and_is_not_gated() -> None:
     """A load of 100 ms under a sensor that looks every 100 ms: nothing in the trace shows it."""
     load = waves(0.1)

@@ -109,6 +109,7 @@ def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged(watts: floa
     assert found.gated
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("interval_s", [1.0, 2.0, 5.0])
 def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(
     interval_s: float,

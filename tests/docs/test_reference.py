@@ -164,6 +164,7 @@ def test_every_field_of_a_file_is_explained(part: str, reference: Any) -> None:
 # --- environment -----------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_every_environment_variable_is_explained(reference: Any) -> None:
     """Those that the code reads, and no other."""
     assert set(reference("words").ENVIRONMENT) == set(reference("environment").found())

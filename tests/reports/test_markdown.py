@@ -131,6 +131,7 @@ def test_a_comment_never_exceeds_the_limit_and_counts_what_was_cut(count: int) -
         assert "more do not fit GitHub's limit: see the artifact." in text
 
 
+@pytest.mark.slow
 def test_a_summary_never_exceeds_its_limit() -> None:
     assert len(summary(session(*many(result(DROP), 5000))).encode()) <= 1_048_576
 

@@ -91,6 +91,7 @@ def test_a_missing_log_is_named(tmp_path: Path) -> None:
         AccuracyLog(tmp_path / ACCURACY)
 
 
+@pytest.mark.slow
 def test_large_outputs_are_not_kept_in_memory(tmp_path: Path) -> None:
     size = 2 * 2**20
     path = written(tmp_path, *((index, bytes([index]) * size) for index in range(32)))

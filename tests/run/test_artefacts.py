@@ -33,6 +33,7 @@ from tests.run.test_sink import Received, give_up
 NAMES = st.from_regex(NAME, fullmatch=True)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(st.integers(0, 2**40), st.dictionaries(NAMES, st.binary(), max_size=4)))
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, tables: dict[int, dict[str, bytes]]

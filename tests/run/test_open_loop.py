@@ -151,6 +151,7 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
     assert point["open"]["most"] >= point["open"]["after"] >= point["open"]["unanswered"]
 
 
+@pytest.mark.slow
 def test_a_stall_of_a_second_shows_in_the_99th_percentile() -> None:
     """Latencies count from when a request was due: what came meanwhile waited as well.
 
@@ -184,6 +185,7 @@ def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: P
     assert reason.text.startswith("at 100: the client, not the server, was measured: p50 latency")
 
 
+@pytest.mark.slow
 def test_more_than_a_server_takes_is_an_overload(tmp_path: Path) -> None:
     (tmp_path / LOG).write_text(
         json.dumps(run(OneByOne(takes_s=0.02), asked([400], "constant", ms=400)))

@@ -175,6 +175,7 @@ def types(baseline: Baseline) -> list[dict[str, type]]:
     return [{name: type(x) for name, x in each.identity.items()} for each in baseline.records]
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(any_baseline)
 def test_what_is_saved_is_loaded_exactly(baseline: Baseline) -> None:

@@ -98,6 +98,7 @@ def test_the_files_are_those_that_were_scored(name: str) -> None:
         assert (FOLDER / name / file).read_bytes() == (DENSE / "model" / file).read_bytes()
 
 
+@pytest.mark.slow
 @needs_lm
 @pytest.mark.parametrize("name", ["sparse", "pruned"])
 def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:

@@ -318,6 +318,7 @@ def test_slower_runs_never_turn_fail_into_pass(
         assert fast.decision is Decision.PASS
 
 
+@pytest.mark.slow
 @given(baseline=baselines, runs=runs_lists, limit=limits, wider=st.floats(1, 5))
 def test_a_wider_limit_never_turns_pass_into_fail(
     baseline: list[Value], runs: list[Value], limit: float, wider: float

@@ -164,6 +164,7 @@ def test_answers_may_come_whole_where_tokens_are_timed(counting: Path) -> None:
     assert [kind for kind, _ in sink.events] == ["done", "done"]
 
 
+@pytest.mark.slow
 def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     """Prompts of many lengths, in a batch that samples join and leave, and 24 end tokens."""
     folder = random_model(tmp_path)
@@ -175,6 +176,7 @@ def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     assert len({len(row) for row in mine}) > 3
 
 
+@pytest.mark.slow
 def test_the_tiny_llama_answers_as_with_the_torch_engine() -> None:
     instructions = OpenOrcaDataset(
         path=str(TINY / "data" / "open_orca" / "open_orca_tiny.pkl.gz"), count=16
