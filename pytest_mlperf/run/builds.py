@@ -254,13 +254,31 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
     beside = earlier.suite.resolve().parent
     top = Path(_git(beside, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
-    _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
     try:
+        _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
         title = f"git {ref} ({commit[:12]})"
         yield _Tree(folder=folder, top=top, title=title, key=earlier.key)
     finally:
-        with contextlib.suppress(RunError):
-            _git(top, "worktree", "remove", "--force", str(folder))
+        _remove_worktree(top, folder)
+
+
+def _remove_worktree(top: Path, folder: Path) -> None:
+    # Twice: one that was interrupted while it was made is locked.
+    with contextlib.suppress(RunError):
+        _git(top, "worktree", "remove", "--force", "--force", str(folder))
+
+
+def remove_left(suite: Path, session: Path) -> None:
+    """Remove the worktrees of a session that was killed, if there are any."""
+    if not session.is_dir():
+        return
+    top, session = suite.resolve().parent, session.resolve()
+    with contextlib.suppress(RunError):
+        for line in _git(top, "worktree", "list", "--porcelain").splitlines():
+            folder = Path(line.removeprefix("worktree "))
+            if line.startswith("worktree ") and folder.is_relative_to(session):
+                _remove_worktree(top, folder)
+                shutil.rmtree(folder.parent, ignore_errors=True)
 
 
 def _git(folder: Path, *arguments: str) -> str:
