@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import NotComparable, decided, in_turns
@@ -27,6 +28,7 @@ from pytest_mlperf.core.judge.ratio import Ratio
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import point_of
+from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
 from pytest_mlperf.run.conditions import Conditions
@@ -192,7 +194,7 @@ class Bisection:
             try:
                 each = self._ratios(key, test, limits, (before, now))
             except _Broke as error:
-                reason = str(error)
+                reason = self._shown(str(error), now)
                 self._store.keep(key, replace(self._store.pairs(key), reason=reason))
             kept = self._store.pairs(key)
             runs += len(kept.before) + len(kept.now)
@@ -205,6 +207,16 @@ class Bisection:
         one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)
         self.log.append(one)
         return one
+
+    @property
+    def folder(self) -> Path:
+        """Where runs of this session are."""
+        return self._conditions.folder
+
+    def _shown(self, reason: str, index: int) -> str:
+        """Return a reason whose paths begin in the project; that of the checkout is gone by now."""
+        tree = self.folder / f"{LABEL}-{self.builds[index].title}" / "tree"
+        return placeless(reason, roots=(str(tree.resolve()), str(Path.cwd())))
 
     # --- runs --------------------------------------------------------------------------------
 

@@ -256,7 +256,7 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     try:
         _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
-        title = f"git {ref} ({commit[:12]})"
+        title = f"git {commit[:12]}" if commit.startswith(ref) else f"git {ref} ({commit[:12]})"
         yield _Tree(folder=folder, top=top, title=title, key=earlier.key)
     finally:
         _remove_worktree(top, folder)

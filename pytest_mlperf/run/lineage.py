@@ -32,7 +32,8 @@ class BuildAt:
     Attributes:
         name: The whole hash, or the version.
         wheel: The library with its version, "vllm==0.31"; "": it is a commit.
-        merged: It is a merge: how many commits came with it is not known here.
+        parent: The commit before it, of a merge the first one; "": none.
+        merged: It is a merge, and other commits came with it.
     """
 
     name: str
@@ -40,6 +41,7 @@ class BuildAt:
     subject: str = ""
     author: str = ""
     date: str = ""
+    parent: str = ""
     merged: bool = False
 
     @property
@@ -97,11 +99,19 @@ def _log(folder: Path, *arguments: str) -> list[BuildAt]:
     done = _git(folder, "log", f"--format={form}", "--date=short", *arguments, "--")
     if done.returncode:
         raise MlperfError(f"git log: {' '.join(done.stderr.decode(errors='replace').split())}")
-    rows = [line.split("\0") for line in _text(done).split("\n") if line]
-    return [
-        BuildAt(name=name, subject=subject, author=author, date=date, merged=" " in parents)
-        for name, parents, author, date, subject in rows
-    ]
+    return [_commit_of(*line.split("\0")) for line in _text(done).split("\n") if line]
+
+
+def _commit_of(name: str, parents: str, author: str, date: str, subject: str) -> BuildAt:
+    parent, _, others = parents.partition(" ")
+    return BuildAt(
+        name=name,
+        subject=subject,
+        author=author,
+        date=date,
+        parent=parent,
+        merged=bool(others),
+    )
 
 
 def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
