@@ -111,7 +111,7 @@ class Proof:
         metric: Which one dropped across it.
         speed: By how much.
         direct: Both were compared with each other, and not each with the good one.
-        part: There is more to the drop than this.
+        rest: Other ranges, of which it is proven as well that they hold some of the drop.
     """
 
     before: int
@@ -119,7 +119,7 @@ class Proof:
     metric: MetricOf
     speed: Speed
     direct: bool
-    part: bool
+    rest: Sequence[tuple[int, int]]
 
     @property
     def named(self) -> bool:
@@ -195,7 +195,8 @@ class Bisection:
                 each = self._ratios(key, test, limits, (before, now))
             except _Broke as error:
                 reason = self._shown(str(error), now)
-                self._store.keep(key, replace(self._store.pairs(key), reason=reason))
+                if now < self.last:  # without the last one there is no search: it is tried again
+                    self._store.keep(key, replace(self._store.pairs(key), reason=reason))
             kept = self._store.pairs(key)
             runs += len(kept.before) + len(kept.now)
             if reason:
@@ -326,19 +327,23 @@ class Bisection:
         if is_direct:
             metric, before, now = direct.headline, left.good, left.bad
             assert metric is not None
-            speed = speed_of(direct.ratios[metric])
         else:
             metric, before, now = self._smallest()
-            speeds = self.speeds(metric)
-            speed = across(speeds[before], speeds[now])
-        whole = self.log[0].ratios[metric]
+        speeds = self.speeds(metric)
+        beside_range = [(0, before), (now, self.last)]
         return Proof(
             before=before,
             now=now,
             metric=metric,
-            speed=speed,
+            speed=speed_of(direct.ratios[metric])
+            if is_direct
+            else across(speeds[before], speeds[now]),
             direct=is_direct,
-            part=speed.low > whole.high,
+            rest=[
+                (x, y)
+                for x, y in beside_range
+                if x < y and speeds.keys() >= {x, y} and across(speeds[x], speeds[y]).high < 1
+            ],
         )
 
     def speeds(self, metric: MetricOf) -> dict[int, Speed]:

@@ -196,7 +196,8 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
         key=earlier.key,
         baseline=True,
         first=[str(first)],
-        last=[e for e in import_path() if not (named and _installed(e))],
+        # A worker that is started here imports from the working folder, too.
+        last=[e for e in (*import_path(), str(Path.cwd())) if not (named and _installed(e))],
     )
 
 

@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from pytest_mlperf import __version__
 from pytest_mlperf.bench.bisect import Bisection, Comparison
@@ -63,17 +64,22 @@ examples:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     parser.usage = USAGE
+    refs = [
+        parser.add_argument("good", metavar="GOOD", help="a commit of before"),
+        parser.add_argument("bad", metavar="BAD", help="a later one that is slower"),
+    ]
     parser.add_argument(
-        "named",
+        "tests",
         nargs="+",
-        metavar="GOOD BAD -- TEST",
-        help="two commits, the good one an ancestor of the bad one; and tests of performance: "
-        "node ids, suite files, or names of cases",
+        metavar="TEST",
+        help="tests of performance: node ids, suite files, or names of cases",
     )
     parser.add_argument(
         "--versions",
+        action=_InPlaceOf,
+        refs=refs,
         metavar="LIB==A..B",
-        help="versions of a library that pip can install, in place of commits",
+        help="versions of a library that pip can install, in place of GOOD and BAD",
     )
     parser.add_argument(
         "--pairs",
@@ -88,13 +94,25 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_runs_dir(parser)
 
 
+class _InPlaceOf(argparse.Action):
+    """An option in place of positional arguments, which are then not asked for."""
+
+    def __init__(self, *, refs: Sequence[argparse.Action], **options: Any) -> None:
+        super().__init__(**options)
+        self._refs = refs
+
+    def __call__(self, _parser: object, namespace: object, values: object, *_: object) -> None:
+        setattr(namespace, self.dest, values)
+        for one in self._refs:
+            one.nargs, one.required = argparse.SUPPRESS, False
+
+
 def run(parsed: argparse.Namespace) -> int:
     """Search; return 0 when a commit or version is named, 1 when none is."""
-    refs, texts = ([], parsed.named) if parsed.versions else (parsed.named[:2], parsed.named[2:])
-    if not texts:
-        raise MlperfError("bisect needs GOOD, BAD and a test: bisect GOOD BAD -- TEST")
-    tests, machine = performance_tests(texts)
-    builds = _builds(refs, parsed.versions, list(tests.values()))
+    if parsed.versions and parsed.good:
+        raise MlperfError("name GOOD and BAD, or --versions in their place")
+    tests, machine = performance_tests(parsed.tests)
+    builds = _builds(parsed, list(tests.values()))
     run_id = new_id()
     folder = parsed.runs_dir / "runs" / run_id
     conditions = Conditions(
@@ -162,14 +180,14 @@ def _tell(search: Bisection, one: Comparison) -> None:
     say(step(search, one))
 
 
-def _builds(refs: Sequence[str], versions_of: str | None, tests: list[Planned]) -> list[BuildAt]:
+def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildAt]:
     """Return what is searched, the good one first."""
-    if versions_of:
+    if parsed.versions:
         pythons = {elsewhere(one) for one in tests}
         if len(pythons) > 1:
             raise MlperfError("these tests run in several Pythons; bisect those of one at a time")
-        return versions(versions_of, pythons.pop())
-    return commits(tests[0].path.resolve().parent, *refs)
+        return versions(parsed.versions, pythons.pop())
+    return commits(tests[0].path.resolve().parent, parsed.good, parsed.bad)
 
 
 def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:

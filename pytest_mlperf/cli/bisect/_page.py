@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_mlperf.bench.bisect import Bisection, Comparison, MetricOf, Proof
 from pytest_mlperf.bench.confirm import raw
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.bisection import Mark, Speed, most_comparisons, speed_of, steps
+from pytest_mlperf.core.bisection import Mark, Speed, across, most_comparisons, speed_of, steps
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval
 from pytest_mlperf.reports.terminal.layout import (
@@ -146,13 +146,14 @@ def _range(search: Bisection, proof: Proof) -> list[str]:
 
 def _notes(search: Bisection, proof: Proof) -> list[str]:
     builds = search.builds
-    before, now = builds[proof.before], builds[proof.now]
+    now = builds[proof.now]
     notes = []
-    if proof.part:
-        rest = [(builds[0], before)] * (proof.before > 0)
-        rest += [(now, builds[-1])] * (proof.now < search.last)
-        places = " or between ".join(f"{one.title} and {other.title}" for one, other in rest)
-        notes.append(f"this is a part of the drop only: the rest lies between {places}")
+    for x, y in proof.rest:
+        speed = across(*(search.speeds(proof.metric)[place] for place in (x, y)))
+        notes.append(
+            f"a part of the drop lies elsewhere, between {builds[x].title} and {builds[y].title}: "
+            f"{_change(proof.metric, speed)}; bisect these to find it, with a limit below it"
+        )
     if proof.named and now.merged:
         notes.append(f"it is a merge; git log {now.title}^1..{now.title}^2 lists what came with it")
     return notes
