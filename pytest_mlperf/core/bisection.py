@@ -143,3 +143,12 @@ def smallest_drop(speeds: Mapping[int, Speed]) -> tuple[int, int] | None:
         if across(speeds.get(before, AS_ITSELF), speeds[now]).high < 1
     ]
     return min(proven)[1:] if proven else None
+
+
+PART = 0.75
+"""A smaller share of the drop, on the scale of logarithms, is said to be a part of it."""
+
+
+def is_part(one: Speed, whole: Speed) -> bool:
+    """Whether a change looks like a part of the whole drop only, by their means."""
+    return math.log(one.ratio) > PART * math.log(whole.ratio)

@@ -63,13 +63,18 @@ class BisectStore:
             MlperfError: It is damaged, or was measured with other settings.
         """
         self.path = folder / NAME
-        self.state = BisectState(settings=settings)
-        if self.path.exists() and not restart:
-            raw = read_foreign(self.path, "bisect")
-            anew = "begin anew with --restart"
-            self.state = as_document(self.path, raw, "bisect", _READ, SCHEMA, anew)
-        there = self.state.settings
-        other = [name for name in settings if settings[name] != there.get(name)]
+        there = BisectState(settings=settings)
+        try:
+            if self.path.exists():
+                raw = read_foreign(self.path, "bisect")
+                there = as_document(self.path, raw, "bisect", _READ, SCHEMA, "nothing is kept")
+        except MlperfError as error:
+            if not restart:
+                raise MlperfError(f"{error}; begin anew with --restart") from None
+        if restart:  # what those sessions left is still to be removed
+            there = BisectState(settings=settings, sessions=there.sessions)
+        self.state = there
+        other = [name for name in settings if settings[name] != there.settings.get(name)]
         if other:
             raise MlperfError(
                 f"what was measured so far is of another {' and '.join(other)}; go on as before, "

@@ -7,7 +7,15 @@ from collections.abc import Sequence
 from pytest_mlperf.bench.bisect import Bisection, Comparison, MetricOf, Proof
 from pytest_mlperf.bench.confirm import raw
 from pytest_mlperf.cli.output import show, width
-from pytest_mlperf.core.bisection import Mark, Speed, across, most_comparisons, speed_of, steps
+from pytest_mlperf.core.bisection import (
+    Mark,
+    Speed,
+    across,
+    is_part,
+    most_comparisons,
+    speed_of,
+    steps,
+)
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import change, interval
 from pytest_mlperf.reports.terminal.layout import (
@@ -148,6 +156,12 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
     builds = search.builds
     now = builds[proof.now]
     notes = []
+    whole = speed_of(search.log[0].ratios[proof.metric])
+    if is_part(proof.speed, whole):
+        notes.append(
+            "by its size this is a part of the drop only: once it is mended, measure and bisect "
+            "again"
+        )
     for x, y in proof.rest:
         speed = across(*(search.speeds(proof.metric)[place] for place in (x, y)))
         notes.append(
