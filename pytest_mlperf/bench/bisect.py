@@ -15,7 +15,7 @@ from pytest_mlperf.core.bisection import (
     AS_ITSELF,
     BisectRange,
     Mark,
-    Speed,
+    RelativeSpeed,
     across,
     mark_of,
     search_range,
@@ -117,7 +117,7 @@ class Proof:
     before: int
     now: int
     metric: MetricOf
-    speed: Speed
+    speed: RelativeSpeed
     direct: bool
     rest: Sequence[tuple[int, int]]
 
@@ -346,7 +346,7 @@ class Bisection:
             ],
         )
 
-    def speeds(self, metric: MetricOf) -> dict[int, Speed]:
+    def speeds(self, metric: MetricOf) -> dict[int, RelativeSpeed]:
         """Return how much better than the first build others are."""
         beside_good = [one for one in self.log if one.before == 0 and metric in one.ratios]
         return {0: AS_ITSELF, **{one.now: speed_of(one.ratios[metric]) for one in beside_good}}

@@ -12,7 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import SESSIONS, Record
-from pytest_mlperf.core.bisection import Speed
+from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, sharing
@@ -480,7 +480,7 @@ def in_words(metric: str, ratio: Ratio) -> str:
     return f"{change(middle)} ({interval(low, high)})"
 
 
-def raw(metric: str, ratio: Ratio | Speed) -> tuple[float, float, float]:
+def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
     """Return the relative change of a metric's raw value, and the ends of its interval."""
     ends = (ratio.ratio, ratio.low, ratio.high)
     if METRICS[metric].direction is Direction.HIGHER:

@@ -105,7 +105,7 @@ def search_range(last: int, marks: Mapping[int, Mark]) -> BisectRange:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Speed:
+class RelativeSpeed:
     """How many times better than another commit one is, with the ends of the interval."""
 
     ratio: float
@@ -113,26 +113,26 @@ class Speed:
     high: float
 
 
-AS_ITSELF = Speed(ratio=1.0, low=1.0, high=1.0)
+AS_ITSELF = RelativeSpeed(ratio=1.0, low=1.0, high=1.0)
 """The good commit, beside itself."""
 
 
-def speed_of(ratio: Ratio) -> Speed:
+def speed_of(ratio: Ratio) -> RelativeSpeed:
     """Return what runs in turns say of a metric."""
-    return Speed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
+    return RelativeSpeed(ratio=ratio.ratio, low=ratio.low, high=ratio.high)
 
 
-def across(before: Speed, now: Speed) -> Speed:
+def across(before: RelativeSpeed, now: RelativeSpeed) -> RelativeSpeed:
     """Return what lies between two commits that were each compared with a third.
 
     Its interval holds where theirs do.
     """
-    return Speed(
+    return RelativeSpeed(
         ratio=now.ratio / before.ratio, low=now.low / before.high, high=now.high / before.low
     )
 
 
-def smallest_drop(speeds: Mapping[int, Speed]) -> tuple[int, int] | None:
+def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None:
     """Return the two nearest commits of which the later one is worse for sure; None: none are.
 
     They are those whose intervals do not touch; of several as near the first ones.
@@ -149,6 +149,6 @@ PART = 0.75
 """A smaller share of the drop, on the scale of logarithms, is said to be a part of it."""
 
 
-def is_part(one: Speed, whole: Speed) -> bool:
+def is_part(one: RelativeSpeed, whole: RelativeSpeed) -> bool:
     """Whether a change looks like a part of the whole drop only, by their means."""
     return math.log(one.ratio) > PART * math.log(whole.ratio)

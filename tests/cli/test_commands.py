@@ -76,7 +76,7 @@ commands:
     explain      how a verdict was reached, run by run
     compare      two sessions, commits or versions: what dropped
     turns        two engine entries or builds, measured now in turns
-    bisect       the commit or version that made a test slower, with its interval
+    bisect       the commit or version that made a test slower
     history      a case over its accepted baselines in git, and over sessions
     update       accept a session as baselines, with the runs that it lacks
     calibrate    learn this machine's noise from repeats of unchanged code

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.bisection import (
     SPARE,
     Mark,
-    Speed,
+    RelativeSpeed,
     across,
     is_part,
     mark_of,
@@ -147,8 +147,8 @@ def test_one_drop_makes_a_commit_bad(decisions: Collection[Decision], mark: Mark
 # --- what is proven --------------------------------------------------------------------------
 
 
-def speed(low: float, high: float) -> Speed:
-    return Speed(ratio=math.sqrt(low * high), low=low, high=high)
+def speed(low: float, high: float) -> RelativeSpeed:
+    return RelativeSpeed(ratio=math.sqrt(low * high), low=low, high=high)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def speed(low: float, high: float) -> Speed:
     ],
 )
 def test_the_smallest_range_is_that_of_intervals_that_do_not_touch(
-    speeds: dict[int, Speed], ends: tuple[int, int] | None
+    speeds: dict[int, RelativeSpeed], ends: tuple[int, int] | None
 ) -> None:
     assert smallest_drop(speeds) == ends
 

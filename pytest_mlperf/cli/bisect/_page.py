@@ -9,7 +9,7 @@ from pytest_mlperf.bench.confirm import raw
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.core.bisection import (
     Mark,
-    Speed,
+    RelativeSpeed,
     across,
     is_part,
     most_comparisons,
@@ -217,6 +217,6 @@ def _about(one: BuildAt) -> str:
     return one.wheel or f"{one.title} {one.date} {one.subject}".rstrip()
 
 
-def _change(metric: MetricOf, speed: Speed) -> str:
+def _change(metric: MetricOf, speed: RelativeSpeed) -> str:
     middle, low, high = raw(metric[1], speed)
     return f"{METRICS[metric[1]].title} {change(middle)} ({interval(low, high)})"
