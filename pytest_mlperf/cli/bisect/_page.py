@@ -45,8 +45,9 @@ def say(lines: Sequence[str]) -> None:
 def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
     """Return what is searched, and what it may cost."""
     last, noun = search.last, _noun(search)
+    usual = steps(last) + 1 + (last > 1)
     text = (
-        f"{plural(last - 1, noun)} in between: {plural(steps(last) + 2, 'comparison')} where each "
+        f"{plural(last - 1, noun)} in between: {plural(usual, 'comparison')} where each "
         f"is decided, at most {most_comparisons(last)}, of 4 runs and more each"
     )
     if kept:
@@ -85,7 +86,8 @@ def in_words(one: Comparison) -> str:
 def log(search: Bisection, noise: str, folder: str) -> list[str]:
     """Return the table of all steps, how sure they are, and what they cost."""
     skipped = sum(one.mark is Mark.SKIPPED for one in search.log)
-    runs = f"{plural(sum(one.runs for one in search.log), 'run')} in {len(search.log)} comparisons"
+    count = sum(one.runs for one in search.log)
+    runs = f"{plural(count, 'run')} in {plural(len(search.log), 'comparison')}"
     runs += f", {skipped} skipped" * bool(skipped)
     runs += f"; those made now in {folder}" * bool(search.measured)
     notes = [
