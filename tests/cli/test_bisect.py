@@ -83,7 +83,7 @@ def nothing_is_left(folder: Path) -> bool:
     """Whether no worktree, no checkout and no unfinished file is there."""
     trees = git(folder, "worktree", "list").splitlines()
     left = [*folder.glob(".mlperf/runs/*/bisect-*"), *folder.glob(".mlperf/bisect/*/.*")]
-    return len(trees) == 1 and not left and git(folder, "status", "--porcelain") == ""
+    return len(trees) == 1 and not left and "?" not in git(folder, "status", "--porcelain")
 
 
 # --- what is searched ------------------------------------------------------------------------
@@ -95,7 +95,6 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
     """Whatever the working folder holds: the code is each commit's, the question today's."""
     commits = repository(here, [0.002, 0.002, 0.003, BROKEN, BROKEN, 0.003, 0.003])
     (here / "acme.py").write_text("what somebody works on", "utf-8")
-    git(here, "stash", "-q")
 
     code, shown = say("bisect", "c0", "main", "--", TEST)
 

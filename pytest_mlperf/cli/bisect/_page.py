@@ -26,6 +26,7 @@ from pytest_mlperf.reports.terminal.layout import (
     paragraphs,
     plural,
     table,
+    unbroken,
 )
 from pytest_mlperf.run.lineage import BuildAt
 
@@ -51,7 +52,7 @@ def heading(search: Bisection, tests: Sequence[str], kept: int) -> list[str]:
         f"is decided, at most {most_comparisons(last)}, of 4 runs and more each"
     )
     if kept:
-        text += f"; goes on with {plural(kept, 'run')} that are kept"
+        text += f"; goes on with {unbroken(plural(kept, 'run'))} that are kept"
     return [
         *paragraph("good", _about(search.builds[0]), width()),
         *paragraph("bad", _about(search.builds[-1]), width()),
@@ -69,9 +70,10 @@ def step(search: Bisection, one: Comparison) -> list[str]:
         ahead = steps(left.left + 1) + (left.good > 0)
         made = [each.runs for each in search.log if not each.reason]
         runs = round(ahead * sum(made) / len(made))
-        text += f"; {plural(left.left, _noun(search))} left, about {plural(runs, 'run')}"
+        ahead_runs = unbroken(plural(runs, "run"))
+        text += f"; {plural(left.left, _noun(search))} left, about {ahead_runs}"
         if search.measured:
-            text += f", {duration(runs * search.seconds / search.measured)}"
+            text += f", {unbroken(duration(runs * search.seconds / search.measured))}"
     return fold(text, width(), rest="  ")
 
 
@@ -80,7 +82,7 @@ def in_words(one: Comparison) -> str:
     metric = one.headline
     assert metric is not None
     ratio = one.ratios[metric]
-    return f"{_change(metric, speed_of(ratio))}, {plural(ratio.pairs, 'pair')}"
+    return f"{_change(metric, speed_of(ratio))}, {unbroken(plural(ratio.pairs, 'pair'))}"
 
 
 def log(search: Bisection, noise: str, folder: str) -> list[str]:
@@ -185,8 +187,8 @@ def _table(search: Bisection) -> list[str]:
     noun = _noun(search)
     rows = [{noun: search.builds[0].title, "verdict": "GOOD"}]
     rows += [{noun: search.builds[one.now].title, **_row(one)} for one in beside_good]
-    columns = [noun, "verdict", *["metric"] * several, "change", "interval", "pairs"]
-    lines = table(columns, rows, width() - 2, left=[noun, "verdict", "metric"], spare=["pairs"])
+    columns = [noun, "verdict", *["metric"] * several, "change", "interval"]
+    lines = table(columns, rows, width() - 2, left=[noun, "verdict", "metric"])
     wide = max(map(len, lines)) + 2
     room = width() - 2 - wide
     if room < LEAST_SUBJECT:
@@ -207,7 +209,6 @@ def _row(one: Comparison) -> dict[str, str]:
         "metric": METRICS[one.headline[1]].title,
         "change": change(middle),
         "interval": interval(low, high),
-        "pairs": str(ratio.pairs),
     }
 
 
