@@ -55,6 +55,19 @@ class _Broke(Exception):
     """A build gives no runs to compare; the text says why."""
 
 
+class _EarlierBuild(CaseRunner):
+    """The side that is known to run."""
+
+    def add_run(self, *, ask: Ask | None = None) -> Run:
+        """Add one run that may be judged; an MlperfError says which build gives none."""
+        try:
+            return super().add_run(ask=ask)
+        except Unjudgeable as error:
+            raise MlperfError(f"{self._label}: INVALID: {error}") from None
+        except RunError as error:
+            raise MlperfError(f"{self._label}: {error.layer}: {error}") from None
+
+
 class _LaterBuild(CaseRunner):
     """The side that may not run at all: that is told apart from what breaks the good one."""
 
@@ -239,9 +252,6 @@ class Bisection:
                 ratios = self._measured(key, test, limits, numbers)
         except NotComparable as error:
             raise _Broke(str(error)) from None
-        except Unjudgeable as error:
-            title = self.builds[numbers[0]].title
-            raise MlperfError(f"{title} cannot be judged: {error}") from None
         if case.job.case.scenario in LOADED and case.rate is None:
             case.rate = self._store.pairs(key).before[0].target_qps  # all are offered the same
         return ratios
@@ -263,7 +273,7 @@ class Bisection:
 
         try:
             with ExitStack() as stack:
-                before = self._side(CaseRunner, stack, test, numbers[0])
+                before = self._side(_EarlierBuild, stack, test, numbers[0])
                 now = self._side(_LaterBuild, stack, test, numbers[1])
                 before.runs, now.runs = list(kept.before), list(kept.now)
                 ratios = in_turns(
@@ -310,7 +320,7 @@ class Bisection:
         """Make sure that it is not the machine on which nothing runs any more."""
         self._broken = 0
         with ExitStack() as stack:
-            self._side(CaseRunner, stack, test, 0).add_run()
+            self._side(_EarlierBuild, stack, test, 0).add_run()
         self.measured += 1
 
     # --- what it proves ----------------------------------------------------------------------

@@ -96,7 +96,9 @@ def _commit(folder: Path, name: str, ref: str) -> str:
 
 def _log(folder: Path, *arguments: str) -> list[BuildAt]:
     form = "%x00".join(_FIELDS)
-    done = _git(folder, "log", f"--format={form}", "--date=short", *arguments, "--")
+    done = _git(
+        folder, "log", f"--format={form}", "--date=short", "--no-show-signature", *arguments, "--"
+    )
     if done.returncode:
         raise MlperfError(f"git log: {' '.join(done.stderr.decode(errors='replace').split())}")
     return [_commit_of(*line.split("\0")) for line in _text(done).split("\n") if line]

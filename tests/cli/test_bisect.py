@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.run import lineage
 from tests.cli.text import widest
 from tests.run import other_python
 from tests.run.other_python import git
@@ -301,3 +302,32 @@ def test_one_pair_alone_decides_nothing(say: Say) -> None:
         say("bisect", "a", "b", "--pairs", "1", "--", "c")
 
     assert ended.value.code == 2
+
+
+@pytest.mark.process
+def test_a_good_one_that_does_not_run_is_named(here: Path, say: Say) -> None:
+    commits = repository(here, [BROKEN, 0.002])
+
+    code, shown = say("bisect", "c0", "c1", "--", FILE)
+
+    assert code == 2
+    assert f"bisect-{commits[0][:12]}: engine: ZeroDivisionError" in words(shown)
+    assert nothing_is_left(here)
+
+
+@pytest.mark.process
+def test_a_merge_counts_as_one_step(here: Path) -> None:
+    """What was merged lies beside the line that is searched."""
+    commits = repository(here, [0.002, 0.002])
+    git(here, "checkout", "-q", "-b", "side", "c0")
+    for name in ("one", "two"):
+        git(here, "commit", "-q", "--allow-empty", "-m", name)
+    git(here, "checkout", "-q", "main")
+    git(here, "merge", "-q", "--no-edit", "side")
+    head = git(here, "rev-parse", "HEAD")
+
+    line = lineage.commits(here, "c0", "main")
+
+    assert [one.name for one in line] == [*commits, head]
+    assert [one.merged for one in line] == [False, False, True]
+    assert [one.parent for one in line] == ["", *commits]

@@ -199,6 +199,7 @@ def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> di
         "machine": json.dumps(identities, sort_keys=True),
         "suite": ", ".join(suites.values()),
         "number of pairs": str(pairs),
+        "rate": str([case.rate for case in cases.values()]),
         "calibration": str([case.rule for case in cases.values()]),
         "release of pytest-mlperf": __version__,
     }
@@ -211,10 +212,12 @@ def _ended_as_by_ctrl_c() -> Iterator[None]:
     def interrupt(_number: int, _frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    numbers = (signal.SIGTERM, signal.SIGHUP)
-    before = [signal.signal(number, interrupt) for number in numbers]
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGHUP)}
+    obeyed = [number for number, handler in handlers.items() if handler is not signal.SIG_IGN]
+    for number in obeyed:  # nohup has SIGHUP ignored
+        signal.signal(number, interrupt)
     try:
         yield
     finally:
-        for number, handler in zip(numbers, before, strict=True):
-            signal.signal(number, handler)
+        for number in obeyed:
+            signal.signal(number, handlers[number])
