@@ -184,7 +184,7 @@ class Bisection:
 
     def first(self) -> Comparison:
         """Compare the last build with the first; what dropped there is followed from now on."""
-        end = self.compare(0, self.last)
+        end = self._compared(0, self.last, every=True)
         dropped = {m for m, ratio in end.ratios.items() if ratio.decision is Decision.FAIL}
         followed = {
             test: {name: limit for name, limit in limits.items() if (test, name) in dropped}
@@ -200,6 +200,10 @@ class Bisection:
 
     def compare(self, before: int, now: int) -> Comparison:
         """Compare two builds by all that is followed, until a drop is proven or all is decided."""
+        return self._compared(before, now, every=False)
+
+    def _compared(self, before: int, now: int, *, every: bool) -> Comparison:
+        """Compare two builds, with `every` by all tests even where one has dropped."""
         ratios: dict[MetricOf, Ratio] = {}
         reason, runs = "", 0
         for test, limits in self.limits.items():
@@ -215,7 +219,7 @@ class Bisection:
             if reason:
                 break
             ratios.update({(test, name): ratio for name, ratio in each.items()})
-            if any(ratio.decision is Decision.FAIL for ratio in each.values()):
+            if not every and mark_of(r.decision for r in each.values()) is Mark.BAD:
                 break
         mark = Mark.SKIPPED if reason else mark_of(r.decision for r in ratios.values())
         one = Comparison(before=before, now=now, mark=mark, ratios=ratios, reason=reason, runs=runs)

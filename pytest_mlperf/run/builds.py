@@ -74,22 +74,9 @@ def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
 
 
 def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None:
-    command = [*python, *PIP, "--target", str(target), "--", *wheels]
-    environment = {**os.environ, "PYTHONPATH": ""}
     named = " ".join(wheels)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=INSTALL_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
-    except OSError as error:
-        raise RunError("worker", f"{command[0]} cannot be started: {error.strerror}") from None
+        done = run_pip(python, *PIP, "--target", str(target), "--", *wheels, limit_s=INSTALL_S)
     except subprocess.TimeoutExpired:
         raise RunError(
             "worker",
@@ -100,9 +87,33 @@ def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise RunError(
             "worker",
-            f"{named} cannot be installed by {command[0]} -m pip: {last.removeprefix('ERROR: ')}; "
+            f"{named} cannot be installed by {python[0]} -m pip: {last.removeprefix('ERROR: ')}; "
             "without network name a .whl file, or a folder of them in PIP_FIND_LINKS",
         )
+
+
+def run_pip(
+    python: Sequence[str], *arguments: str, limit_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run pip in a Python, which sees what is installed there alone.
+
+    Raises:
+        RunError: It cannot be started.
+        subprocess.TimeoutExpired: It took longer than `limit_s`.
+    """
+    try:
+        return subprocess.run(
+            [*python, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": ""},
+        )
+    except OSError as error:
+        raise RunError("worker", f"{python[0]} cannot be started: {error.strerror}") from None
 
 
 LABEL = "baseline-build"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import subprocess
 import sys
@@ -13,7 +12,7 @@ from pathlib import Path
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
-from pytest_mlperf.run.child.reporter import one_line
+from pytest_mlperf.run.builds import run_pip
 from pytest_mlperf.run.project import run_git
 
 SHORT = 12
@@ -169,20 +168,11 @@ def _plain(version: str) -> str:
 def _available(library: str, python: Sequence[str]) -> list[str]:
     """Return the versions that pip sees, oldest first."""
     options = ("--disable-pip-version-check", "--no-input", "--retries=1")
-    command = [*python, "-m", "pip", "index", "versions", *options, library]
+    asked = ("-m", "pip", "index", "versions", *options, library)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=ASK_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": ""},
-        )
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise EnvironmentFault(f"pip cannot be asked for versions: {one_line(error)}") from None
+        done = run_pip(python, *asked, limit_s=ASK_S)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFault(f"pip names no versions of {library} within {ASK_S:g} s") from None
     listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
     if done.returncode or not listed:
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]

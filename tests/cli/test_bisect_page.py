@@ -40,6 +40,7 @@ min_duration = "100ms"
 throughput = { max_drop = "20%" }
 """
 TEST = "s.mlperf.toml::test_performance[mine-Offline-null-fp32-cpu]"
+OTHER = "s.mlperf.toml::test_performance[mine-Offline-other-fp32-cpu]"
 NOISE = 0.004
 
 
@@ -70,28 +71,40 @@ def build(number: int, subject: str, merged: int) -> BuildAt:
 
 
 def bisected(
-    folder: Path, speeds: Sequence[float | None], *, subject: str = "a change", merged: int = -1
+    folder: Path,
+    speeds: Sequence[float | None],
+    other: Sequence[float | None] = (),
+    *,
+    subject: str = "a change",
+    merged: int = -1,
 ) -> Bisection:
-    """Return a search among commits of these speeds, of which None does not run."""
+    """Return a search among commits of these speeds, of which None does not run.
+
+    Args:
+        other: The speeds of a second test, where there is one; it is named first.
+    """
     (folder / "s.mlperf.toml").write_text(SUITE, "utf-8")
     (planned,) = plan_suite(folder / "s.mlperf.toml")
     machine = detect(gpus=False)
     conditions = Conditions(folder=folder / "runs", session="x", machine=machine)
     policy = Policy(max_runs=6, accuracy=folder / "accuracy", root=folder)
-    case = CaseRuns(planned, conditions, policy, print)
+    tests = {OTHER: other, TEST: speeds} if other else {TEST: speeds}
+    cases = {test: CaseRuns(planned, conditions, policy, print) for test in tests}
     builds = [build(number, subject, merged) for number in range(len(speeds))]
     store = BisectStore(folder, {}, restart=False)
     chance = random.Random(1)
     kept = {}
-    for before, now in combinations(range(len(speeds)), 2):
+    for test, before, now in (
+        (test, *ends) for test in tests for ends in combinations(range(len(speeds)), 2)
+    ):
         sides = [
             tuple(run_at(speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
-            for speed in (speeds[before], speeds[now])
+            for speed in (tests[test][before], tests[test][now])
         ]
         pairs = RunPairs(before=sides[0], now=sides[1], reason="" if all(sides) else "it broke")
-        kept[f"{builds[before].name} {builds[now].name} {TEST}"] = pairs
+        kept[f"{builds[before].name} {builds[now].name} {test}"] = pairs
     store.state = replace(store.state, pairs=kept)
-    return Bisection(builds, {TEST: case}, conditions, store, print)
+    return Bisection(builds, cases, conditions, store, print)
 
 
 def searched(search: Bisection) -> Proof:
@@ -225,3 +238,23 @@ def test_without_a_drop_there_is_no_search(speed: float, mark: Mark, tmp_path: P
     search = bisected(tmp_path, [500.0, 500.0, speed])
 
     assert search.first().mark is mark
+
+
+def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
+    """A commit is bad when any of them is; the one in which BAD is no worse costs nothing more."""
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
+
+    proof = searched(search)
+
+    assert (proof.now, proof.metric[0]) == (5, TEST)
+    assert list(search.limits) == [TEST]
+    assert {test for one in search.log[1:] for test, _ in one.ratios} == {TEST}
+
+
+def test_of_two_drops_in_two_tests_the_first_one_is_found(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 3 + [330.0] * 6)
+
+    proof = searched(search)
+
+    assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
+    assert list(search.limits) == [OTHER, TEST]

@@ -159,7 +159,8 @@ def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectSto
     if end.mark is not Mark.BAD:
         words = {
             Mark.GOOD: "BAD is not worse than GOOD: a drop of the limit is excluded",
-            Mark.UNDECIDED: "undecided whether BAD is worse than GOOD (--pairs allows more runs)",
+            Mark.UNDECIDED: "undecided whether BAD is worse than GOOD; --restart --pairs 12 allows "
+            "more runs",
         }
         say(fold(f"{words[end.mark]}; nothing was searched", width()))
         return 1
@@ -192,6 +193,7 @@ def _builds(parsed: argparse.Namespace, tests: Sequence[Planned]) -> list[BuildA
 
 def _settings(cases: Mapping[str, CaseRuns], machine: Machine, pairs: int) -> dict[str, str]:
     """Return what must be the same where a bisect goes on, by what it is called."""
+    cases = dict(sorted(cases.items()))
     planned = [case.planned for case in cases.values()]
     identities = [one.limited(machine).identity(one.case.accelerator) for one in planned]
     suites = {one.path: hashlib.sha256(one.path.read_bytes()).hexdigest() for one in planned}

@@ -17,14 +17,13 @@ from pytest_mlperf.core.bisection import (
     steps,
 )
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, interval
+from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.reports.terminal.layout import (
     duration,
     fold,
     line,
     paragraph,
     paragraphs,
-    plural,
     table,
     unbroken,
 )
