@@ -17,6 +17,7 @@ from pytest_mlperf.core.bisection import (
     Mark,
     RelativeSpeed,
     across,
+    excluded_by_good,
     mark_of,
     search_range,
     shared,
@@ -27,7 +28,7 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.judge.ratio import Ratio
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import point_of
+from pytest_mlperf.core.metrics import METRICS, point_of
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import baseline_build
@@ -163,7 +164,9 @@ class Bisection:
         self.last = len(builds) - 1
         self.log: list[Comparison] = []
         self.measured, self.seconds = 0, 0.0
-        self.limits = {test: case.job.limits for test, case in cases.items()}
+        self.limits: Mapping[str, Mapping[str, float]] = {
+            test: case.job.limits for test, case in cases.items()
+        }
         # A curve's points and its mean share what one metric has.
         metrics = sum(
             1 if any(point_of(name) is not None for name in limits) else len(limits)
@@ -185,12 +188,13 @@ class Bisection:
     def first(self) -> Comparison:
         """Compare the last build with the first; what dropped there is followed from now on."""
         end = self._compared(0, self.last, every=True)
-        dropped = {m for m, ratio in end.ratios.items() if ratio.decision is Decision.FAIL}
-        followed = {
-            test: {name: limit for name, limit in limits.items() if (test, name) in dropped}
-            for test, limits in self.limits.items()
-        }
-        self.limits = {test: limits for test, limits in followed.items() if limits}
+        followed: dict[str, dict[str, float]] = {}
+        for (test, name), ratio in end.ratios.items():
+            if ratio.decision is Decision.FAIL:
+                limit, direction = self.limits[test][name], METRICS[name].direction
+                drop = excluded_by_good(limit, speed_of(ratio), direction)
+                followed.setdefault(test, {})[name] = drop
+        self.limits = followed
         return end
 
     def search(self) -> Iterator[Comparison]:

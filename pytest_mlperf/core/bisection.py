@@ -16,6 +16,7 @@ from itertools import combinations
 from pytest_mlperf.core.judge.ratio import Ratio
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.metrics import Direction
 
 SPARE = 3
 """Comparisons beyond those of a search in which each is decided."""
@@ -143,6 +144,23 @@ def smallest_drop(speeds: Mapping[int, RelativeSpeed]) -> tuple[int, int] | None
         if across(speeds.get(before, AS_ITSELF), speeds[now]).high < 1
     ]
     return min(proven)[1:] if proven else None
+
+
+_LARGEST = 0.99
+
+
+def excluded_by_good(limit: float, whole: RelativeSpeed, direction: Direction) -> float:
+    """Return the drop that must be excluded of a good commit, as a share.
+
+    It is what is proven of the bad commit's drop: where one commit made it, whatever lies behind
+    that one dropped by as much. Where less than the limit is proven it is the limit; or the drop as
+    it was measured, if that is smaller.
+    """
+    proven, mean = (
+        min(1 - times, _LARGEST) if direction is Direction.HIGHER else 1 / times - 1
+        for times in (whole.high, whole.ratio)
+    )
+    return max(proven, min(limit, mean))
 
 
 PART = 0.75

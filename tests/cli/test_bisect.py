@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import time
 import zipfile
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -236,6 +238,29 @@ def test_without_a_drop_nothing_is_searched_and_a_bad_one_that_breaks_is_said(
     code, shown = say("bisect", "c3", "c3~1", "--", FILE)
 
     assert (code, "they are the other way round" in words(shown)) == (2, True)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) -> None:
+    """Where nobody names it: the good one is asked once what it can do."""
+    server = (
+        '[[scenarios]]\nname = "Server"\nlatency_limit = "1s"\nmin_query_count = 700\n'
+        'min_duration = "100ms"\n[limits]\nlatency_p99 = { max_rise = "30%" }\n'
+    )
+    text = SUITE.partition("[[scenarios]]")[0] + server
+    commits = repository(here, [0.001, 0.001, 0.003], text)
+
+    code, shown = say("bisect", "c0", "main", "--", FILE)
+
+    assert code == 0, shown
+    assert f"first bad {commits[2]}" in shown
+    specs = [
+        json.loads(file.read_text("utf-8")) for file in here.glob(".mlperf/runs/*/*/spec.json")
+    ]
+    rates = Counter(spec["settings"]["target_qps"] for spec in specs)
+    assert len(rates) == 2
+    assert rates[None] == 1
 
 
 # --- what is refused -------------------------------------------------------------------------

@@ -154,7 +154,7 @@ def test_any_commit_is_named_with_its_change(first_bad: int, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("second", "last", "first_bad", "rest"),
     [
-        (430.0, 330.0, 2, [(2, 7)]),
+        (430.0, 330.0, 5, [(0, 4)]),
         (410.0, 336.0, 2, []),
     ],
 )

@@ -16,15 +16,17 @@ from pytest_mlperf.core.bisection import (
     Mark,
     RelativeSpeed,
     across,
+    excluded_by_good,
     is_part,
     mark_of,
     most_comparisons,
     search_range,
     shared,
     smallest_drop,
+    speed_of,
     steps,
 )
-from pytest_mlperf.core.judge.ratio import judge_drop
+from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, Value
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
@@ -185,6 +187,23 @@ def test_half_a_drop_is_a_part_of_it(one: float, part: bool) -> None:
     assert is_part(speed(one, one), speed(0.66, 0.66)) is part
 
 
+@pytest.mark.parametrize(
+    ("whole", "direction", "drop"),
+    [
+        (speed(0.6, 0.7), Direction.HIGHER, 0.3),
+        (speed(0.6, 0.99), Direction.HIGHER, 0.05),
+        (RelativeSpeed(ratio=0.98, low=0.97, high=0.99), Direction.HIGHER, 0.02),
+        (speed(1e-300, 1e-290), Direction.HIGHER, 0.99),
+        (speed(0.25, 0.5), Direction.LOWER, 1.0),
+        (speed(0.6, 0.99), Direction.LOWER, 0.05),
+    ],
+)
+def test_a_good_commit_excludes_the_proven_drop_or_the_limit(
+    whole: RelativeSpeed, direction: Direction, drop: float
+) -> None:
+    assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
+
+
 # --- how often it errs -----------------------------------------------------------------------
 
 
@@ -203,19 +222,24 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
     last = 40
     rule = shared(RuleR(max_runs=6), last, 1)
 
-    def compared(before: int, now: int) -> Mark:
+    def compared(before: int, now: int, limit: float) -> Ratio:
         fall = math.log1p(-drop) if before < first_bad <= now else 0.0
         runs = [
             [Value(value=math.exp(chance.gauss(level, sd))) for _ in range(rule.max_runs)]
             for level in (fall, 0.0)
         ]
-        ratio = judge_drop(*runs, direction=Direction.HIGHER, limit=LIMIT, rule=rule)
-        return mark_of([ratio.decision])
+        return judge_drop(*runs, direction=Direction.HIGHER, limit=limit, rule=rule)
 
-    if compared(0, last) is not BAD:
+    end = compared(0, last, LIMIT)
+    if end.decision is not Decision.FAIL:
         return None
-    good, bad, marks = searched(last, lambda index: compared(0, index))
-    direct = marks.get(bad, BAD) if good == 0 else compared(good, bad)
+    limit = excluded_by_good(LIMIT, speed_of(end), Direction.HIGHER)
+
+    def mark(before: int, now: int) -> Mark:
+        return mark_of([compared(before, now, limit).decision])
+
+    good, bad, marks = searched(last, lambda index: mark(0, index))
+    direct = marks.get(bad, BAD) if good == 0 else mark(good, bad)
     return bad if direct is BAD and bad - good == 1 else None
 
 
