@@ -19,6 +19,7 @@ from pytest_mlperf.core.bisection import (
     across,
     excluded_by_good,
     mark_of,
+    most_comparisons,
     search_range,
     shared,
     smallest_drop,
@@ -187,7 +188,7 @@ class Bisection:
 
     def first(self) -> Comparison:
         """Compare the last build with the first; what dropped there is followed from now on."""
-        end = self._compared(0, self.last, every=True)
+        end = self.compare(0, self.last, every=True)
         followed: dict[str, dict[str, float]] = {}
         for (test, name), ratio in end.ratios.items():
             if ratio.decision is Decision.FAIL:
@@ -202,16 +203,20 @@ class Bisection:
         while (index := self.range.next) is not None:
             yield self.compare(0, index)
 
-    def compare(self, before: int, now: int) -> Comparison:
-        """Compare two builds by all that is followed, until a drop is proven or all is decided."""
-        return self._compared(before, now, every=False)
+    def compare(
+        self, before: int, now: int, *, every: bool = False, again: bool = False
+    ) -> Comparison:
+        """Compare two builds by all that is followed, until a drop is proven or all is decided.
 
-    def _compared(self, before: int, now: int, *, every: bool) -> Comparison:
-        """Compare two builds, with `every` by all tests even where one has dropped."""
+        Args:
+            every: All tests are run, even where one has dropped.
+            again: They were compared before: runs of that are not asked.
+        """
         ratios: dict[MetricOf, Ratio] = {}
         reason, runs = "", 0
         for test, limits in self.limits.items():
-            key = " ".join((self.builds[before].name, self.builds[now].name, test))
+            ends = (self.builds[before].name, self.builds[now].name)
+            key = " ".join((*ends, test, *["again"] * again))
             try:
                 each = self._ratios(key, test, limits, (before, now))
             except _Broke as error:
@@ -341,6 +346,9 @@ class Bisection:
         left = self.range
         beside = [one for one in self.log if (one.before, one.now) == (0, left.bad)]
         direct = beside[0] if left.good == 0 else self.compare(left.good, left.bad)
+        made = sum(one.mark is not Mark.SKIPPED for one in self.log)
+        if direct.mark is Mark.UNDECIDED and made < most_comparisons(self.last):
+            direct = self.compare(left.good, left.bad, again=True)  # the machine may be calm now
         is_direct = direct.mark is Mark.BAD
         if is_direct:
             metric, before, now = direct.headline, left.good, left.bad

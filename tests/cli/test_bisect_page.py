@@ -93,7 +93,7 @@ def bisected(
     builds = [build(number, subject, merged) for number in range(len(speeds))]
     store = BisectStore(folder, {}, restart=False)
     chance = random.Random(1)
-    kept = {}
+    kept: dict[str, RunPairs] = {}
     for test, before, now in (
         (test, *ends) for test in tests for ends in combinations(range(len(speeds)), 2)
     ):
@@ -102,7 +102,8 @@ def bisected(
             for speed in (tests[test][before], tests[test][now])
         ]
         pairs = RunPairs(before=sides[0], now=sides[1], reason="" if all(sides) else "it broke")
-        kept[f"{builds[before].name} {builds[now].name} {test}"] = pairs
+        key = f"{builds[before].name} {builds[now].name} {test}"
+        kept |= {key: pairs, f"{key} again": pairs}
     store.state = replace(store.state, pairs=kept)
     return Bisection(builds, cases, conditions, store, print)
 
@@ -258,3 +259,36 @@ def test_of_two_drops_in_two_tests_the_first_one_is_found(tmp_path: Path) -> Non
 
     assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
     assert list(search.limits) == [OTHER, TEST]
+
+
+def disturbed(search: Bisection, again: str) -> None:
+    """Let the last comparison, of the commits 4 and 5, say nothing; `again`: " again" or ""."""
+    store = search._store
+    key = f"{search.builds[4].name} {search.builds[5].name} {TEST}{again}"
+    sides = [tuple(map(run_at, speeds)) for speeds in ((900, 100, 500) * 2, (100, 900, 500) * 2)]
+    pairs = RunPairs(before=sides[0], now=sides[1])
+    store.state = replace(store.state, pairs={**store.state.pairs, key: pairs})
+
+
+def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
+    disturbed(search, "")
+
+    proof = searched(search)
+
+    assert [one.mark for one in search.log[-2:]] == [Mark.UNDECIDED, Mark.BAD]
+    assert (proof.now, proof.named) == (5, True)
+
+
+def test_what_only_comparisons_with_the_good_one_prove_is_not_named(tmp_path: Path) -> None:
+    """They err more often than is promised of a name."""
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
+    disturbed(search, "")
+    disturbed(search, " again")
+
+    proof = searched(search)
+
+    assert (proof.before, proof.now, proof.named) == (4, 5, False)
+    assert "no commit is named: it seems to be this one, which differs from GOOD by more" in words(
+        shown(search, proof)
+    )

@@ -136,12 +136,18 @@ def _named(now: BuildAt) -> list[str]:
 
 def _range(search: Bisection, proof: Proof) -> list[str]:
     noun, count = _noun(search), proof.now - proof.before
-    reason = (
-        f"it is one of these {count}, of which all but the last were skipped or undecided"
-        if proof.direct
-        else f"none is proven to be worse than the one before it. Across these {count} the drop "
-        "is proven; it may be in several steps"
-    )
+    if proof.direct:
+        reason = f"it is one of these {count}, of which all but the last were skipped or undecided"
+    elif count == 1:
+        reason = (
+            "it seems to be this one, which differs from GOOD by more than the one before it; "
+            "beside each other they stayed undecided"
+        )
+    else:
+        reason = (
+            f"none is proven to be worse than the one before it. Across these {count} the drop is "
+            "proven; it may be in several steps"
+        )
     inside = range(proof.before + 1, proof.now + 1)
     marks = {one.now: one.mark for one in search.log if one.before == 0}
     rows = [
