@@ -183,8 +183,14 @@ class Bisection:
     @property
     def range(self) -> BisectRange:
         """Where the search stands."""
-        beside_good = (one for one in self.log if one.before == 0 and one.now < self.last)
-        return search_range(self.last, {one.now: one.mark for one in beside_good})
+        tried = [one.now for one in self.log if one.before == 0]
+        marks = {n: one.mark for n, one in self.beside_good.items() if n < self.last}
+        return search_range(self.last, marks, {n for n in tried if tried.count(n) > 1})
+
+    @property
+    def beside_good(self) -> dict[int, Comparison]:
+        """The comparisons with the first build, by number; of two the later one."""
+        return {one.now: one for one in self.log if one.before == 0}
 
     def first(self) -> Comparison:
         """Compare the last build with the first; what dropped there is followed from now on."""
@@ -201,7 +207,7 @@ class Bisection:
     def search(self) -> Iterator[Comparison]:
         """Compare builds in between with the first one, as long as that narrows the range."""
         while (index := self.range.next) is not None:
-            yield self.compare(0, index)
+            yield self.compare(0, index, again=index in self.beside_good)
 
     def compare(
         self, before: int, now: int, *, every: bool = False, again: bool = False
@@ -344,8 +350,8 @@ class Bisection:
         Where they do not differ for sure it is the smallest range that does.
         """
         left = self.range
-        beside = [one for one in self.log if (one.before, one.now) == (0, left.bad)]
-        direct = beside[0] if left.good == 0 else self.compare(left.good, left.bad)
+        first = self.beside_good[left.bad]
+        direct = first if left.good == 0 else self.compare(left.good, left.bad)
         made = sum(one.mark is not Mark.SKIPPED for one in self.log)
         if direct.mark is Mark.UNDECIDED and made < most_comparisons(self.last):
             direct = self.compare(left.good, left.bad, again=True)  # the machine may be calm now
@@ -374,8 +380,12 @@ class Bisection:
 
     def speeds(self, metric: MetricOf) -> dict[int, RelativeSpeed]:
         """Return how much better than the first build others are."""
-        beside_good = [one for one in self.log if one.before == 0 and metric in one.ratios]
-        return {0: AS_ITSELF, **{one.now: speed_of(one.ratios[metric]) for one in beside_good}}
+        speeds = {
+            number: speed_of(one.ratios[metric])
+            for number, one in self.beside_good.items()
+            if metric in one.ratios
+        }
+        return {0: AS_ITSELF, **speeds}
 
     def _smallest(self) -> tuple[MetricOf, int, int]:
         """Return the metric that dropped across the smallest range, and that."""

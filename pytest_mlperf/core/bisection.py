@@ -8,7 +8,7 @@ and a comparison of the two commits at the end are for.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import combinations
@@ -18,7 +18,7 @@ from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
 
-SPARE = 3
+SPARE = 4
 """Comparisons beyond those of a search in which each is decided."""
 
 
@@ -79,12 +79,16 @@ class BisectRange:
     left: int
 
 
-def search_range(last: int, marks: Mapping[int, Mark]) -> BisectRange:
+def search_range(last: int, marks: Mapping[int, Mark], again: Collection[int] = ()) -> BisectRange:
     """Return where a search stands after some commits between the first and the last were marked.
 
     The next one is the middle of those that were not tried. What is skipped is as if it were not
     there. What stays undecided cuts the range in two, of which the longer one is searched: where a
-    drop is in several steps, whatever lies on a step between them is as undecided.
+    drop is in several steps, whatever lies on a step between them is as undecided. Once nothing
+    else is left, it is judged again: a machine that was busy may be calm by then.
+
+    Args:
+        again: Commits that were judged twice; their marks are those of the second time.
     """
     good = max((i for i, mark in marks.items() if mark is Mark.GOOD), default=0)
     bad = min((i for i, mark in marks.items() if mark is Mark.BAD), default=last)
@@ -94,8 +98,9 @@ def search_range(last: int, marks: Mapping[int, Mark]) -> BisectRange:
             stretches[-1].append(index)
         elif marks[index] is Mark.UNDECIDED:
             stretches.append([])
-    longest = max(stretches, key=len)
-    judged = 1 + sum(mark is not Mark.SKIPPED for mark in marks.values())
+    doubtful = [i for i, mark in marks.items() if mark is Mark.UNDECIDED and good < i < bad]
+    longest = max(stretches, key=len) or sorted(set(doubtful) - set(again))
+    judged = 1 + sum(mark is not Mark.SKIPPED for mark in marks.values()) + len(again)
     may = judged < most_comparisons(last) - 1
     return BisectRange(
         good=good,

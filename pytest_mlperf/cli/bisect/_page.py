@@ -149,7 +149,7 @@ def _range(search: Bisection, proof: Proof) -> list[str]:
             "proven; it may be in several steps"
         )
     inside = range(proof.before + 1, proof.now + 1)
-    marks = {one.now: one.mark for one in search.log if one.before == 0}
+    marks = {n: str(one.mark) for n, one in search.beside_good.items()}
     rows = [
         f"{search.builds[n].title} {marks.get(n, 'not tried')}  {search.builds[n].subject}".strip()
         for n in inside[:MOST_SHOWN]
@@ -187,7 +187,7 @@ def _notes(search: Bisection, proof: Proof) -> list[str]:
 
 def _table(search: Bisection) -> list[str]:
     """Return a row for each build that was compared with the good one, in the order of builds."""
-    beside_good = sorted((one for one in search.log if one.before == 0), key=lambda one: one.now)
+    beside_good = [one for _, one in sorted(search.beside_good.items())]
     several = len({metric for one in beside_good for metric in one.ratios}) > 1
     noun = _noun(search)
     rows = [{noun: search.builds[0].title, "verdict": "GOOD"}]
