@@ -12,6 +12,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import SESSIONS, Record
+from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, sharing
@@ -89,27 +90,46 @@ def in_turns(
     rule: RuleR,
     *,
     check: Callable[[], None] = lambda: None,
+    done: Callable[[], None] = lambda: None,
+    now_first: bool = False,
 ) -> dict[str, Ratio]:
     """Run two sides in turns, A B, B A, A B, …, until a drop is proven or all are decided.
 
     Args:
-        before: The side that it is set against; runs first.
+        before: The side that it is set against; runs first. Both may have pairs of runs already.
         limits: The metrics to judge with their limits, as shares.
         check: Called after the first process, which may be enough to see that more are of no use.
+        done: Called after each pair.
+        now_first: The other side runs first: it may break.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
         Unjudgeable: No try of a run was valid.
     """
-    while True:
-        for one in turn(before, now):
+    sides = (now, before) if now_first else (before, now)
+    while not (ratios := decided(now.runs, before.runs, limits, rule)):
+        for one in turn(*sides):
             one.add_run()
             if not (now.runs and before.runs):
                 check()
-        ratios = _ratios(now.runs, before.runs, limits, rule)
-        decisions = {ratio.decision for ratio in ratios.values()}
-        if Decision.FAIL in decisions or Decision.MORE not in decisions:
-            return ratios
+        done()
+    return ratios
+
+
+def decided(
+    now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+) -> dict[str, Ratio]:
+    """Return what pairs of runs say, once a drop is proven or all metrics are decided; else {}.
+
+    Raises:
+        NotComparable: A metric is missing, or may not be judged.
+    """
+    if not now:
+        return {}
+    ratios = _ratios(now, before, limits, rule)
+    decisions = {ratio.decision for ratio in ratios.values()}
+    over = Decision.FAIL in decisions or Decision.MORE not in decisions
+    return ratios if over else {}
 
 
 def _ratios(
@@ -460,7 +480,7 @@ def in_words(metric: str, ratio: Ratio) -> str:
     return f"{change(middle)} ({interval(low, high)})"
 
 
-def raw(metric: str, ratio: Ratio) -> tuple[float, float, float]:
+def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
     """Return the relative change of a metric's raw value, and the ends of its interval."""
     ends = (ratio.ratio, ratio.low, ratio.high)
     if METRICS[metric].direction is Direction.HIGHER:

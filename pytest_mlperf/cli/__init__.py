@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_mlperf import __version__
 from pytest_mlperf.cli import (
+    bisect,
     calibrate,
     compare,
     contribute,
@@ -42,6 +43,7 @@ COMMANDS = {
     "explain": explain,
     "compare": compare,
     "turns": turns,
+    "bisect": bisect,
     "history": history,
     "update": update,
     "calibrate": calibrate,

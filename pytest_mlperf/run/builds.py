@@ -74,22 +74,9 @@ def _key(wheels: Sequence[str], python: Sequence[str]) -> str:
 
 
 def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None:
-    command = [*python, *PIP, "--target", str(target), "--", *wheels]
-    environment = {**os.environ, "PYTHONPATH": ""}
     named = " ".join(wheels)
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=INSTALL_S,
-            check=False,
-            stdin=subprocess.DEVNULL,
-            env=environment,
-        )
-    except OSError as error:
-        raise RunError("worker", f"{command[0]} cannot be started: {error.strerror}") from None
+        done = run_pip(python, *PIP, "--target", str(target), "--", *wheels, limit_s=INSTALL_S)
     except subprocess.TimeoutExpired:
         raise RunError(
             "worker",
@@ -100,9 +87,33 @@ def _install(wheels: Sequence[str], python: Sequence[str], target: Path) -> None
         last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
         raise RunError(
             "worker",
-            f"{named} cannot be installed by {command[0]} -m pip: {last.removeprefix('ERROR: ')}; "
+            f"{named} cannot be installed by {python[0]} -m pip: {last.removeprefix('ERROR: ')}; "
             "without network name a .whl file, or a folder of them in PIP_FIND_LINKS",
         )
+
+
+def run_pip(
+    python: Sequence[str], *arguments: str, limit_s: float
+) -> subprocess.CompletedProcess[str]:
+    """Run pip in a Python, which sees what is installed there alone.
+
+    Raises:
+        RunError: It cannot be started.
+        subprocess.TimeoutExpired: It took longer than `limit_s`.
+    """
+    try:
+        return subprocess.run(
+            [*python, *arguments],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=limit_s,
+            check=False,
+            stdin=subprocess.DEVNULL,
+            env={**os.environ, "PYTHONPATH": ""},
+        )
+    except OSError as error:
+        raise RunError("worker", f"{python[0]} cannot be started: {error.strerror}") from None
 
 
 LABEL = "baseline-build"
@@ -196,7 +207,8 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
         key=earlier.key,
         baseline=True,
         first=[str(first)],
-        last=[e for e in import_path() if not (named and _installed(e))],
+        # A worker that is started here imports from the working folder, too.
+        last=[e for e in (*import_path(), str(Path.cwd())) if not (named and _installed(e))],
     )
 
 
@@ -254,13 +266,31 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
     beside = earlier.suite.resolve().parent
     top = Path(_git(beside, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
-    _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
     try:
-        title = f"git {ref} ({commit[:12]})"
+        _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
+        title = f"git {commit[:12]}" if commit.startswith(ref) else f"git {ref} ({commit[:12]})"
         yield _Tree(folder=folder, top=top, title=title, key=earlier.key)
     finally:
-        with contextlib.suppress(RunError):
-            _git(top, "worktree", "remove", "--force", str(folder))
+        _remove_worktree(top, folder)
+
+
+def _remove_worktree(top: Path, folder: Path) -> None:
+    # Twice: one that was interrupted while it was made is locked.
+    with contextlib.suppress(RunError):
+        _git(top, "worktree", "remove", "--force", "--force", str(folder))
+
+
+def remove_left(suite: Path, session: Path) -> None:
+    """Remove the worktrees of a session that was killed, if there are any."""
+    if not session.is_dir():
+        return
+    top, session = suite.resolve().parent, session.resolve()
+    with contextlib.suppress(RunError):
+        for line in _git(top, "worktree", "list", "--porcelain").splitlines():
+            folder = Path(line.removeprefix("worktree "))
+            if line.startswith("worktree ") and folder.is_relative_to(session):
+                _remove_worktree(top, folder)
+                shutil.rmtree(folder.parent, ignore_errors=True)
 
 
 def _git(folder: Path, *arguments: str) -> str:

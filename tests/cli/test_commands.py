@@ -24,6 +24,7 @@ NAMES = (
     "explain",
     "compare",
     "turns",
+    "bisect",
     "history",
     "update",
     "calibrate",
@@ -76,6 +77,7 @@ commands:
     explain      how a verdict was reached, run by run
     compare      two sessions, commits or versions: what dropped
     turns        two engine entries or builds, measured now in turns
+    bisect       the commit or version that made a test slower
     history      a case over its accepted baselines in git, and over sessions
     update       accept a session as baselines, with the runs that it lacks
     calibrate    learn this machine's noise from repeats of unchanged code

@@ -14,6 +14,7 @@ from tests.docs.pages import guides
 
 NOT_RUN = {
     "another-python.md": 1,
+    "bisect.md": 1,
     "calibration.md": 1,
     "openai.md": 1,
     "serving.md": 5,

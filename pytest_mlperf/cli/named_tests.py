@@ -1,0 +1,80 @@
+"""Tests of performance by what pytest would take: node ids, suites, names of cases."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.cli.suites import SUFFIX, find_suites, node_id, read_suites, rootdir
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.hardware.machine import Machine, detect, split
+from pytest_mlperf.suite.plan import Planned
+
+_FUNCTION = re.compile(r"test_(\w+?)(?:\[(.*)\])?")
+
+
+def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine]:
+    """Return the cases of the tests that are named, by node id, and the machine they run on.
+
+    Of a file or folder it is what runs here, as pytest would select it.
+
+    Raises:
+        MlperfError: There is no such test, or it is none of performance.
+        EnvironmentFault: Its accelerator is not here.
+    """
+    chosen = [(text, one) for text in texts for one in _cases(text)]
+    machine = detect(gpus=any(split(one.case.accelerator)[1] != "cpu" for _, one in chosen))
+    tests: dict[str, Planned] = {}
+    for text in texts:
+        cases = [one for named, one in chosen if named == text]
+        here = [one for one in cases if machine.has(one.case.accelerator)]
+        if not here:
+            names = ", ".join(dict.fromkeys(one.case.accelerator for one in cases))
+            raise EnvironmentFault(
+                f"{text}: accelerator {names} is not here, so pytest leaves it out; "
+                f"here: {machine.seen}"
+            )
+        for one in here:
+            tests[node_id(one, "performance", rootdir([one.path]))] = one
+    return tests, machine
+
+
+def _cases(text: str) -> Iterator[Planned]:
+    """Yield the cases that one argument names."""
+    place, _, rest = text.partition("::")
+    if not (rest or Path(place).exists() or place.endswith(SUFFIX)):
+        yield from _by_name(text)
+        return
+    planned = read_suites(find_suites([Path(place)]))
+    match = _FUNCTION.fullmatch(rest or "test_performance")
+    if match is None:
+        raise MlperfError(f"{text} is no test of a suite: FILE::test_performance[CASE]")
+    kind, name = match.groups()
+    if kind != "performance":
+        raise MlperfError(
+            f"{text}: only tests of performance are bisected; a score needs no runs in turns: "
+            "`git bisect run pytest TEST` finds its commit"
+        )
+    ids = [one.case.id for one in planned]
+    if name and name not in ids:
+        raise MlperfError(f"{place} has no case {name!r}{nearest(name, ids)}")
+    yield from _timed(text, [one for one in planned if name in (None, one.case.id)])
+
+
+def _by_name(text: str) -> Iterator[Planned]:
+    planned = read_suites(find_suites([]))
+    exact = [one for one in planned if one.case.id == text]
+    parts = [one for one in planned if text.lower() in one.case.id.lower()]
+    if not parts:
+        ids = [one.case.id for one in planned]
+        raise MlperfError(f"no test is called {text!r}{nearest(text, ids)}")
+    yield from _timed(text, exact or parts)
+
+
+def _timed(text: str, planned: Sequence[Planned]) -> Iterator[Planned]:
+    timed = [one for one in planned if "performance" in one.kinds]
+    if not timed:
+        raise MlperfError(f"{text} has no test of performance")
+    yield from timed

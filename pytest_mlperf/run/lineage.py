@@ -1,0 +1,183 @@
+"""What a bisect searches: commits in git or versions of a library, from a good one to a bad one."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.job import EarlierBuild, Elsewhere
+from pytest_mlperf.run.builds import run_pip
+from pytest_mlperf.run.project import run_git
+
+SHORT = 12
+"""Digits of a commit that are shown."""
+
+ASK_S = 120.0
+"""Longest time in which pip must say which versions there are."""
+
+_FIELDS = ("%H", "%P", "%an", "%ad", "%s")
+
+
+@dataclass(frozen=True, kw_only=True)
+class BuildAt:
+    """One commit, or one version of a library.
+
+    Attributes:
+        name: The whole hash, or the version.
+        wheel: The library with its version, "vllm==0.31"; "": it is a commit.
+        parent: The commit before it, of a merge the first one; "": none.
+        merged: It is a merge, and other commits came with it.
+    """
+
+    name: str
+    wheel: str = ""
+    subject: str = ""
+    author: str = ""
+    date: str = ""
+    parent: str = ""
+    merged: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it is called in tables, and in the names of folders."""
+        return self.name if self.wheel else self.name[:SHORT]
+
+    def earlier(self, suite: Path, elsewhere: Elsewhere | None) -> EarlierBuild:
+        """Return how the engine of a suite is run as it was then."""
+        return EarlierBuild(
+            elsewhere=elsewhere,
+            suite=suite,
+            git=None if self.wheel else self.title,
+            wheels=(self.wheel,) if self.wheel else (),
+            wheel=self.wheel,
+            key="bisect",
+        )
+
+
+# --- commits ---------------------------------------------------------------------------------
+
+
+def commits(folder: Path, good: str, bad: str) -> list[BuildAt]:
+    """Return the commits from a good one to a bad one in a straight line, both included.
+
+    Of a merge the first parent is followed: what was merged counts as one step.
+
+    Raises:
+        MlperfError: There is no such commit, or no way from one to the other.
+    """
+    if _git(folder, "rev-parse", "--show-toplevel").returncode:
+        raise MlperfError(
+            f"{folder} is in no git repository: bisect it with --versions, or name a suite in one"
+        )
+    first, last = (_commit(folder, name, ref) for name, ref in (("GOOD", good), ("BAD", bad)))
+    if first == last:
+        raise MlperfError(f"GOOD and BAD are one commit, {first[:SHORT]}: nothing lies between")
+    if _git(folder, "merge-base", "--is-ancestor", first, last).returncode:
+        swapped = not _git(folder, "merge-base", "--is-ancestor", last, first).returncode
+        more = "they are the other way round" if swapped else "no line of commits joins them"
+        raise MlperfError(f"GOOD {good!r} is no ancestor of BAD {bad!r}: {more}")
+    line = ("--first-parent", "--ancestry-path", "--reverse", f"{first}..{last}")
+    return [*_log(folder, "-1", first), *_log(folder, *line)]
+
+
+def _commit(folder: Path, name: str, ref: str) -> str:
+    done = _git(folder, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
+    if done.returncode:
+        raise MlperfError(f"{name} {ref!r} is no commit here; is it fetched?")
+    return _text(done)
+
+
+def _log(folder: Path, *arguments: str) -> list[BuildAt]:
+    form = "%x00".join(_FIELDS)
+    done = _git(
+        folder, "log", f"--format={form}", "--date=short", "--no-show-signature", *arguments, "--"
+    )
+    if done.returncode:
+        raise MlperfError(f"git log: {' '.join(done.stderr.decode(errors='replace').split())}")
+    return [_commit_of(*line.split("\0")) for line in _text(done).split("\n") if line]
+
+
+def _commit_of(name: str, parents: str, author: str, date: str, subject: str) -> BuildAt:
+    parent, _, others = parents.partition(" ")
+    return BuildAt(
+        name=name,
+        subject=subject,
+        author=author,
+        date=date,
+        parent=parent,
+        merged=bool(others),
+    )
+
+
+def _git(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes]:
+    try:
+        return run_git(folder, *arguments)
+    except OSError as error:
+        raise EnvironmentFault(f"git cannot be started: {error.strerror}") from None
+    except subprocess.TimeoutExpired as error:
+        raise EnvironmentFault(f"git {arguments[0]} took longer than {error.timeout:g} s") from None
+
+
+def _text(done: subprocess.CompletedProcess[bytes]) -> str:
+    return done.stdout.decode("utf-8", "replace").strip()
+
+
+# --- versions --------------------------------------------------------------------------------
+
+_RANGE = re.compile(r"([A-Za-z0-9][\w.-]*)==(\w[\w.+]*?)\.\.(\w[\w.+]*)")
+
+
+def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
+    """Return the versions of a library that pip can install, from one to another, both included.
+
+    Args:
+        text: "LIBRARY==A..B".
+        elsewhere: The Python that they are for; None: this one.
+
+    Raises:
+        MlperfError: It is no such text, or one of its ends is not there.
+    """
+    match = _RANGE.fullmatch(text)
+    if match is None:
+        raise MlperfError(f"--versions {text!r} is not LIBRARY==A..B, such as vllm==0.30..0.33")
+    library, *ends = match.groups()
+    there = _available(library, elsewhere.command if elsewhere else [sys.executable])
+    places = []
+    for end in ends:
+        same = [place for place, one in enumerate(there) if _plain(one) == _plain(end)]
+        if not same:
+            raise MlperfError(f"pip sees no {library}=={end}{nearest(end, there)}")
+        places += same[:1]
+    first, last = places
+    if first >= last:
+        raise MlperfError(f"--versions {text}: {ends[0]} is not older than {ends[1]}")
+    return [BuildAt(name=one, wheel=f"{library}=={one}") for one in there[first : last + 1]]
+
+
+def _plain(version: str) -> str:
+    """Return a version in which 1.0 and 1.0.0 are equal."""
+    return re.sub(r"(\.0)+$", "", version)
+
+
+def _available(library: str, python: Sequence[str]) -> list[str]:
+    """Return the versions that pip sees, oldest first."""
+    options = ("--disable-pip-version-check", "--no-input", "--retries=1")
+    asked = ("-m", "pip", "index", "versions", *options, library)
+    try:
+        done = run_pip(python, *asked, limit_s=ASK_S)
+    except subprocess.TimeoutExpired:
+        raise EnvironmentFault(f"pip names no versions of {library} within {ASK_S:g} s") from None
+    listed = re.search(r"^Available versions: (.+)$", done.stdout, re.MULTILINE)
+    if done.returncode or not listed:
+        last = (done.stderr.strip().splitlines() or [f"exit code {done.returncode}"])[-1]
+        raise MlperfError(
+            f"pip names no versions of {library}: {last.removeprefix('ERROR: ')}; without network "
+            "name a folder of wheels in PIP_FIND_LINKS"
+        )
+    return listed[1].split(", ")[::-1]

@@ -1,0 +1,132 @@
+"""What a bisect has measured so far, so that the same command line goes on with it."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from pydantic import TypeAdapter
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.paths import placeless
+from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
+
+SCHEMA = 1
+NAME = "state.json"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPairs:
+    """Pairs of runs of two builds, of one test: those of one index were made one after the other.
+
+    `reason` says why the second build gives none; "": it does.
+    """
+
+    before: tuple[Run, ...] = ()
+    now: tuple[Run, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BisectState:
+    """The content of the file.
+
+    Attributes:
+        settings: What must be the same to go on, in words by what it is called.
+        sessions: Ids of the sessions that measured, oldest first.
+        pairs: By the two builds and the test.
+    """
+
+    schema: int = SCHEMA
+    settings: Mapping[str, str]
+    sessions: tuple[str, ...] = ()
+    pairs: Mapping[str, RunPairs] = field(default_factory=dict)
+
+
+_READ, _WRITTEN = shape_of(BisectState), TypeAdapter(BisectState)
+
+
+class BisectStore:
+    """A bisect's file, in a folder that nobody else writes meanwhile; whole after every change."""
+
+    def __init__(self, folder: Path, settings: Mapping[str, str], *, restart: bool) -> None:
+        """Read what is there; with `restart` nothing is.
+
+        Raises:
+            MlperfError: It is damaged, or was measured with other settings.
+        """
+        self.path = folder / NAME
+        there = BisectState(settings=settings)
+        try:
+            if self.path.exists():
+                raw = read_foreign(self.path, "bisect")
+                there = as_document(self.path, raw, "bisect", _READ, SCHEMA, "nothing is kept")
+        except MlperfError as error:
+            if not restart:
+                raise MlperfError(f"{error}; begin anew with --restart") from None
+        if restart:  # what those sessions left is still to be removed
+            there = BisectState(settings=settings, sessions=there.sessions)
+        self.state = there
+        other = [name for name in settings if settings[name] != there.settings.get(name)]
+        if other:
+            raise MlperfError(
+                f"what was measured so far is of another {' and '.join(other)}; go on as before, "
+                "or begin anew with --restart"
+            )
+
+    @property
+    def runs(self) -> int:
+        """Runs that are kept, of both sides."""
+        return sum(len(one.before) + len(one.now) for one in self.state.pairs.values())
+
+    def begin(self, session: str) -> tuple[str, ...]:
+        """Note a session; return those before it."""
+        before = self.state.sessions
+        self._write(replace(self.state, sessions=(*before, session)))
+        return before
+
+    def pairs(self, key: str) -> RunPairs:
+        """Return what is kept of two builds and a test."""
+        return self.state.pairs.get(key, RunPairs())
+
+    def keep(self, key: str, pairs: RunPairs) -> None:
+        """Keep pairs of runs."""
+        # Absolute paths are of this machine and this user.
+        pairs = placeless(pairs, roots=(str(Path.cwd()),), home=str(Path.home()))
+        self._write(replace(self.state, pairs={**self.state.pairs, key: pairs}))
+
+    def _write(self, state: BisectState) -> None:
+        self.state = state
+        try:
+            atomic.write_text(self.path, json_text(_WRITTEN.dump_python(state, mode="json")) + "\n")
+        except OSError as error:
+            raise MlperfError(f"{self.path} cannot be written: {error.strerror}") from None
+
+
+def folder_name(*question: str) -> str:
+    """Return the name of the folder of what is asked: the same question has the same."""
+    return hashlib.sha256(json.dumps(question).encode()).hexdigest()[:SHORT]
+
+
+SHORT = 12
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Keep a second bisect of the same question out, where the file system has locks."""
+    with contextlib.ExitStack() as stack:
+        try:
+            with contextlib.suppress(atomic.NoLocksError):
+                stack.enter_context(atomic.alone_in(folder, timeout_s=0))
+        except atomic.BusyError:
+            raise MlperfError(f"another process bisects this now, in {folder}") from None
+        except OSError as error:
+            raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
+        yield

@@ -1,0 +1,358 @@
+"""`pytest-mlperf bisect` in real repositories, with real runs."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import zipfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.run import lineage
+from tests.cli.text import widest
+from tests.run import other_python
+from tests.run.other_python import git
+
+Say = Callable[..., tuple[int, str]]
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+dataset = { use = "synthetic", samples = 32 }
+scorer = { use = "top1" }
+[[engines]]
+use = "acme:Acme"
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "100ms"
+[limits]
+throughput = { max_drop = "20%" }
+"""
+
+ENGINE = """\
+# Change {}.
+from pytest_mlperf.engines.null import NullEngine
+
+class Acme(NullEngine):
+    def __init__(self, dataset, model=None, precision=""):
+        super().__init__(dataset, latency_s={}, batch_size=16, threads=1)
+"""
+
+BROKEN = "1 / 0"
+CASE = "mine-Offline-Acme-fp32-cpu"
+FILE = "s.mlperf.toml"
+TEST = f"{FILE}::test_performance[{CASE}]"
+
+
+def repository(folder: Path, latencies: Sequence[float | str], text: str = SUITE) -> list[str]:
+    """Make a repository with a commit for each latency of a sample; return the commits."""
+    (folder / FILE).write_text(text, "utf-8")
+    (folder / ".gitignore").write_text(".mlperf/\n__pycache__/\n", "utf-8")
+    git(folder, "init", "-q", "-b", "main")
+    commits = []
+    for number, latency in enumerate(latencies):
+        (folder / "acme.py").write_text(ENGINE.format(number, latency), "utf-8")
+        git(folder, "add", ".")
+        git(folder, "commit", "-q", "-m", f"change {number} \x1b[31m")
+        git(folder, "tag", f"c{number}")
+        commits.append(git(folder, "rev-parse", "HEAD"))
+    return commits
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    return tmp_path
+
+
+def words(shown: str) -> str:
+    return " ".join(shown.split())
+
+
+def nothing_is_left(folder: Path) -> bool:
+    """Whether no worktree, no checkout and no unfinished file is there."""
+    trees = git(folder, "worktree", "list").splitlines()
+    left = [*folder.glob(".mlperf/runs/*/bisect-*"), *folder.glob(".mlperf/bisect/*/.*")]
+    return len(trees) == 1 and not left and "?" not in git(folder, "status", "--porcelain")
+
+
+# --- what is searched ------------------------------------------------------------------------
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say) -> None:
+    """Whatever the working folder holds: the code is each commit's, the question today's."""
+    commits = repository(here, [0.002, 0.002, 0.008, BROKEN, BROKEN, 0.008, 0.008])
+    (here / "acme.py").write_text("what somebody works on", "utf-8")
+
+    code, shown = say("bisect", "c0", "main", "--", TEST)
+
+    assert code == 0, shown
+    assert f"first bad {commits[2]}\nsubject   change 2 \\x1b[31m\nauthor    test, 20" in shown
+    assert re.search(r"change    samples/s −\d\d\.\d % \(.*\) against its parent\n", shown)
+    assert f"see       git show {commits[2][:12]}\n" in shown
+    assert f"{commits[4][:12]} skipped: engine: ZeroDivisionError: " in shown
+    assert "(in __init__, acme.py:6)" in words(shown)
+    assert "2 skipped" in words(shown)
+    assert widest(shown) <= 80
+    assert nothing_is_left(here)
+    assert str(here) not in next(here.glob(".mlperf/bisect/*/state.json")).read_text("utf-8")
+
+    before = set(here.glob(".mlperf/runs/*/*/spec.json"))
+    again = say("bisect", "c0", "main", "--", CASE)
+
+    assert again[0] == 0
+    assert "runs that are kept" in words(again[1])
+    assert f"first bad {commits[2]}" in again[1]
+    assert set(here.glob(".mlperf/runs/*/*/spec.json")) == before
+
+
+@pytest.mark.process
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_what_is_interrupted_leaves_nothing_and_goes_on(
+    number: signal.Signals, here: Path, say: Say
+) -> None:
+    """Nothing but finished pairs of runs, none of which is made again."""
+    commits = repository(here, [0.002, 0.008])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest_mlperf", "bisect", "c0", "c1", "--", FILE]
+    process = subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True)
+    wait_for(lambda: len(list(here.glob(".mlperf/runs/*/*/spec.json"))) >= 4)
+    process.send_signal(number)
+    _, said = process.communicate(timeout=60)
+
+    assert process.returncode == 1
+    assert said == (
+        "pytest-mlperf: interrupted; what was finished is kept: the same command goes on\n"
+    )
+    assert nothing_is_left(here)
+    assert children_of(here) == []
+
+    code, shown = say("bisect", "c0", "c1", "--", FILE)
+
+    assert code == 0, shown
+    assert re.search(r"goes on with [24] runs that are kept", words(shown)), shown
+    assert f"first bad {commits[1]}" in shown
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_what_a_killed_one_left_is_removed_by_the_next(here: Path, say: Say) -> None:
+    repository(here, [0.002, 0.008])
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-m", "pytest_mlperf", "bisect", "c0", "c1", "--", FILE]
+    process = subprocess.Popen(command, env=environment)
+    wait_for(lambda: list(here.glob(".mlperf/runs/*/*/spec.json")) != [])
+    process.kill()
+    process.wait()
+    assert not nothing_is_left(here)
+
+    code, shown = say("bisect", "c0", "c1", "--", FILE)
+
+    assert code == 0, shown
+    assert nothing_is_left(here)
+
+
+def wait_for(done: Callable[[], bool], limit_s: float = 60.0) -> None:
+    deadline = time.monotonic() + limit_s
+    while not done():
+        assert time.monotonic() < deadline, "it takes too long"
+        time.sleep(0.02)
+
+
+def children_of(folder: Path) -> list[str]:
+    """Return the command lines of processes that work for a project."""
+    lines = []
+    for file in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        lines += [line] * (str(folder) in line)
+    return lines
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_versions_of_a_library_are_searched_in_the_same_way(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    wheels = here / "wheels"
+    wheels.mkdir()
+    for version, latency in {"0.9": 0.002, "0.10": 0.008, "1.0": 0.008}.items():
+        path = other_python.wheel(wheels, "dialect", version)
+        with zipfile.ZipFile(path, "a") as archive:
+            archive.writestr("dialect_speed.py", f"LATENCY = {latency}\n")
+    engine = ENGINE.format(0, "LATENCY").replace("from", "from dialect_speed import LATENCY\nfrom")
+    (here / "acme.py").write_text(engine, "utf-8")
+    (here / FILE).write_text(SUITE, "utf-8")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
+
+    code, shown = say("bisect", "--versions", "dialect==0.9.0..1.0", "--", FILE)
+
+    assert code == 0, shown
+    assert "first bad dialect==0.10\nchange    samples/s −" in shown
+    assert "1 version in between" in shown
+
+    code, shown = say("bisect", "--versions", "dialect==0.9..2.0", "--", FILE)
+
+    assert (code, "pip sees no dialect==2.0" in shown) == (2, True)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_without_a_drop_nothing_is_searched_and_a_bad_one_that_breaks_is_said(
+    here: Path, say: Say
+) -> None:
+    repository(here, [0.002, 0.002, 0.002, BROKEN])
+
+    code, shown = say("bisect", "c0", "c2", "--", FILE)
+
+    assert code == 1
+    assert (
+        "BAD is not worse than GOOD: a drop of the limit is excluded; nothing was searched"
+        in words(shown)
+    )
+
+    code, shown = say("bisect", "c0", "c3", "--", FILE)
+
+    assert code == 2
+    assert "cannot be judged: engine: ZeroDivisionError" in words(shown)
+
+    code, shown = say("bisect", "c3", "c3~1", "--", FILE)
+
+    assert (code, "they are the other way round" in words(shown)) == (2, True)
+
+
+@pytest.mark.process
+@pytest.mark.slow
+def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) -> None:
+    """Where nobody names it: the good one is asked once what it can do."""
+    server = (
+        '[[scenarios]]\nname = "Server"\nlatency_limit = "1s"\nmin_query_count = 700\n'
+        'min_duration = "100ms"\n[limits]\nlatency_p99 = { max_rise = "30%" }\n'
+    )
+    text = SUITE.partition("[[scenarios]]")[0] + server
+    commits = repository(here, [0.001, 0.001, 0.008], text)
+
+    code, shown = say("bisect", "c0", "main", "--", FILE)
+
+    assert code == 0, shown
+    assert f"first bad {commits[2]}" in shown
+    specs = [
+        json.loads(file.read_text("utf-8")) for file in here.glob(".mlperf/runs/*/*/spec.json")
+    ]
+    rates = Counter(spec["settings"]["target_qps"] for spec in specs)
+    assert len(rates) == 2
+    assert rates[None] == 1
+
+
+# --- what is refused -------------------------------------------------------------------------
+
+REFUSED: dict[str, tuple[list[str], str]] = {
+    "swapped": (["c1", "c0", "--", FILE], "GOOD 'c1' is no ancestor of BAD 'c0': they are the"),
+    "unrelated": (["c1", "side", "--", FILE], "is no ancestor of BAD 'side': no line of commits"),
+    "equal": (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
+    "no commit": (["c0", "v9", "--", FILE], "BAD 'v9' is no commit here; is it fetched?"),
+    "an option as a ref": (["--", "--all", "c1", FILE], "GOOD '--all' is no commit here"),
+    "no case": (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
+    "no name": (["c0", "c1", "--", "Acne"], "no test is called 'Acne'"),
+    "no file": (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml is not here"),
+    "no test": (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x is no test of a suite"),
+    "accuracy": (
+        ["c0", "c1", "--", f"{FILE}::test_accuracy[{CASE}]"],
+        "only tests of performance are bisected; a score needs no runs in turns",
+    ),
+    "both": (["c0", "c1", "--versions", "a==1..2", "--", FILE], "or --versions in their place"),
+    "no range": (["--versions", "a==1", "--", FILE], "'a==1' is not LIBRARY==A..B"),
+}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("refused", REFUSED)
+def test_what_cannot_be_bisected_is_refused_in_one_sentence(
+    refused: str, here: Path, say: Say
+) -> None:
+    repository(here, [0.002, 0.008])
+    git(here, "checkout", "-q", "--orphan", "side")
+    git(here, "commit", "-q", "-m", "another beginning")
+    git(here, "checkout", "-q", "main")
+    arguments, message = REFUSED[refused]
+
+    code, shown = say("bisect", *arguments)
+
+    assert (code, message in words(shown)) == (2, True), shown
+    assert len(shown.splitlines()) == 1
+    assert not list(here.glob(".mlperf/runs/*/*"))
+
+
+@pytest.mark.process
+def test_an_accelerator_that_is_not_here_is_exit_3(here: Path, say: Say) -> None:
+    entry = 'use = "acme:Acme"\naccelerators = ["Z9000"]'
+    repository(here, [0.002, 0.008], SUITE.replace('use = "acme:Acme"', entry))
+
+    code, shown = say("bisect", "c0", "c1", "--", FILE)
+
+    assert code == 3
+    assert "accelerator Z9000 is not here, so pytest leaves it out" in words(shown)
+
+
+@pytest.mark.process
+def test_outside_of_git_it_is_said(here: Path, say: Say) -> None:
+    (here / FILE).write_text(SUITE, "utf-8")
+
+    code, shown = say("bisect", "a", "b", "--", FILE)
+
+    assert (code, "is in no git repository" in words(shown)) == (2, True)
+
+
+def test_one_pair_alone_decides_nothing(say: Say) -> None:
+    with pytest.raises(SystemExit) as ended:
+        say("bisect", "a", "b", "--pairs", "1", "--", "c")
+
+    assert ended.value.code == 2
+
+
+@pytest.mark.process
+def test_a_good_one_that_does_not_run_is_named(here: Path, say: Say) -> None:
+    commits = repository(here, [BROKEN, 0.002])
+
+    code, shown = say("bisect", "c0", "c1", "--", FILE)
+
+    assert code == 2
+    assert f"bisect-{commits[0][:12]}: engine: ZeroDivisionError" in words(shown)
+    assert nothing_is_left(here)
+
+
+@pytest.mark.process
+def test_a_merge_counts_as_one_step(here: Path) -> None:
+    """What was merged lies beside the line that is searched."""
+    commits = repository(here, [0.002, 0.002])
+    git(here, "checkout", "-q", "-b", "side", "c0")
+    for name in ("one", "two"):
+        git(here, "commit", "-q", "--allow-empty", "-m", name)
+    git(here, "checkout", "-q", "main")
+    git(here, "merge", "-q", "--no-edit", "side")
+    head = git(here, "rev-parse", "HEAD")
+
+    line = lineage.commits(here, "c0", "main")
+
+    assert [one.name for one in line] == [*commits, head]
+    assert [one.merged for one in line] == [False, False, True]
+    assert [one.parent for one in line] == ["", *commits]

@@ -1,0 +1,294 @@
+"""What a bisect proves, and says of it: whole searches whose runs are kept, so none is made."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import combinations
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.bench.bisect import Bisection, Proof
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.cli.bisect._page import heading, log, result, step
+from pytest_mlperf.core.bisection import Mark
+from pytest_mlperf.core.foreign_text import clean
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.lineage import BuildAt
+from pytest_mlperf.stores.bisections import BisectStore, RunPairs
+from pytest_mlperf.suite.plan import plan_suite
+from tests.cli.text import widest
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+dataset = { use = "synthetic", samples = 32 }
+[[engines]]
+use = "null"
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "100ms"
+[limits]
+throughput = { max_drop = "20%" }
+"""
+TEST = "s.mlperf.toml::test_performance[mine-Offline-null-fp32-cpu]"
+OTHER = "s.mlperf.toml::test_performance[mine-Offline-other-fp32-cpu]"
+NOISE = 0.004
+
+
+def run_at(speed: float) -> Run:
+    return Run(
+        metrics={"throughput": speed},
+        within_se={},
+        samples=64,
+        queries=64,
+        duration_s=0.1,
+        target_qps=500.0,
+        session="20261127-100000-abcd",
+        started="2026-11-27T10:00:00+00:00",
+        commit=None,
+        folder="runs/x",
+    )
+
+
+def build(number: int, subject: str, merged: int) -> BuildAt:
+    return BuildAt(
+        name=f"{number:02x}" * 20,
+        subject=subject,
+        author="A. Author",
+        date="2026-11-27",
+        parent=f"{number - 1:02x}" * 20,
+        merged=number == merged,
+    )
+
+
+def bisected(
+    folder: Path,
+    speeds: Sequence[float | None],
+    other: Sequence[float | None] = (),
+    *,
+    subject: str = "a change",
+    merged: int = -1,
+) -> Bisection:
+    """Return a search among commits of these speeds, of which None does not run.
+
+    Args:
+        other: The speeds of a second test, where there is one; it is named first.
+    """
+    (folder / "s.mlperf.toml").write_text(SUITE, "utf-8")
+    (planned,) = plan_suite(folder / "s.mlperf.toml")
+    machine = detect(gpus=False)
+    conditions = Conditions(folder=folder / "runs", session="x", machine=machine)
+    policy = Policy(max_runs=6, accuracy=folder / "accuracy", root=folder)
+    tests = {OTHER: other, TEST: speeds} if other else {TEST: speeds}
+    cases = {test: CaseRuns(planned, conditions, policy, print) for test in tests}
+    builds = [build(number, subject, merged) for number in range(len(speeds))]
+    store = BisectStore(folder, {}, restart=False)
+    chance = random.Random(1)
+    kept: dict[str, RunPairs] = {}
+    for test, before, now in (
+        (test, *ends) for test in tests for ends in combinations(range(len(speeds)), 2)
+    ):
+        sides = [
+            tuple(run_at(speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
+            for speed in (tests[test][before], tests[test][now])
+        ]
+        pairs = RunPairs(before=sides[0], now=sides[1], reason="" if all(sides) else "it broke")
+        key = f"{builds[before].name} {builds[now].name} {test}"
+        kept |= {key: pairs, f"{key} again": pairs}
+    store.state = replace(store.state, pairs=kept)
+    return Bisection(builds, cases, conditions, store, print)
+
+
+def searched(search: Bisection) -> Proof:
+    assert search.first().mark is Mark.BAD
+    list(search.search())
+    return search.proof()
+
+
+def shown(search: Bisection, proof: Proof) -> str:
+    steps = [line for one in search.log for line in step(search, one)]
+    lines = [
+        *heading(search, [TEST], 0),
+        *steps,
+        *log(search, "noise as is usual", ".mlperf/runs/x"),
+        *result(search, proof),
+    ]
+    return "\n".join(map(clean, lines))
+
+
+def words(text: str) -> str:
+    return " ".join(text.split())
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.mark.parametrize("first_bad", range(1, 9))
+def test_any_commit_is_named_with_its_change(first_bad: int, tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0] * first_bad + [330.0] * (9 - first_bad))
+
+    proof = searched(search)
+
+    assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
+    assert proof.speed.low < 0.66 < proof.speed.high
+    assert proof.rest == []
+    text = shown(search, proof)
+    assert f"first bad {first_bad:02x}{first_bad:02x}" in text
+    assert "samples/s −3" in text
+    assert "against its parent" in text
+    assert f"see       git show {search.builds[first_bad].title}" in text
+    assert widest(text) <= 80
+
+
+@pytest.mark.parametrize(
+    ("second", "last", "first_bad", "rest"),
+    [
+        (430.0, 330.0, 5, [(0, 4)]),
+        (410.0, 336.0, 2, []),
+    ],
+)
+def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(
+    second: float, last: float, first_bad: int, rest: list[tuple[int, int]], tmp_path: Path
+) -> None:
+    """Whether that there is more is proven, or only looks so."""
+    search = bisected(tmp_path, [500.0, 500.0, second, second, second, last, last, last])
+
+    proof = searched(search)
+
+    assert proof.named
+    assert proof.now == first_bad
+    assert list(proof.rest) == rest
+    text = words(shown(search, proof))
+    assert "by its size this is a part of the drop only: once it is mended" in text
+    assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
+
+
+def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Path) -> None:
+    """No commit is named: none is worse than its parent for sure."""
+    search = bisected(tmp_path, [500.0 * 0.985**n for n in range(25)])
+
+    proof = searched(search)
+
+    assert not proof.named
+    assert 1 < proof.now - proof.before < 24
+    assert proof.speed.high < 1
+    text = words(shown(search, proof))
+    assert "no commit is named: none is proven to be worse than the one before it" in text
+    assert f"see git log {search.builds[proof.before].title}.." in text
+
+
+def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0, 500.0, None, None, None, 330.0, 330.0, 330.0])
+
+    proof = searched(search)
+
+    assert (proof.before, proof.now, proof.named, proof.direct) == (1, 5, False, True)
+    text = shown(search, proof)
+    assert (
+        "no commit is named: it is one of these 4, of which all but the last were skipped or "
+        "undecided" in words(text)
+    )
+    assert f"{search.builds[3].title} skipped  a change\n" in text
+    assert "skipped: it broke" in words(text)
+
+
+def test_a_commit_beside_the_good_one_needs_no_further_comparison(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0, 330.0, 330.0])
+
+    proof = searched(search)
+
+    assert proof.now == 1
+    assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
+
+
+def test_of_a_merge_it_is_said_how_to_see_what_came_with_it(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0, 500.0, 330.0], merged=2)
+
+    text = words(shown(search, searched(search)))
+
+    title = search.builds[2].title
+    assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in text
+
+
+def test_a_hostile_subject_is_text(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0, 330.0], subject="\x1b[2Jgone\u202e ::error::x")
+
+    text = shown(search, searched(search))
+
+    assert "\x1b" not in text
+    assert "\u202e" not in text
+    assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
+
+
+@pytest.mark.parametrize(
+    ("speed", "mark"), [(500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)]
+)
+def test_without_a_drop_there_is_no_search(speed: float, mark: Mark, tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0, 500.0, speed])
+
+    assert search.first().mark is mark
+
+
+def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
+    """A commit is bad when any of them is; the one in which BAD is no worse costs nothing more."""
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
+
+    proof = searched(search)
+
+    assert (proof.now, proof.metric[0]) == (5, TEST)
+    assert list(search.limits) == [TEST]
+    assert {test for one in search.log[1:] for test, _ in one.ratios} == {TEST}
+
+
+def test_of_two_drops_in_two_tests_the_first_one_is_found(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 3 + [330.0] * 6)
+
+    proof = searched(search)
+
+    assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
+    assert list(search.limits) == [OTHER, TEST]
+
+
+def disturbed(search: Bisection, again: str) -> None:
+    """Let the last comparison, of the commits 4 and 5, say nothing; `again`: " again" or ""."""
+    store = search._store
+    key = f"{search.builds[4].name} {search.builds[5].name} {TEST}{again}"
+    sides = [tuple(map(run_at, speeds)) for speeds in ((900, 100, 500) * 2, (100, 900, 500) * 2)]
+    pairs = RunPairs(before=sides[0], now=sides[1])
+    store.state = replace(store.state, pairs={**store.state.pairs, key: pairs})
+
+
+def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
+    disturbed(search, "")
+
+    proof = searched(search)
+
+    assert [one.mark for one in search.log[-2:]] == [Mark.UNDECIDED, Mark.BAD]
+    assert (proof.now, proof.named) == (5, True)
+
+
+def test_what_only_comparisons_with_the_good_one_prove_is_not_named(tmp_path: Path) -> None:
+    """They err more often than is promised of a name."""
+    search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
+    disturbed(search, "")
+    disturbed(search, " again")
+
+    proof = searched(search)
+
+    assert (proof.before, proof.now, proof.named) == (4, 5, False)
+    assert "no commit is named: it seems to be this one, which differs from GOOD by more" in words(
+        shown(search, proof)
+    )

@@ -1,0 +1,294 @@
+"""The search for the first bad commit: what it tries next, and how often it may err."""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable, Collection
+from statistics import NormalDist
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.bisection import (
+    SPARE,
+    Mark,
+    RelativeSpeed,
+    across,
+    excluded_by_good,
+    is_part,
+    mark_of,
+    most_comparisons,
+    search_range,
+    shared,
+    smallest_drop,
+    speed_of,
+    steps,
+)
+from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
+from pytest_mlperf.core.judge.rule_r import RuleR, Value
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.metrics import Direction
+
+GOOD, BAD, UNDECIDED, SKIPPED = Mark.GOOD, Mark.BAD, Mark.UNDECIDED, Mark.SKIPPED
+
+
+def searched(last: int, mark: Callable[[int], Mark]) -> tuple[int, int, dict[int, Mark]]:
+    """Return the good and the bad end of the range that is left, and all that was tried."""
+    marks: dict[int, Mark] = {}
+    again: set[int] = set()
+    while (index := search_range(last, marks, again).next) is not None:
+        assert 0 < index < last
+        assert index not in again
+        if index in marks:
+            assert marks[index] is UNDECIDED
+            again.add(index)
+        marks[index] = mark(index)
+    left = search_range(last, marks, again)
+    assert 1 + sum(m is not SKIPPED for m in marks.values()) + len(again) < most_comparisons(last)
+    return left.good, left.bad, marks
+
+
+@st.composite
+def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
+    """A length, the place of the first bad commit, and commits that stand out."""
+    last = draw(st.integers(1, 60))
+    first_bad = draw(st.integers(1, last))
+    others = draw(st.sets(st.integers(1, last)))
+    return last, first_bad, others
+
+
+# --- what is tried ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("last", "marks", "index"),
+    [
+        (1, {}, None),
+        (2, {}, 1),
+        (8, {}, 4),
+        (8, {4: GOOD}, 6),
+        (8, {4: BAD}, 2),
+        (8, {4: SKIPPED}, 5),
+        (8, {4: SKIPPED, 5: SKIPPED}, 3),
+        (8, {4: SKIPPED, 5: BAD}, 2),
+        (8, {4: UNDECIDED}, 2),
+        (8, {4: UNDECIDED, 2: GOOD}, 6),
+        (8, {4: UNDECIDED, 2: GOOD, 6: BAD}, 3),
+        (3, {1: GOOD, 2: BAD}, None),
+        (3, {1: SKIPPED, 2: SKIPPED}, None),
+        (60, dict.fromkeys(range(1, 60), SKIPPED), None),
+    ],
+)
+def test_the_middle_of_what_was_not_tried_is_next(
+    last: int, marks: dict[int, Mark], index: int | None
+) -> None:
+    assert search_range(last, marks).next == index
+
+
+@pytest.mark.parametrize(("last", "most"), [(1, 0), (2, 1), (3, 2), (4, 2), (40, 6), (41, 6)])
+def test_steps_are_those_of_a_binary_search(last: int, most: int) -> None:
+    assert steps(last) == most
+    assert most_comparisons(last) == 1 + most + SPARE + 1
+
+
+@given(searches())
+def test_any_first_bad_commit_is_named_whatever_is_skipped(
+    search: tuple[int, int, set[int]],
+) -> None:
+    """Or the range in which all but the last were skipped, in the fewest steps there are."""
+    last, first_bad, skipped = search
+
+    def mark(index: int) -> Mark:
+        if index in skipped:
+            return SKIPPED
+        return BAD if index >= first_bad else GOOD
+
+    good, bad, marks = searched(last, mark)
+
+    assert good < first_bad <= bad
+    assert set(range(good + 1, bad)) <= skipped
+    assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
+
+
+@given(searches())
+def test_what_stays_undecided_never_hides_the_first_bad_commit(
+    search: tuple[int, int, set[int]],
+) -> None:
+    """And costs a few comparisons at most, however much of it there is."""
+    last, first_bad, undecided = search
+
+    def mark(index: int) -> Mark:
+        if index in undecided:
+            return UNDECIDED
+        return BAD if index >= first_bad else GOOD
+
+    good, bad, _ = searched(last, mark)
+
+    assert good < first_bad <= bad
+
+
+def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:
+    """Any one of 40 commits may be: but for few of all places the first bad one is named."""
+    last, named = 40, 0
+    places = [(first, one) for first in range(1, last + 1) for one in range(1, last)]
+    for first_bad, busy in places:
+        once = {busy}
+
+        def mark(index: int, first_bad: int = first_bad, once: set[int] = once) -> Mark:
+            if index in once:
+                once.discard(index)
+                return UNDECIDED
+            return BAD if index >= first_bad else GOOD
+
+        good, bad, _ = searched(last, mark)
+        assert good < first_bad <= bad
+        named += bad - good == 1
+
+    assert named >= 0.995 * len(places)
+
+
+def test_a_plateau_between_two_drops_is_narrowed_from_both_sides() -> None:
+    """Half the drop is at 10, half at 30: what lies between is neither good nor bad."""
+    good, bad, _ = searched(40, lambda i: GOOD if i < 10 else BAD if i >= 30 else UNDECIDED)
+
+    assert (good, bad) == (8, 30)
+
+
+@pytest.mark.parametrize(
+    ("decisions", "mark"),
+    [
+        ([Decision.PASS], GOOD),
+        ([Decision.PASS, Decision.FAIL], BAD),
+        ([Decision.MORE, Decision.FAIL], BAD),
+        ([Decision.PASS, Decision.INCONCLUSIVE], UNDECIDED),
+        ([Decision.INCONCLUSIVE], UNDECIDED),
+    ],
+)
+def test_one_drop_makes_a_commit_bad(decisions: Collection[Decision], mark: Mark) -> None:
+    assert mark_of(decisions) is mark
+
+
+# --- what is proven --------------------------------------------------------------------------
+
+
+def speed(low: float, high: float) -> RelativeSpeed:
+    return RelativeSpeed(ratio=math.sqrt(low * high), low=low, high=high)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "ends"),
+    [
+        ({}, None),
+        ({3: speed(0.9, 1.1)}, None),
+        ({3: speed(0.7, 0.9)}, (0, 3)),
+        ({3: speed(0.97, 1.03), 4: speed(0.7, 0.9)}, (3, 4)),
+        ({3: speed(0.85, 1.03), 4: speed(0.7, 0.9)}, (0, 4)),
+        ({1: speed(0.85, 1.03), 2: speed(0.8, 0.99), 8: speed(0.6, 0.7)}, (0, 2)),
+        ({2: speed(0.96, 1.04), 4: speed(0.8, 0.9), 8: speed(0.6, 0.7)}, (2, 4)),
+        ({2: speed(0.7, 0.9), 4: speed(1.0, 1.2)}, (0, 2)),
+    ],
+)
+def test_the_smallest_range_is_that_of_intervals_that_do_not_touch(
+    speeds: dict[int, RelativeSpeed], ends: tuple[int, int] | None
+) -> None:
+    assert smallest_drop(speeds) == ends
+
+
+def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
+    lower, upper = speed(0.6, 0.7), speed(0.9, 1.0)
+
+    between = across(upper, lower)
+
+    assert between.low == pytest.approx(0.6 / 1.0)
+    assert between.high == pytest.approx(0.7 / 0.9)
+    assert between.low < between.ratio < between.high
+
+
+@pytest.mark.parametrize(("one", "part"), [(0.66, False), (0.7, False), (0.75, True), (1.1, True)])
+def test_half_a_drop_is_a_part_of_it(one: float, part: bool) -> None:
+    assert is_part(speed(one, one), speed(0.66, 0.66)) is part
+
+
+@pytest.mark.parametrize(
+    ("whole", "direction", "drop"),
+    [
+        (speed(0.6, 0.7), Direction.HIGHER, 0.3),
+        (speed(0.6, 0.99), Direction.HIGHER, 0.05),
+        (RelativeSpeed(ratio=0.98, low=0.97, high=0.99), Direction.HIGHER, 0.02),
+        (speed(1e-300, 1e-290), Direction.HIGHER, 0.99),
+        (speed(0.25, 0.5), Direction.LOWER, 1.0),
+        (speed(0.6, 0.99), Direction.LOWER, 0.05),
+    ],
+)
+def test_a_good_commit_excludes_the_proven_drop_or_the_limit(
+    whole: RelativeSpeed, direction: Direction, drop: float
+) -> None:
+    assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
+
+
+# --- how often it errs -----------------------------------------------------------------------
+
+
+def test_all_comparisons_share_the_error() -> None:
+    rule = shared(RuleR(), 40, 3)
+
+    assert rule.alpha * 3 * most_comparisons(40) == pytest.approx(0.01)
+    assert rule.beta * most_comparisons(40) == pytest.approx(0.05)
+
+
+LIMIT = 0.05
+
+
+def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) -> int | None:
+    """Return the commit that a search names; None: none. Only `first_bad` drops."""
+    last = 40
+    rule = shared(RuleR(max_runs=6), last, 1)
+
+    def compared(before: int, now: int, limit: float) -> Ratio:
+        fall = math.log1p(-drop) if before < first_bad <= now else 0.0
+        runs = [
+            [Value(value=math.exp(chance.gauss(level, sd))) for _ in range(rule.max_runs)]
+            for level in (fall, 0.0)
+        ]
+        return judge_drop(*runs, direction=Direction.HIGHER, limit=limit, rule=rule)
+
+    end = compared(0, last, LIMIT)
+    if end.decision is not Decision.FAIL:
+        return None
+    limit = excluded_by_good(LIMIT, speed_of(end), Direction.HIGHER)
+
+    def mark(before: int, now: int) -> Mark:
+        return mark_of([compared(before, now, limit).decision])
+
+    good, bad, marks = searched(last, lambda index: mark(0, index))
+    direct = marks.get(bad, BAD) if good == 0 else mark(good, bad)
+    return bad if direct is BAD and bad - good == 1 else None
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sd", [0.003, 0.007, 0.014])
+def test_a_whole_search_keeps_its_promise(sd: float) -> None:
+    """One commit drops by exactly the limit, on machines quieter and noisier than expected.
+
+    An innocent commit is named at most 1 % of the time. The guilty one is not named at most 5 % of
+    the time, where the noise lets runs decide: with twice the noise that is expected it need not.
+    """
+    chance = random.Random(20261127)
+    searches = 400
+    names = [
+        (first, whole_search(chance, first, LIMIT, sd))
+        for first in (chance.randint(1, 40) for _ in range(searches))
+    ]
+
+    wrong = sum(name not in (None, first) for first, name in names)
+    missed = sum(name is None for _, name in names)
+    assert wrong <= most_of(searches, 0.01)
+    if sd <= 0.007:
+        assert missed <= most_of(searches, 0.05)
+
+
+def most_of(tries: int, rate: float) -> float:
+    """Return what a count of this rate exceeds once in a thousand."""
+    return tries * rate + NormalDist().inv_cdf(0.999) * math.sqrt(tries * rate * (1 - rate))

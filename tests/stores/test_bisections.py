@@ -1,0 +1,87 @@
+"""What a bisect keeps: found again by the same question, refused under other settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.stores.bisections import BisectStore, RunPairs, alone, folder_name
+
+SETTINGS = {"machine": "a", "suite": "b"}
+
+RUN = Run(
+    metrics={"throughput": 500.0},
+    within_se={"throughput": 0.001},
+    samples=64,
+    queries=64,
+    duration_s=0.1,
+    target_qps=500.0,
+    session="20261127-100000-abcd",
+    started="2026-11-27T10:00:00+00:00",
+    commit=None,
+    folder="runs/x",
+)
+
+
+def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
+    store = BisectStore(tmp_path, SETTINGS, restart=False)
+    store.begin("first")
+    store.keep("a b test", RunPairs(before=(RUN,), now=(RUN,)))
+    store.keep("a c test", RunPairs(reason="it broke"))
+
+    again = BisectStore(tmp_path, SETTINGS, restart=False)
+
+    assert again.state == store.state
+    assert again.pairs("a b test").now == (RUN,)
+    assert again.pairs("a d test") == RunPairs()
+    assert (again.runs, again.begin("second")) == (2, ("first",))
+
+
+def test_it_names_no_place_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = replace(RUN, folder=str(tmp_path / ".mlperf/runs/x"), notes=(f"see {Path.home()}/log",))
+    store = BisectStore(tmp_path, SETTINGS, restart=False)
+
+    store.keep("a b test", RunPairs(before=(run,), now=(run,)))
+
+    text = store.path.read_text("utf-8")
+    assert '"folder": ".mlperf/runs/x"' in text
+    assert str(tmp_path) not in text
+    assert str(Path.home()) not in text
+
+
+def test_other_settings_are_refused_in_a_sentence_and_may_begin_anew(tmp_path: Path) -> None:
+    BisectStore(tmp_path, SETTINGS, restart=False).begin("first")
+    others = {"machine": "z", "suite": "y"}
+
+    with pytest.raises(
+        MlperfError, match=r"^what was measured so far is of another machine and suite; .*--restart"
+    ):
+        BisectStore(tmp_path, others, restart=False)
+
+    assert BisectStore(tmp_path, others, restart=True).begin("second") == ("first",)
+
+
+@pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": 1, "settings": 3}', "\x00"])
+def test_a_damaged_file_says_what_to_do(content: str, tmp_path: Path) -> None:
+    (tmp_path / "state.json").write_text(content, "utf-8")
+
+    with pytest.raises(MlperfError, match=r"not a bisect: .*--restart"):
+        BisectStore(tmp_path, SETTINGS, restart=False)
+
+    BisectStore(tmp_path, SETTINGS, restart=True)
+
+
+def test_one_question_is_bisected_by_one_process(tmp_path: Path) -> None:
+    folder = tmp_path / folder_name("a", "b", "test")
+    busy = pytest.raises(MlperfError, match="another process bisects this now")
+
+    with alone(folder), busy, alone(folder):
+        pass
+
+    assert list(folder.iterdir()) == []
+    assert folder_name("a", "b", "test") != folder_name("a", "btest")
