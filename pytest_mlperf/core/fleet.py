@@ -114,8 +114,9 @@ def place(
 
 
 def offered(nodes: Sequence[FleetNode]) -> str:
-    """Return what a cluster has, in words: "gpu-1: 4xH100 and cpu; head: nothing"."""
-    return "; ".join(f"{node.name}: {node.offers}" for node in nodes) or "no node"
+    """Return what a cluster has, in words: "gpu-1: 4xH100 and cpu; gpu-2: cpu"."""
+    able = [f"{node.name}: {node.offers}" for node in nodes if node.gpus or node.cpus >= 1]
+    return "; ".join(able) or "nodes without GPUs and processors alone"
 
 
 def lacking(need: CaseNeed, nodes: Sequence[FleetNode]) -> str:

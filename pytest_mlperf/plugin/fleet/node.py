@@ -139,7 +139,7 @@ class CaseRunner:
         for name in sorted(set(_names(self._run)) - self._before):
             if any(re.match(rf"{re.escape(case)}(\.|-|$)", name) for case in self._order["cases"]):
                 for path in _files_of(self._run / name):
-                    yield f"runs/{path.relative_to(self._runs_dir)}", path
+                    yield f"runs-dir/{path.relative_to(self._runs_dir)}", path
         if self._order["baselines"]:
             folder = Path(_here(str(self._order["baselines"]), str(self._project)))
             for path in _files_of(folder) if folder.is_relative_to(self._project) else ():

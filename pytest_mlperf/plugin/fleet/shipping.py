@@ -70,7 +70,7 @@ def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
     with tarfile.open(archive) as packed:
         for member in packed.getmembers():
             place, _, name = member.name.partition("/")
-            folder = runs_dir / "runs" if place == "runs" else root
+            folder = runs_dir if place == "runs-dir" else root
             if member.isfile() and name:
                 packed.extract(member.replace(name=name, deep=False), folder, filter="data")
     archive.unlink()

@@ -1,0 +1,385 @@
+"""Cases on the nodes of a real Ray cluster: one session, whatever becomes of a node."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.plugin.fleet import running
+from tests.plugin.project import (
+    LIGHT,
+    RATE,
+    SUITE,
+    Project,
+    case,
+    last_line,
+    near,
+    section,
+)
+from tests.ray_cluster import RayCluster
+
+pytest.importorskip("ray", reason="needs pytest-mlperf[ray]")
+
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.quiet]
+
+LIMIT_S = 90.0
+"""A session that needs longer hangs."""
+
+SERVES = """
+import json, os, time
+from pathlib import Path
+from pytest_mlperf.core.extension import Engine
+
+class Serves(Engine):
+    \"\"\"Notes where it runs, and when.\"\"\"
+
+    def __init__(self, dataset, model, precision, note=""):
+        self.note = note
+
+    def __enter__(self):
+        self.begun = time.time()
+        return self
+
+    def __exit__(self, *error):
+        if self.note:
+            names = ("NODE_NAME", "CUDA_VISIBLE_DEVICES", "OMP_NUM_THREADS", "RAY_JOB_ID")
+            variables = {name: os.environ.get(name) for name in names}
+            about = {**variables, "nice": os.nice(0), "times": [self.begun, time.time()]}
+            file = Path(self.note) / f"{os.getpid()}.json"
+            file.write_text(json.dumps(about))
+
+    def submit(self, ids, indices, sink):
+        for id in ids:
+            time.sleep(0.002)
+            sink.done([id])
+"""
+
+LONG = """
+[[scenarios]]
+name = "Offline"
+target_qps = 500
+min_duration = "10min"
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RayCluster]:
+    """A head that offers nothing, a node with four GPUs that Ray believes in, and a plain one."""
+    with RayCluster(tmp_path_factory.mktemp("cluster")) as cluster:
+        cluster.add("gpu", 4, "H100")
+        cluster.add("plain")
+        yield cluster
+
+
+def serves(accelerators: str, options: str = "") -> str:
+    more = f"options = {{ {options} }}\n" if options else ""
+    return (
+        f'[[engines]]\nuse = "serves:Serves"\nname = "serves"\naccelerators = {accelerators}\n'
+        + more
+    )
+
+
+def nodes_in(report: Path) -> dict[str, str]:
+    """Return where each test ran, as JUnit says."""
+    return {
+        str(test.get("name")): str(place.get("value"))
+        for test in ET.parse(report).iter("testcase")
+        for place in test.iter("property")
+        if place.get("name") == "mlperf_node"
+    }
+
+
+@contextlib.contextmanager
+def session(project: Project, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run pytest in the background; its output goes to output.txt."""
+    with (project.path / "output.txt").open("w") as output:
+        command = [sys.executable, "-u", "-m", "pytest", *LIGHT, "-v", *arguments]
+        process = subprocess.Popen(command, cwd=project.path, stdout=output, stderr=output)
+        try:
+            yield process  # type: ignore[misc]
+        finally:
+            process.kill()
+            process.wait()
+
+
+def output_of(project: Project) -> str:
+    return (project.path / "output.txt").read_text("utf-8", "replace")
+
+
+def wait_until_measured(project: Project, process: subprocess.Popen[str], place: Path) -> None:
+    """Wait until LoadGen runs on a node."""
+    deadline = time.monotonic() + LIMIT_S
+    while not any(place.glob("*/.mlperf/runs/*/long-*/performance/mlperf_log_detail.txt")):
+        assert process.poll() is None, output_of(project)
+        assert time.monotonic() < deadline, output_of(project)
+        time.sleep(0.05)
+
+
+def children_of_cases(cluster: RayCluster) -> list[psutil.Process]:
+    """Return the processes of cases on all nodes, which name the folder of their project."""
+    alive = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            words = " ".join(process.cmdline())
+            if str(cluster.folder) in words and re.search("fleet.child|worker.worker", words):
+                alive.append(process)
+    return alive
+
+
+def assert_nobody_is_left(cluster: RayCluster) -> None:
+    deadline = time.monotonic() + 30.0
+    while left := children_of_cases(cluster):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.1)
+
+
+def test_cases_go_where_they_fit_and_are_one_session(
+    project: Project, cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Reports, results, runs, JUnit and `--lf` are those of a session on one machine."""
+    project.pytester.makepyfile(serves=SERVES, test_here="def test_here(): pass")
+    project.suite(top1=100.0)
+    project.baseline(near(RATE))
+    project.suite("suites/slow.mlperf.toml", name="slow")
+    project.baseline(near(RATE * 3), of=case(workload="slow"))
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    engines = serves('["H100"]', f'note = "{notes}"')
+    project.suite("suites/gpu.mlperf.toml", name="onh100", engines=engines)
+
+    result = project.run_process(
+        "suites", "test_here.py", "--mlperf-on", cluster.address, "--mlperf-pretend=H100",
+        "--junitxml=junit.xml", "--mlperf-json=copy.json",
+    )  # fmt: skip
+
+    assert last_line(result) == "1 failed, 3 passed, 1 no baseline", result.stdout.str()
+    outcomes = {one.test: one.verdict.outcome for one in project.results().cases}
+    assert sorted(outcomes.values()) == sorted(
+        [Outcome.OK, Outcome.OK, Outcome.PERF_DROP, Outcome.NO_BASELINE]
+    )
+    places = nodes_in(project.path / "junit.xml")
+    assert len(places) == 4
+    assert len(set(places.values())) == 2
+    (note,) = [json.loads(file.read_text("utf-8")) for file in notes.iterdir()]
+    assert {**note, "times": None} == {
+        "NODE_NAME": "gpu",
+        "CUDA_VISIBLE_DEVICES": "0",
+        "OMP_NUM_THREADS": None,
+        "RAY_JOB_ID": None,
+        "nice": 0,
+        "times": None,
+    }
+    for one in project.results().cases:  # the logs of each run came back
+        for run in one.verdict.runs:
+            assert (project.path / run.folder / "performance/mlperf_log_detail.txt").is_file()
+    failed = next(test for test, outcome in outcomes.items() if outcome is Outcome.PERF_DROP)
+    again = project.run_process("suites", "--lf", "--mlperf-on", cluster.address)
+    assert last_line(again) == "1 failed"
+    assert failed in again.stdout.str()
+
+
+def test_each_gpu_has_one_case_and_several_are_one_gang(
+    project: Project, cluster: RayCluster, tmp_path: Path
+) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    project.pytester.makepyfile(serves=SERVES)
+    for name, word in (("a", "2xH100"), ("b", "2xH100"), ("c", "2xH100")):
+        engines = serves(f'["{word}"]', f'note = "{notes}"')
+        project.suite(f"suites/{name}.mlperf.toml", name=name, engines=engines)
+
+    result = project.run_process(
+        "suites", "--mlperf-on", cluster.address, "--mlperf-pretend=2xH100",
+        "-omlperf_neighbours=yes",
+    )  # fmt: skip
+
+    assert last_line(result) == "3 no baseline", result.stdout.str()
+    used: dict[str, list[list[float]]] = {}
+    for file in notes.iterdir():
+        note = json.loads(file.read_text("utf-8"))
+        devices = note["CUDA_VISIBLE_DEVICES"].split(",")
+        assert len(devices) == 2
+        for device in devices:
+            used.setdefault(device, []).append(note["times"])
+    assert set(used) == {"0", "1", "2", "3"}
+    for times in used.values():
+        ordered = sorted(times)
+        assert all(a[1] <= b[0] for a, b in pairwise(ordered))
+
+
+def test_what_no_node_has_is_an_error_at_once_that_lists_what_there_is(
+    project: Project, cluster: RayCluster
+) -> None:
+    project.suite(accelerators=["B200", "8xH100"])
+
+    result = project.run_process("suites", "--mlperf-on", cluster.address)
+
+    assert last_line(result) == "2 failed"
+    headlines = [one.verdict.headline for one in project.results().cases]
+    for headline, word in zip(headlines, ("B200", "8xH100"), strict=True):
+        assert headline.startswith(f"infrastructure: no node of the cluster has {word}; it has ")
+        assert "4xH100 and cpu" in headline
+    required = project.run_process(
+        "suites", "--mlperf-on", cluster.address, "--mlperf-accelerator=B200"
+    )
+    assert required.ret == 3
+    required.stdout.fnmatch_lines(["*mlperf: accelerator B200 is required and no node of the*"])
+
+
+def test_a_lost_node_is_one_error_and_the_rest_is_reported(
+    project: Project, cluster: RayCluster
+) -> None:
+    place = cluster.add("doomed", 1, "L40S")
+    project.pytester.makepyfile(serves=SERVES)
+    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["L40S"]'), scenarios=LONG)
+    project.suite("suites/b.mlperf.toml", name="next", accelerators=["L40S"])
+    project.suite(SUITE)
+
+    with session(
+        project, "suites", "--mlperf-on", cluster.address, "--mlperf-accelerator=L40S",
+        "--mlperf-pretend=L40S", "--junitxml=junit.xml",
+    ) as process:  # fmt: skip
+        wait_until_measured(project, process, place)
+        cluster.remove("doomed")
+        code = process.wait(LIMIT_S)
+
+    told = output_of(project)
+    assert code == 1, told
+    (lost, later) = (one.verdict for one in project.results().cases)
+    assert re.match(r"infrastructure: node .* was lost while this case ran: ", lost.headline), told
+    assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE)
+    assert 'errors="0" failures="1"' in (project.path / "junit.xml").read_text("utf-8")
+    assert_nobody_is_left(cluster)
+
+
+def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
+    project: Project, cluster: RayCluster
+) -> None:
+    project.pytester.makepyfile(serves=SERVES)
+    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    project.suite("suites/b.mlperf.toml", name="quick", accelerators=["H100"])
+    project.breaks(case(workload="quick", accelerator="H100"))
+
+    with session(
+        project, "suites", "--mlperf-on", cluster.address, "--mlperf-pretend=H100"
+    ) as process:
+        wait_until_measured(project, process, cluster.folder / "plain")
+        deadline = time.monotonic() + LIMIT_S
+        while "[quick-" not in output_of(project).partition("collected")[2]:
+            assert time.monotonic() < deadline, output_of(project)
+            time.sleep(0.1)
+        process.send_signal(signal.SIGINT)
+        code = process.wait(LIMIT_S)
+
+    assert code == pytest.ExitCode.INTERRUPTED, output_of(project)
+    assert [one.verdict.case.workload for one in project.results().cases] == ["quick"]
+    assert "the same command with --mlperf-resume goes on" in output_of(project)
+    assert_nobody_is_left(cluster)
+
+
+def test_the_first_failure_ends_a_session_that_shall_stop(
+    project: Project, cluster: RayCluster
+) -> None:
+    project.pytester.makepyfile(serves=SERVES)
+    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    project.suite("suites/b.mlperf.toml", name="quick", accelerators=["H100"])
+    project.breaks(case(workload="quick", accelerator="H100"))
+
+    result = project.run_process(
+        "suites", "-x", "--mlperf-on", cluster.address, "--mlperf-pretend=H100"
+    )
+
+    assert last_line(result) == "1 failed"
+    result.stdout.fnmatch_lines(["*stopping after 1 failures*"])
+    assert_nobody_is_left(cluster)
+
+
+def test_baselines_that_nodes_record_come_back(project: Project, cluster: RayCluster) -> None:
+    project.suite()
+
+    result = project.run_process(
+        "suites", "--mlperf-on", cluster.address, "--mlperf-update=missing",
+        "-omlperf_baseline_runs=2",
+    )  # fmt: skip
+
+    assert last_line(result) == "1 recorded", result.stdout.str()
+    assert len(project.recorded().runs) == 2
+
+
+def test_many_pairs_are_judged_together_wherever_they_ran(
+    project: Project, cluster: RayCluster
+) -> None:
+    """Two of 21 gated pairs are measured; a drop among so many waits for the end."""
+    for number in range(21):
+        workload = f"w{number:02}"
+        project.suite(f"suites/{workload}.mlperf.toml", name=workload)
+        project.baseline(near(RATE * (1.5 if number == 0 else 1)), of=case(workload=workload))
+        if number > 1:
+            project.breaks(case(workload=workload))
+
+    result = project.run_process("suites", "--mlperf-on", cluster.address)
+
+    verdicts = {one.verdict.case.workload: one for one in project.results().cases}
+    assert len(verdicts) == 21
+    assert verdicts["w00"].pairs == 21
+    assert verdicts["w00"].verdict.outcome in {Outcome.PERF_DROP, Outcome.SUSPECT}
+    assert any(line.startswith("21 tests: ") for line in section(result))
+
+
+def test_a_session_ends_when_the_head_is_lost(project: Project, tmp_path: Path) -> None:
+    project.pytester.makepyfile(serves=SERVES)
+    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    project.suite("suites/b.mlperf.toml", name="next")
+    with RayCluster(tmp_path / "cluster") as cluster:
+        place = cluster.add("only")
+        with session(project, "suites", "--mlperf-on", cluster.address) as process:
+            wait_until_measured(project, process, place)
+            cluster.remove("head")
+            code = process.wait(LIMIT_S)
+        assert_nobody_is_left(cluster)
+
+    assert code == 1, output_of(project)
+    headlines = [one.verdict.headline for one in project.results().cases]
+    assert len(headlines) == 2
+    assert all(" was lost" in headline for headline in headlines), headlines
+
+
+# --- without a cluster ---------------------------------------------------------------------------
+
+
+def test_without_ray_one_line_says_how_to_get_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.suite()
+    monkeypatch.setattr(running, "installed", lambda: False)
+
+    result = project.run("suites", "--mlperf-on", "ray://head:10001")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: --mlperf-on ray://head:10001: Ray is not installed here: pip install "
+        "'pytest-mlperf[ray]', in the version that the cluster has"
+    ]
+
+
+def test_a_cluster_that_is_not_there_is_a_usage_error(project: Project) -> None:
+    project.suite()
+
+    result = project.run("suites", "--mlperf-on", "127.0.0.1:9")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    (line,) = [line for line in result.errlines if line]
+    assert line.startswith("ERROR: --mlperf-on 127.0.0.1:9: no connection: ")
