@@ -184,7 +184,7 @@ def test_cases_go_where_they_fit_and_are_one_session(
     }
     for one in project.results().cases:  # the logs of each run came back
         for run in one.verdict.runs:
-            assert (project.path / run.folder / "performance/mlperf_log_detail.txt").is_file()
+            assert (project.path / run.folder / "mlperf_log_detail.txt").is_file()
     failed = next(test for test, outcome in outcomes.items() if outcome is Outcome.PERF_DROP)
     again = project.run_process("suites", "--lf", "--mlperf-on", cluster.address)
     assert last_line(again) == "1 failed"
@@ -249,7 +249,7 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
     project.suite(SUITE)
 
     with session(
-        project, "suites", "--mlperf-on", cluster.address, "--mlperf-accelerator=L40S",
+        project, "suites", "--mlperf-on", cluster.address, "-k", "long or next",
         "--mlperf-pretend=L40S", "--junitxml=junit.xml",
     ) as process:  # fmt: skip
         wait_until_measured(project, process, place)
@@ -258,9 +258,9 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
 
     told = output_of(project)
     assert code == 1, told
-    (lost, later) = (one.verdict for one in project.results().cases)
+    lost, later = (one.verdict for one in project.results().cases)
     assert re.match(r"infrastructure: node .* was lost while this case ran: ", lost.headline), told
-    assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE)
+    assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE), told
     assert 'errors="0" failures="1"' in (project.path / "junit.xml").read_text("utf-8")
     assert_nobody_is_left(cluster)
 
@@ -326,7 +326,7 @@ def test_many_pairs_are_judged_together_wherever_they_ran(
     for number in range(21):
         workload = f"w{number:02}"
         project.suite(f"suites/{workload}.mlperf.toml", name=workload)
-        project.baseline(near(RATE * (1.5 if number == 0 else 1)), of=case(workload=workload))
+        project.baseline(near(RATE * (3 if number == 0 else 1)), of=case(workload=workload))
         if number > 1:
             project.breaks(case(workload=workload))
 

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 import queue
+import re
+import socket
 import sys
 import threading
 import time
@@ -24,6 +26,12 @@ LOOK_S = 1.0
 """Seconds between two looks at the nodes, each of which tells the session that the head lives."""
 
 WAIT_S = 0.2
+
+KILLED_S = 3.0
+"""Longest time until Ray has ended what it was told to."""
+
+REACH_S = 10.0
+"""Longest time until the machine of a head answers."""
 
 LABELS = ("mlperf.io/gpu", "ray.io/accelerator-type")
 """Labels of a node that name its GPUs: by the user in the suite's words, and by Ray."""
@@ -44,6 +52,9 @@ class RayBridge:
         """
         import ray
 
+        if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
+            # Ray waits for a minute and more; the system knows at once that nobody is there.
+            socket.create_connection((port[1], int(port[2])), REACH_S).close()
         self._ray = ray
         ray.init(
             address=address,
@@ -124,8 +135,10 @@ class RayBridge:
 
     def close(self) -> None:
         """End all that still runs."""
-        for group in list(self._actors):
-            self.kill(group)
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        if pending := list(self._pending):  # a driver that is gone may not have sent it
+            self._ray.wait(pending, num_returns=len(pending), timeout=KILLED_S)
         self._ray.shutdown()
 
 

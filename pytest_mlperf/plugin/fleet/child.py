@@ -27,11 +27,11 @@ class _Channel:
     def __init__(self) -> None:
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
-        self._wanted = os.dup(0)
+        self._stdin = os.dup(0)
         threading.Thread(target=self._watch, daemon=True).start()
 
     def _watch(self) -> None:
-        while os.read(self._wanted, 4096):
+        while os.read(self._stdin, 4096):
             pass
         os.kill(os.getpid(), signal.SIGINT)
         threading.Event().wait(GRACE_S)

@@ -104,6 +104,8 @@ class Fleet:
         self._names: dict[str, str] = {}
         self._relay = Relay(session, state)
         self._notices: set[str] = set()
+        self._unable: dict[str, str] = {}
+        self._stale = False
 
     def connect(self) -> None:
         """Wait for the cluster's nodes; require the accelerator that was asked for."""
@@ -138,13 +140,17 @@ class Fleet:
     # --- what goes out ---------------------------------------------------------------------
 
     def _place(self) -> None:
+        if self._stale:
+            return
         shared = self._state.options.neighbours == "yes"
+        nodes = [node for node in self._nodes if node.key not in self._unable]
         for group in list(self._waiting):
-            if not fitting(group.need, self._nodes):
+            if not fitting(group.need, nodes):
                 self._waiting.remove(group)
-                self._lose(group, lacking(group.need, self._nodes))
+                able = [self._unable[node.key] for node in fitting(group.need, self._nodes)]
+                self._lose(group, "; ".join(able) or lacking(group.need, nodes))
                 continue
-            node = place(group.need, self._nodes, self._used(), shared=shared)
+            node = place(group.need, nodes, self._used(), shared=shared)
             if node is not None:
                 self._waiting.remove(group)
                 self._start(group, node)
@@ -188,10 +194,10 @@ class Fleet:
         """Take what the nodes are now; return whether others are there than before."""
         if event is None or event["event"] != "nodes":
             return False
-        before = {node.key for node in self._nodes}
-        self._nodes = nodes_of(event)
+        before, stale = {node.key for node in self._nodes}, self._stale
+        self._nodes, self._stale = nodes_of(event), False
         self._names |= {node.key: node.name for node in self._nodes}
-        return before != {node.key for node in self._nodes}
+        return stale or before != {node.key for node in self._nodes}
 
     def _overdue(self) -> bool:
         """Whether a case did not begin in time; it is given up."""
@@ -214,7 +220,7 @@ class Fleet:
         if group is None:
             return
         if event["event"] == "lost":
-            self._over(group, self._lost_in_words(group, event["cause"]))
+            self._lose_node(group, event["cause"])
             return
         self._hear(group, event)
         stop_where_asked(self._session)
@@ -244,11 +250,17 @@ class Fleet:
             [f"node {self._names[group.node]}: its pytest {message['ended']}", *causes]
         )
 
-    def _lost_in_words(self, group: CaseGroup, cause: str) -> str:
+    def _lose_node(self, group: CaseGroup, cause: str) -> None:
+        """Tell of a case whose node was lost; one that did not begin there goes to another."""
         node = self._names[group.node]
-        if not group.begun:
-            return f"node {node} could not begin it: {cause}"
-        return f"node {node} was lost while this case ran: {cause}"
+        # Whether others can still go there is known after the next look.
+        self._stale = True
+        if group.begun:
+            self._over(group, f"node {node} was lost while this case ran: {cause}")
+            return
+        self._unable[group.node] = f"node {node} could not begin a case: {cause}"
+        del self._running[group.name]
+        self._waiting.insert(0, group)
 
     def _over(self, group: CaseGroup, cause: str) -> None:
         """Tell of a case that ran; a test of it without a report is an ERROR for this cause."""

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.plugin.fleet.node import BASELINES
 from pytest_mlperf.run.project import git
 
 LIMIT = 256 << 20
@@ -42,6 +43,7 @@ def pack(root: Path) -> tuple[bytes, str]:
         MlperfError: It is too large.
     """
     packed, total, largest = io.BytesIO(), 0, (0, "")
+    folders: set[Path] = set()
     with tarfile.open(fileobj=packed, mode="w") as archive:
         for path in files_of(root):
             if not (path.is_file() or path.is_symlink()):
@@ -54,6 +56,12 @@ def pack(root: Path) -> tuple[bytes, str]:
                     f"git ignore what nodes have themselves (the largest file: {largest[1]})"
                 )
             archive.add(path, name, recursive=False, filter=_nameless)
+            folders |= {
+                folder / BASELINES for folder in path.parents if folder.is_relative_to(root)
+            }
+        for path in sorted(folders):
+            if path.is_dir():  # an empty one says where baselines are to be recorded
+                archive.add(path, str(path.relative_to(root)), recursive=False, filter=_nameless)
     content = packed.getvalue()
     return content, hashlib.sha256(content).hexdigest()
 
