@@ -29,7 +29,11 @@ from tests.plugin.project import (
     near,
     section,
 )
+from tests.plugin.test_many import many, words
+from tests.plugin.test_parts import plan
 from tests.ray_cluster import RayCluster
+
+__all__ = ["many", "plan"]  # the fixtures
 
 pytest.importorskip("ray", reason="needs pytest-mlperf[ray]")
 
@@ -320,23 +324,19 @@ def test_baselines_that_nodes_record_come_back(project: Project, cluster: RayClu
 
 
 def test_many_pairs_are_judged_together_wherever_they_ran(
-    project: Project, cluster: RayCluster
+    plan: Project, cluster: RayCluster
 ) -> None:
-    """Two of 21 gated pairs are measured; a drop among so many waits for the end."""
-    for number in range(21):
-        workload = f"w{number:02}"
-        project.suite(f"suites/{workload}.mlperf.toml", name=workload)
-        project.baseline(near(RATE * (3 if number == 0 else 1)), of=case(workload=workload))
-        if number > 1:
-            project.breaks(case(workload=workload))
+    """What a node cannot decide alone gets its last word beside the drops of other nodes."""
+    result = plan.run_process(
+        "suites", "--mlperf-on", cluster.address, "--mlperf-manifest", "plan.json",
+        "-k", "doubt or fine or clear",
+    )  # fmt: skip
 
-    result = project.run_process("suites", "--mlperf-on", cluster.address)
-
-    verdicts = {one.verdict.case.workload: one for one in project.results().cases}
-    assert len(verdicts) == 21
-    assert verdicts["w00"].pairs == 21
-    assert verdicts["w00"].verdict.outcome in {Outcome.PERF_DROP, Outcome.SUSPECT}
-    assert any(line.startswith("21 tests: ") for line in section(result))
+    outcomes = words(plan)
+    clear = dict.fromkeys(("clear1", "clear2", "clear3"), Outcome.PERF_DROP)
+    assert outcomes == {"fine": Outcome.OK, "doubt": Outcome.PROVISIONAL, **clear}
+    assert {one.pairs for one in plan.results().cases} == {25}
+    assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in " ".join(section(result))
 
 
 def test_a_session_ends_when_the_head_is_lost(project: Project, tmp_path: Path) -> None:

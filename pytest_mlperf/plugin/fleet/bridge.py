@@ -20,7 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.plugin.fleet.node import CaseRunner
+from pytest_mlperf.plugin.fleet.node import NodeCase
 
 LOOK_S = 1.0
 """Seconds between two looks at the nodes, each of which tells the session that the head lives."""
@@ -79,7 +79,7 @@ class RayBridge:
 
         where = NodeAffinitySchedulingStrategy(command["node"], soft=False)
         actor = (
-            self._ray.remote(CaseRunner)
+            self._ray.remote(NodeCase)
             .options(
                 num_cpus=command["cpus"],
                 num_gpus=command["gpus"],

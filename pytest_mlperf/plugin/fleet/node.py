@@ -55,7 +55,7 @@ BASELINES = "baselines"
 Message = dict[str, Any]
 
 
-class CaseRunner:
+class NodeCase:
     """One case on this node; its process ends with it, however that ends."""
 
     def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
