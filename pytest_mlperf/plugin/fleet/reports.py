@@ -27,10 +27,10 @@ NODE = "mlperf_node"
 class Relay:
     """Emits reports, each test's once."""
 
-    def __init__(self, session: pytest.Session, state: MlperfSession) -> None:
+    def __init__(self, state: MlperfSession) -> None:
         """Emit them in this session."""
-        self._session, self._state = session, state
-        self._begun: set[str] = set()
+        self._state = state
+        self._reports: dict[str, list[pytest.TestReport]] = {}
 
     def report(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> None:
         """Emit a report that a node sent."""
@@ -38,9 +38,12 @@ class Relay:
         report = hook.pytest_report_from_serializable(
             config=self._state.config, data=self._from_node(group, node, plain)
         )
-        self._emit(report, last=report.when == "teardown")
+        # Several nodes speak at once, and the terminal shows a letter behind the last test's file.
+        reports = self._reports.setdefault(report.nodeid, [])
+        reports.append(report)
         if report.when == "teardown":
             group.reported.add(report.nodeid)
+            self._emit(reports)
 
     def _from_node(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
         """Return a report with this machine's paths, what was suspect before, and its node."""
@@ -80,19 +83,16 @@ class Relay:
         """Report a test that no node reported as an ERROR."""
         planned, state = planned_of(item), self._state
         if planned is None:
-            self._emit(report_of(item, f"{LAYER}: {cause}"), last=True)
+            self._emit([report_of(item, f"{LAYER}: {cause}")])
             return
         verdict = broken(planned.case, kind_of(item), RunError(LAYER, cause), str)
         result = state.unmeasured(item, planned, verdict)
-        self._emit(
-            report_of(item, state.message_of(result), result, state.config.rootpath), last=True
-        )
+        message, root = state.message_of(result), state.config.rootpath
+        self._emit([report_of(item, message, result, root)])
 
-    def _emit(self, report: pytest.TestReport, *, last: bool) -> None:
-        hook = self._state.config.hook
-        if report.nodeid not in self._begun:
-            self._begun.add(report.nodeid)
-            hook.pytest_runtest_logstart(nodeid=report.nodeid, location=report.location)
-        hook.pytest_runtest_logreport(report=report)
-        if last:
-            hook.pytest_runtest_logfinish(nodeid=report.nodeid, location=report.location)
+    def _emit(self, reports: Sequence[pytest.TestReport]) -> None:
+        hook, nodeid, location = self._state.config.hook, reports[0].nodeid, reports[0].location
+        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)

@@ -102,7 +102,7 @@ class Fleet:
         self._running: dict[str, CaseGroup] = {}
         self._nodes: list[FleetNode] = []
         self._names: dict[str, str] = {}
-        self._relay = Relay(session, state)
+        self._relay = Relay(state)
         self._notices: set[str] = set()
         self._unable: dict[str, str] = {}
         self._stale = False
