@@ -1,7 +1,8 @@
 """A real Ray cluster on this machine, in a process of its own: `python -m tests.ray_cluster`.
 
 It reads a command a line and answers each with a line: `add NAME GPUS [KIND]` begins a node,
-`remove NAME` ends it, and the head is called "head". At the end of its stdin all of it ends. Each
+`remove NAME` ends it, the head is called "head", and `restart head` ends it and begins another one
+at its address. At the end of its stdin all of it ends. Each
 node has leases and projects of its own, as a machine has.
 """
 
@@ -98,6 +99,9 @@ def _serve(folder: Path, client_port: int) -> None:
                 )
             else:
                 cluster.remove_node(nodes.pop(name))
+            if command == "restart":
+                port = int(cluster.address.rpartition(":")[2])
+                nodes[name] = cluster.add_node(**head, gcs_server_port=port)
             print(json.dumps("done"), file=out, flush=True)
     finally:
         cluster.shutdown()

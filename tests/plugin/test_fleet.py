@@ -71,6 +71,18 @@ class Serves(Engine):
             sink.done([id])
 """
 
+HERE = """
+import pytest
+
+def test_here():
+    pass
+
+@pytest.mark.mlperf(workload="own")
+def test_there(mlperf):
+    engine = dict(engine="null", dataset="synthetic", dataset_options=dict(samples=32))
+    mlperf.run(**engine, options=dict(latency_s=0.002), min_duration="100ms").check()
+"""
+
 LONG = """
 [[scenarios]]
 name = "Offline"
@@ -154,7 +166,7 @@ def test_cases_go_where_they_fit_and_are_one_session(
     project: Project, cluster: RayCluster, tmp_path: Path
 ) -> None:
     """Reports, results, runs, JUnit and `--lf` are those of a session on one machine."""
-    project.pytester.makepyfile(serves=SERVES, test_here="def test_here(): pass")
+    project.pytester.makepyfile(serves=SERVES, test_here=HERE)
     project.suite(top1=100.0)
     project.baseline(near(RATE))
     project.suite("suites/slow.mlperf.toml", name="slow")
@@ -169,13 +181,13 @@ def test_cases_go_where_they_fit_and_are_one_session(
         "--junitxml=junit.xml", "--mlperf-json=copy.json",
     )  # fmt: skip
 
-    assert last_line(result) == "1 failed, 3 passed, 1 no baseline", result.stdout.str()
+    assert last_line(result) == "1 failed, 3 passed, 2 no baseline", result.stdout.str()
     outcomes = {one.test: one.verdict.outcome for one in project.results().cases}
     assert sorted(outcomes.values()) == sorted(
-        [Outcome.OK, Outcome.OK, Outcome.PERF_DROP, Outcome.NO_BASELINE]
+        [Outcome.OK, Outcome.OK, Outcome.PERF_DROP, Outcome.NO_BASELINE, Outcome.NO_BASELINE]
     )
     places = nodes_in(project.path / "junit.xml")
-    assert len(places) == 4
+    assert len(places) == 5
     assert len(set(places.values())) == 2
     (note,) = [json.loads(file.read_text("utf-8")) for file in notes.iterdir()]
     assert {**note, "times": None} == {
@@ -275,11 +287,9 @@ def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
     project.pytester.makepyfile(serves=SERVES)
     project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
     project.suite("suites/b.mlperf.toml", name="quick", accelerators=["H100"])
-    project.breaks(case(workload="quick", accelerator="H100"))
+    arguments = ("suites", "--mlperf-on", cluster.address, "--mlperf-pretend=H100")
 
-    with session(
-        project, "suites", "--mlperf-on", cluster.address, "--mlperf-pretend=H100"
-    ) as process:
+    with session(project, *arguments) as process:
         wait_until_measured(project, process, cluster.folder / "plain")
         deadline = time.monotonic() + LIMIT_S
         while "[quick-" not in output_of(project).partition("collected")[2]:
@@ -292,6 +302,12 @@ def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
     assert [one.verdict.case.workload for one in project.results().cases] == ["quick"]
     assert "the same command with --mlperf-resume goes on" in output_of(project)
     assert_nobody_is_left(cluster)
+
+    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'))
+    result = project.run_process(*arguments, "--mlperf-resume")
+
+    assert last_line(result) == "2 no baseline", result.stdout.str()
+    assert "note      quick-Offline-null-fp32-H100: decided by session" in result.stdout.str()
 
 
 def test_the_first_failure_ends_a_session_that_shall_stop(
@@ -339,7 +355,11 @@ def test_many_pairs_are_judged_together_wherever_they_ran(
     assert "25 pairs judged together: 3 PERF DROP, 1 PROVISIONAL drop" in " ".join(section(result))
 
 
-def test_a_session_ends_when_the_head_is_lost(project: Project, tmp_path: Path) -> None:
+@pytest.mark.parametrize("command", ["remove", "restart"])
+def test_a_session_ends_when_the_head_is_lost(
+    project: Project, tmp_path: Path, command: str
+) -> None:
+    """Also where another one is at its address at once: it knows nothing of this session."""
     project.pytester.makepyfile(serves=SERVES)
     project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
     project.suite("suites/b.mlperf.toml", name="next")
@@ -347,14 +367,14 @@ def test_a_session_ends_when_the_head_is_lost(project: Project, tmp_path: Path) 
         place = cluster.add("only")
         with session(project, "suites", "--mlperf-on", cluster.address) as process:
             wait_until_measured(project, process, place)
-            cluster.remove("head")
+            cluster.tell(command, "head")
             code = process.wait(LIMIT_S)
         assert_nobody_is_left(cluster)
 
     assert code == 1, output_of(project)
     headlines = [one.verdict.headline for one in project.results().cases]
     assert len(headlines) == 2
-    assert all(" was lost" in headline for headline in headlines), headlines
+    assert all(" lost" in headline for headline in headlines), headlines
 
 
 # --- without a cluster ---------------------------------------------------------------------------

@@ -69,10 +69,10 @@ class ClusterLink:
         try:
             line = self._process.line(deadline, LONGEST)
         except EOFError:
-            raise self._gone("the process that spoke with it has ended") from None
+            raise self._gone("the process that spoke with its head has ended") from None
         if line is None:
             if time.monotonic() >= self._heard + SILENT_S:
-                raise self._gone(f"no word of it for {SILENT_S:.0f} s")
+                raise self._gone(f"no word of its head for {SILENT_S:.0f} s")
             return None
         event: Event = json.loads(line)
         if event["event"] == "refused":

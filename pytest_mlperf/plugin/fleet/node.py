@@ -137,7 +137,7 @@ class NodeCase:
     def _left_behind(self) -> Iterator[tuple[str, Path]]:
         """Yield the files of this case's runs, and of baselines that it wrote."""
         for name in sorted(set(_names(self._run)) - self._before):
-            if any(re.match(rf"{re.escape(case)}(\.|-|$)", name) for case in self._order["cases"]):
+            if any(is_of(case, name) for case in self._order["cases"]):
                 for path in _files_of(self._run / name):
                     yield f"runs-dir/{path.relative_to(self._runs_dir)}", path
         if self._order["baselines"]:
@@ -147,6 +147,11 @@ class NodeCase:
                 of_all = folder == self._project and BASELINES not in inside.parts
                 if not of_all and path.suffix == ".json" and path.stat().st_mtime >= self._began:
                     yield f"project/{inside}", path
+
+
+def is_of(case: str, folder: str) -> bool:
+    """Whether a folder of runs, by its name, belongs to a case; "" is any."""
+    return not case or re.match(rf"{re.escape(case)}(\.|$)", folder) is not None
 
 
 def _refused(cause: str) -> list[Message]:

@@ -96,6 +96,7 @@ def order_of(
     """Return what a node is told of a case."""
     root = config.rootpath
     ini = config.inipath
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
     folder = config.invocation_params.dir
     baselines = ""
     if options.update:
@@ -110,7 +111,7 @@ def order_of(
         "ini": _there(ini, root) if ini else "",
         "arguments": [*arguments(config, options), *(_test(item, root) for item in group.missing)],
         "environment": {
-            "COLUMNS": str(config.get_terminal_writer().fullwidth),
+            "COLUMNS": str(reporter._tw.fullwidth if reporter else 80),
             **{name: os.environ.get(name, "") for name in ENVIRONMENT},
         },
         "worker": {**worker, "workerid": group.name},
