@@ -87,6 +87,7 @@ def _serve(folder: Path, client_port: int) -> None:
     nodes = {"head": cluster.head_node}
     try:
         print(json.dumps(cluster.address), file=out, flush=True)
+        port = int(cluster.address.rpartition(":")[2])
         for line in sys.stdin:
             command, name, *more = line.split()
             if command == "add":
@@ -100,7 +101,6 @@ def _serve(folder: Path, client_port: int) -> None:
             else:
                 cluster.remove_node(nodes.pop(name))
             if command == "restart":
-                port = int(cluster.address.rpartition(":")[2])
                 nodes[name] = cluster.add_node(**head, gcs_server_port=port)
             print(json.dumps("done"), file=out, flush=True)
     finally:

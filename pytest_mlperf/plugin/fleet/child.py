@@ -25,6 +25,9 @@ class _Channel:
     """The way to the session."""
 
     def __init__(self) -> None:
+        # Ray starts its processes with signals blocked, which all that they start would inherit.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
         os.dup2(2, 1)
         self._stdin = os.dup(0)

@@ -12,10 +12,12 @@ import io
 import json
 import os
 import re
+import select
 import shutil
 import sys
 import tarfile
 import tempfile
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -89,7 +91,14 @@ class NodeCase:
             self._child = ChildProcess(
                 command, stdout=-1, stderr=self._log, environment=environment
             )
+        threading.Thread(target=self._end_with, args=(os.getppid(),), daemon=True).start()
         return [{"message": "begun", "project": here, "notices": notices}]
+
+    def _end_with(self, raylet: int) -> None:
+        """Want the case no more when Ray's daemon here has ended, which Ray sees much later."""
+        with contextlib.suppress(OSError):
+            select.select([os.pidfd_open(raylet)], [], [])
+        self._child.let_go()
 
     def heard(self) -> list[Message]:
         """Return what the case's pytest said meanwhile; the last message is "over"."""
