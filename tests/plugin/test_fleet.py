@@ -306,6 +306,7 @@ def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
     project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'))
     result = project.run_process(*arguments, "--mlperf-resume")
 
+    assert result.ret == 0, result.stderr.str()
     assert last_line(result) == "2 no baseline", result.stdout.str()
     assert "note      quick-Offline-null-fp32-H100: decided by session" in result.stdout.str()
 
