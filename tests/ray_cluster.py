@@ -1,6 +1,6 @@
 """A real Ray cluster on this machine, in a process of its own: `python -m tests.ray_cluster`.
 
-It reads a command a line and answers each with a line: `add NAME GPUS [KIND]` begins a node,
+It reads a command a line and answers each with a line: `add NAME GPUS KIND` begins a node,
 `remove NAME` ends it, the head is called "head", and `restart head` ends it and begins another one
 at its address. At the end of its stdin all of it ends. Each
 node has leases and projects of its own, as a machine has.
@@ -50,9 +50,14 @@ class RayCluster:
         self._process.stdin.flush()
         self._answer()
 
-    def add(self, name: str, gpus: int = 0, kind: str = "") -> Path:
-        """Begin a node with so many GPUs of a kind, and two processors; return its folder."""
-        self.tell("add", name, str(gpus), kind)
+    def add(self, name: str, gpus: int = 0, kind: str = "", **variables: str) -> Path:
+        """Begin a node with so many GPUs of a kind, and two processors; return its folder.
+
+        Args:
+            variables: Of its environment.
+        """
+        words = [f"{variable}={value}" for variable, value in variables.items()]
+        self.tell("add", name, str(gpus), kind or "-", *words)
         return self.folder / name
 
     def remove(self, name: str) -> None:
@@ -94,9 +99,13 @@ def _serve(folder: Path, client_port: int) -> None:
                 os.environ["PYTEST_MLPERF_FLEET"] = str(folder / name)
                 os.environ["PYTEST_MLPERF_LEASES"] = str(folder / name)
                 os.environ["NODE_NAME"] = name
-                labels = {"mlperf.io/gpu": more[1]} if more[1:] else {}
+                gpus, kind, *variables = more
+                os.environ.update(one.split("=", 1) for one in variables)
                 nodes[name] = cluster.add_node(
-                    num_cpus=2, num_gpus=int(more[0]), labels=labels, **usual
+                    num_cpus=2,
+                    num_gpus=int(gpus),
+                    labels={} if kind == "-" else {"mlperf.io/gpu": kind},
+                    **usual,
                 )
             else:
                 cluster.remove_node(nodes.pop(name))

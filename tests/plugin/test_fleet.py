@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
-from pytest_mlperf.plugin.fleet import running
+from tests.nvml.library import Fake, scenario
 from tests.plugin.project import (
     LIGHT,
     RATE,
@@ -236,6 +236,27 @@ def test_each_gpu_has_one_case_and_several_are_one_gang(
         assert all(a[1] <= b[0] for a, b in pairwise(ordered))
 
 
+def test_a_case_on_a_gpu_sees_the_one_that_it_was_given(
+    project: Project, cluster: RayCluster, tmp_path: Path
+) -> None:
+    """Nothing is pretended: its node has an H200, for which the session's machine is not asked."""
+    nvml = Fake(tmp_path)
+    nvml.write(*scenario("util 90 40"))
+    library = {name: nvml.environment[name] for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO")}
+    cluster.add("h200", 1, "H200", **library)
+    project.suite(accelerators=["H200"])
+    try:
+        result = project.run_process("suites", "--mlperf-on", cluster.address, "-omlperf_power=off")
+    finally:
+        cluster.remove("h200")
+
+    assert last_line(result) == "1 no baseline", result.stdout.str()
+    (one,) = project.results().cases
+    assert one.verdict.subject is not None
+    assert one.verdict.subject.identity["gpu"] == "NVIDIA H200"
+    assert not one.pretended
+
+
 def test_what_no_node_has_is_an_error_at_once_that_lists_what_there_is(
     project: Project, cluster: RayCluster
 ) -> None:
@@ -376,24 +397,6 @@ def test_a_session_ends_when_the_head_is_lost(
     headlines = [one.verdict.headline for one in project.results().cases]
     assert len(headlines) == 2
     assert all(" lost" in headline for headline in headlines), headlines
-
-
-# --- without a cluster ---------------------------------------------------------------------------
-
-
-def test_without_ray_one_line_says_how_to_get_it(
-    project: Project, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    project.suite()
-    monkeypatch.setattr(running, "installed", lambda: False)
-
-    result = project.run("suites", "--mlperf-on", "ray://head:10001")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert [line for line in result.errlines if line] == [
-        "ERROR: --mlperf-on ray://head:10001: Ray is not installed here: pip install "
-        "'pytest-mlperf[ray]', in the version that the cluster has"
-    ]
 
 
 def test_a_cluster_that_is_not_there_is_a_usage_error(project: Project) -> None:

@@ -12,10 +12,11 @@ import pytest
 from pytest_mlperf import __version__
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.fleet import need_of
-from pytest_mlperf.plugin.fleet import node, shipping
+from pytest_mlperf.plugin.fleet import node, running, shipping
 from pytest_mlperf.plugin.fleet.node import NodeCase, is_of
 from pytest_mlperf.plugin.fleet.orders import CaseGroup, arguments, order_of
 from pytest_mlperf.plugin.options import read_options
+from tests.plugin.project import Project
 
 
 def write(root: Path, *names: str) -> None:
@@ -154,3 +155,18 @@ def test_a_node_with_another_version_measures_nothing(pytester: pytest.Pytester)
 )
 def test_a_case_sends_its_runs_and_no_others(case: str, folder: str, belongs: bool) -> None:
     assert is_of(case, folder) is belongs
+
+
+def test_without_ray_one_line_says_how_to_get_it(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.suite()
+    monkeypatch.setattr(running, "installed", lambda: False)
+
+    result = project.run("suites", "--mlperf-on", "ray://head:10001")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert [line for line in result.errlines if line] == [
+        "ERROR: --mlperf-on ray://head:10001: Ray is not installed here: pip install "
+        "'pytest-mlperf[ray]', in the version that the cluster has"
+    ]
