@@ -138,7 +138,8 @@ def output_of(project: Project) -> str:
 def wait_until_measured(project: Project, process: subprocess.Popen[str], place: Path) -> None:
     """Wait until LoadGen runs on a node."""
     deadline = time.monotonic() + LIMIT_S
-    while not any(place.glob("*/.mlperf/runs/*/long-*/performance/mlperf_log_detail.txt")):
+    logs = f"{project.path.name}-*/.mlperf/runs/*/long-*/performance/mlperf_log_detail.txt"
+    while not any(place.glob(logs)):
         assert process.poll() is None, output_of(project)
         assert time.monotonic() < deadline, output_of(project)
         time.sleep(0.05)
@@ -299,6 +300,36 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
     assert re.match(r"infrastructure: node .* was lost while this case ran: ", lost.headline), told
     assert (lost.outcome, later.outcome) == (Outcome.ERROR, Outcome.NO_BASELINE), told
     assert 'errors="0" failures="1"' in (project.path / "junit.xml").read_text("utf-8")
+    assert_nobody_is_left(cluster)
+
+
+@pytest.mark.parametrize(
+    ("words", "headline"),
+    [
+        ("fleet.child", "infrastructure: node .*: its pytest was killed by SIGKILL"),
+        ("ray::NodeCase", "infrastructure: node .* was lost while this case ran: ActorDiedError"),
+        ("fleet.bridge", "infrastructure: the cluster at .* was lost: the process that spoke"),
+    ],
+)
+def test_whatever_is_killed_there_is_an_error_and_an_end(
+    project: Project, cluster: RayCluster, words: str, headline: str
+) -> None:
+    project.pytester.makepyfile(serves=SERVES)
+    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+
+    with session(project, "suites", "--mlperf-on", cluster.address) as process:
+        wait_until_measured(project, process, cluster.folder / "plain")
+        (pytest_there,) = [
+            other for other in children_of_cases(cluster) if "fleet.child" in str(other.cmdline())
+        ]
+        others = [pytest_there, pytest_there.parent(), *psutil.Process(process.pid).children()]
+        (one,) = [other for other in others if other and words in str(other.cmdline())]
+        one.kill()
+        code = process.wait(LIMIT_S)
+
+    assert code == 1, output_of(project)
+    (result,) = project.results().cases
+    assert re.match(headline, result.verdict.headline), result.verdict.headline
     assert_nobody_is_left(cluster)
 
 

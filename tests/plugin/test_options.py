@@ -293,6 +293,10 @@ def test_a_bad_value_is_one_line_with_the_value_and_what_would_be_valid(
             "--mlperf-update with --mlperf-pretend: such a run is never recorded",
         ),
         (
+            ("-n2", "--mlperf-on=head:6379"),
+            "--mlperf-on with -n: one of them can distribute; leave -n away",
+        ),
+        (
             ("--mlperf-update=replace",),
             '--mlperf-update=replace needs --mlperf-reason "why this value is accepted"',
         ),

@@ -162,7 +162,8 @@ def _cause(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     words = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:"))]
     words = [line for line in words if not line.startswith(("namespace:", "ip:", "name:"))]
-    return f"{type(error).__name__}: {' '.join(words)[:400]}"
+    text = re.sub(r"Node Id: [0-9a-f]+ ?", "", " ".join(words))
+    return f"{type(error).__name__}: {text[:400]}"
 
 
 def _read(commands: queue.Queue[dict[str, Any] | None]) -> None:
