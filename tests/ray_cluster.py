@@ -100,7 +100,8 @@ def _serve(folder: Path, client_port: int) -> None:
                 os.environ["PYTEST_MLPERF_LEASES"] = str(folder / name)
                 os.environ["NODE_NAME"] = name
                 gpus, kind, *variables = more
-                os.environ.update(one.split("=", 1) for one in variables)
+                for variable, _, value in (one.partition("=") for one in variables):
+                    os.environ[variable] = value
                 nodes[name] = cluster.add_node(
                     num_cpus=2,
                     num_gpus=int(gpus),

@@ -273,19 +273,8 @@ class MlperfSession:
         }
 
     def unmeasured(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
-        """Return the verdict of a test that was not run to its end as its result."""
-        result = result_of(
-            planned,
-            verdict,
-            test=item.nodeid,
-            root=self.config.rootpath,
-            options=self.options,
-            arguments=self._arguments(planned),
-            rate=(None, None),
-            pairs=0,
-            failed=True,
-        )
-        return self.suspicion.marked(result)
+        """Return the verdict of a test that did not run to its end, or not here, as its result."""
+        return self._result(item, planned, verdict, failed=True, rate=(None, None))
 
     def notice(self, line: str) -> None:
         """Show a line below the summary."""
@@ -392,7 +381,8 @@ class MlperfSession:
         self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
     ) -> CaseResult:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
-        return self.put(item, self._result(item, planned, verdict, failed=failed))
+        rate = self.bench.rate(planned)
+        return self.put(item, self._result(item, planned, verdict, failed=failed, rate=rate))
 
     def put(self, item: pytest.Item, result: CaseResult) -> CaseResult:
         """Put a result on the test."""
@@ -401,7 +391,13 @@ class MlperfSession:
         return result
 
     def _result(
-        self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
+        self,
+        item: pytest.Item,
+        planned: Testable,
+        verdict: Verdict,
+        *,
+        failed: bool,
+        rate: tuple[float | None, str | None],
     ) -> CaseResult:
         result = result_of(
             planned,
@@ -410,7 +406,7 @@ class MlperfSession:
             root=self.config.rootpath,
             options=self.options,
             arguments=self._arguments(planned),
-            rate=self.bench.rate(planned),
+            rate=rate,
             pairs=self.phase_of(planned).together if verdict.kind in FALLS else 0,
             failed=failed,
         )

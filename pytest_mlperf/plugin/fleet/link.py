@@ -9,8 +9,7 @@ import time
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from pytest_mlperf.core.fleet import FleetNode, with_names
 from pytest_mlperf.processes import ChildProcess, log_tail
@@ -86,16 +85,7 @@ class ClusterLink:
         words = f"{cause}: {tail[0]}" if tail else cause
         return HeadLostError(words) if self._connected else RefusedError(words)
 
-    def __enter__(self) -> Self:
-        """Use it."""
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         """End what runs there, and the connection."""
         self._process.end(alone_s=CLOSE_S, term_s=1.0, killed_s=5.0)
         self._process.close()

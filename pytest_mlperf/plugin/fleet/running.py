@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from contextlib import closing
 from itertools import zip_longest
 
 import pytest
@@ -60,7 +61,7 @@ def run(session: pytest.Session, state: MlperfSession) -> bool:
             archive, digest = pack(state.config.rootpath)
         except MlperfError as error:
             raise pytest.UsageError(f"--mlperf-on: {error}") from None
-        with ClusterLink(address, archive) as link:
+        with closing(ClusterLink(address, archive)) as link:
             fleet = Fleet(session, state, link, groups, digest)
             fleet.connect()
             _run_here(session, [*kept, *others])
