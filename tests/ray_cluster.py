@@ -36,6 +36,7 @@ class RayCluster:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         self.address = self._answer()
+        self.client_address = f"ray://127.0.0.1:{client_port}"
 
     def _answer(self) -> str:
         assert self._process.stdout is not None
@@ -82,6 +83,8 @@ def _serve(folder: Path, client_port: int) -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    # Ray's server of clients forks, which gRPC's own care of forks makes crash now and then.
+    os.environ["GRPC_ENABLE_FORK_SUPPORT"] = "0"
     from ray.cluster_utils import Cluster
 
     # A real node finds this label itself.
