@@ -12,6 +12,7 @@ import sys
 import time
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.plugin.fleet.link import installed
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import (
     LIGHT,
@@ -36,9 +38,13 @@ from tests.ray_cluster import RayCluster
 
 __all__ = ["many", "plan"]  # the fixtures
 
-pytest.importorskip("ray", reason="needs pytest-mlperf[ray]")
-
-pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.quiet]
+# Ray is not imported here: it brings packages of its own, which other tests would see.
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.quiet,
+    pytest.mark.skipif(not installed(), reason="needs pytest-mlperf[ray]"),
+]
 
 LIMIT_S = 90.0
 """A session that needs longer hangs."""
@@ -386,7 +392,8 @@ def test_the_first_failure_ends_a_session_that_shall_stop(
 
 def test_baselines_that_nodes_record_come_back(project: Project, cluster: RayCluster) -> None:
     """Also to a machine that is none of the cluster's, and speaks with it as Ray's client."""
-    pytest.importorskip("grpc", reason="needs ray[client]")
+    if find_spec("grpc") is None:
+        pytest.skip("needs ray[client]")
     project.suite()
 
     result = project.run_process(
