@@ -60,6 +60,7 @@ ONLY = {
     "vllm": {"engines.vllm"},
     "xdist": {"plugin.xdist"},
     "psycopg": {"stores.database"},
+    "ray": {"plugin.fleet"},
     "sqlite3": {"stores.database"},
     "yaml": {"stores.endpoints"},
 }

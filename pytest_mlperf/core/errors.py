@@ -69,8 +69,8 @@ class RunError(MlperfError):
 
     Attributes:
         layer: Which part broke: "engine", "dataset", "loadgen", "worker", "scorer", "sampler",
-            "lease", "build", "gpu" where one was lost meanwhile, or "pytest-mlperf" for what
-            nobody foresaw.
+            "lease", "build", "gpu" where one was lost meanwhile, "infrastructure" where a node of
+            a cluster was, or "pytest-mlperf" for what nobody foresaw.
         log: Path of the log to read, or None.
     """
 

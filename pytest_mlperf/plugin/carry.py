@@ -93,6 +93,24 @@ def conclude(
             report.longrepr = None if message is None else _shown(message, result, root)
 
 
+def report_of(
+    item: pytest.Item, message: str, result: CaseResult | None = None, root: Path = Path()
+) -> pytest.TestReport:
+    """Return the report of a test that did not run here, and failed; of no case: as an error."""
+    report = pytest.TestReport(
+        nodeid=item.nodeid,
+        location=item.location,
+        keywords=dict.fromkeys(item.keywords, 1),
+        outcome="failed",
+        longrepr=message if result is None else _shown(message, result, root),
+        when="setup" if result is None else "call",
+        user_properties=[] if result is None else properties(result),
+    )
+    if result is not None:
+        report.mlperf = case_result().dump_python(result, mode="json")  # type: ignore[attr-defined]
+    return report
+
+
 def _shown(message: str, result: CaseResult, root: Path) -> Any:
     """Return a failure as pytest shows it: the message, and where to look in the suite."""
     try:

@@ -61,6 +61,8 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     if config.pluginmanager.hasplugin(RUN_OF_BENCHMARK):
         return
     options = read_options(config)
+    if options.distributed:
+        late("fleet.running").require_ray(config, options.on)
     if options.accelerator:
         late("session").of(config).require_accelerator()
     if options.resume and not options.plan:
@@ -111,7 +113,10 @@ def pytest_report_collectionfinish(
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:
-    return True if read_options(session.config).plan else None
+    options = read_options(session.config)
+    if options.distributed and not session.config.option.collectonly:
+        return bool(late("fleet.running").run(session, late("session").of(session.config)))
+    return True if options.plan else None
 
 
 @pytest.fixture

@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Collection
+import re
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -99,6 +100,17 @@ def auto_always_never(text: str) -> str:
         **dict.fromkeys(("false", "no", "off", "0"), "never"),
     }
     return one_of("auto", "always", "never")(as_flag.get(text.lower(), text))
+
+
+LOCAL = "local"
+
+
+def cluster_address(text: str) -> str:
+    """Return where cases run: "local", or an address as Ray takes it."""
+    address = text.removeprefix("ray:") if text == "ray:auto" else text
+    if address in {LOCAL, "auto"} or re.fullmatch(r"(ray://)?[\w.-]+:\d+", address):
+        return address
+    raise ValueError
 
 
 class Optional(argparse.Action):
@@ -378,8 +390,23 @@ class Options:
         "cannot take now it gets after the next session",
         beside=True,
     )
+    on: str = _set_by(
+        "local|ray:auto|ADDRESS",
+        "where cases run: on this machine (local, the default), or on those nodes of a Ray cluster "
+        "that have their accelerator, one at a time on each: ray://HEAD:10001 from anywhere, "
+        "HEAD:6379 or ray:auto on a node of it; nodes get the project from here, and have models "
+        "and data sets themselves",
+        "local",
+        convert=cluster_address,
+        beside=True,
+    )
     plan: bool = False
     report: tuple[tuple[str, Path], ...] = ()
+
+    @property
+    def distributed(self) -> bool:
+        """Whether cases run on the nodes of a cluster."""
+        return self.on != LOCAL and not self.plan
 
     @property
     def metered(self) -> bool:
@@ -424,6 +451,13 @@ def settings_of(options: Options) -> dict[str, str]:
         for one, option in _OPTIONS.items()
         if not option.beside
     }
+
+
+def set_on_command_line(config: pytest.Config) -> Iterator[tuple[str, str]]:
+    """Yield the options that stand on the command line, each by its field, and their texts."""
+    for one, option in _OPTIONS.items():
+        if not option.ini_only and (text := config.getoption(f"mlperf_{one.name}")) is not None:
+            yield one.name, str(text)
 
 
 def _shown(name: str, option: _Option) -> str:

@@ -128,7 +128,8 @@ class SessionProgress:
             if begun.settings.get(name) != ours.get(name)
         ]
         differing += self._files(results)
-        for result in results.values():
+        # On a cluster it is no machine of the nodes', whose identity a verdict names.
+        for result in () if self._options.distributed else results.values():
             if (subject := result.verdict.subject) and not result.pretended:
                 here = machine.as_in(subject.identity).identity(result.verdict.case.accelerator)
                 differing += [

@@ -6,7 +6,7 @@ import datetime as dt
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from importlib.metadata import version
@@ -123,6 +123,12 @@ KINDS: dict[str, Kind] = {
 }
 """What each function of `pytest_mlperf.plugin.checks` asks for."""
 
+
+def kind_of(item: pytest.Item) -> Kind:
+    """Return what a test of a case asks for; what no suite has is a benchmark."""
+    return KINDS.get(getattr(item, "originalname", ""), "performance")
+
+
 EXIT_ENVIRONMENT = 3
 """Exit code when the accelerator that was required is not here."""
 
@@ -139,6 +145,7 @@ class MlperfSession:
 
     def __init__(self, config: pytest.Config) -> None:
         self.config = config
+        self._orders: Mapping[str, Any] = getattr(config, "workerinput", {})
         self.options: Options = read_options(config)
         self.run_id = run_id(config)
         self.folder = self.options.runs_dir / "runs" / self.run_id
@@ -163,12 +170,15 @@ class MlperfSession:
     def look_for(self, accelerators: set[str]) -> None:
         """Look at this machine; NVML is only asked when some case wants a GPU."""
         gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
+        gpus = gpus and not self.options.distributed  # which are those of nodes
         self._machine = replace(detect(gpus=gpus), shared=self.options.neighbours == "yes")
 
     def is_here(self, planned: Testable) -> bool:
         """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
         required, pretended = self.options.accelerator, self.options.pretend
-        here = all(name == pretended or self.machine.has(name) for name in planned.accelerators)
+        here = self.options.distributed or all(
+            name == pretended or self.machine.has(name) for name in planned.accelerators
+        )
         if here and (required is None or required in planned.accelerators):
             return True
         self.not_here[planned.case.accelerator] += 1
@@ -186,6 +196,8 @@ class MlperfSession:
     def require_accelerator(self) -> None:
         """End the session with exit code 3 when `--mlperf-accelerator` is not here."""
         name = str(self.options.accelerator)
+        if self.options.distributed:
+            return  # whoever sees the nodes of the cluster does
         self.look_for({name})
         if not self.machine.has(name) and name != self.options.pretend:
             pytest.exit(
@@ -204,13 +216,14 @@ class MlperfSession:
             planned = planned_of(item)
             if planned:
                 tests.append(item.nodeid)
-                name: str = item.originalname  # type: ignore[attr-defined]
-                kind: Kind = KINDS.get(name, "performance")  # what no suite has is a benchmark
+                kind = kind_of(item)
                 self._kinds.setdefault((planned.path, planned.case.id), set()).add(kind)
                 self._plan.append(planned)
                 pairs += pairs_of(planned, kind, self.options)
         if pairs and self.options.manifest:
             pairs = planned_pairs(self.options.manifest, tests, pairs)
+        if pairs:
+            pairs = max(pairs, self._orders.get("mlperf_pairs", 0))
         if Phase(pairs=pairs).many:
             self.phase = Phase(pairs=pairs, once=True)
             self.config.pluginmanager.register(self.holding, "mlperf-holding")
@@ -237,6 +250,35 @@ class MlperfSession:
     def _machine_with(self, accelerators: set[str]) -> Machine:
         self.look_for(accelerators)
         return self.machine
+
+    def is_decided(self, item: pytest.Item) -> bool:
+        """Whether the session that this one goes on with has decided a test."""
+        planned = planned_of(item)
+        if planned is None or not self.options.resume:
+            return False
+        return self.progress.kept(item.nodeid, planned.case, kind_of(item)) is not None
+
+    # --- on a cluster ----------------------------------------------------------------------
+
+    @property
+    def for_worker(self) -> dict[str, Any]:
+        """What pytest on a node is told, as a worker of xdist is; the run's id as there."""
+        return {
+            "workercount": 1,
+            "testrunuid": self.run_id,
+            "mlperf_run": self.run_id,
+            "mlperf_pairs": self.phase.pairs if self.phase.many else 0,
+            "mlperf_commit": self._commit,
+            "mlperf_arguments": reproducing(self.config.invocation_params.args),
+        }
+
+    def unmeasured(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
+        """Return the verdict of a test that did not run to its end, or not here, as its result."""
+        return self._result(item, planned, verdict, failed=True, rate=(None, None))
+
+    def notice(self, line: str) -> None:
+        """Show a line below the summary."""
+        self._keeping.lines.append(visible(line))
 
     @property
     def is_worker(self) -> bool:
@@ -339,7 +381,8 @@ class MlperfSession:
         self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
     ) -> CaseResult:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
-        return self.put(item, self._result(item, planned, verdict, failed=failed))
+        rate = self.bench.rate(planned)
+        return self.put(item, self._result(item, planned, verdict, failed=failed, rate=rate))
 
     def put(self, item: pytest.Item, result: CaseResult) -> CaseResult:
         """Put a result on the test."""
@@ -348,7 +391,13 @@ class MlperfSession:
         return result
 
     def _result(
-        self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
+        self,
+        item: pytest.Item,
+        planned: Testable,
+        verdict: Verdict,
+        *,
+        failed: bool,
+        rate: tuple[float | None, str | None],
     ) -> CaseResult:
         result = result_of(
             planned,
@@ -357,7 +406,7 @@ class MlperfSession:
             root=self.config.rootpath,
             options=self.options,
             arguments=self._arguments(planned),
-            rate=self.bench.rate(planned),
+            rate=rate,
             pairs=self.phase_of(planned).together if verdict.kind in FALLS else 0,
             failed=failed,
         )
@@ -366,6 +415,8 @@ class MlperfSession:
     def _arguments(self, planned: Testable) -> tuple[str, ...]:
         """Return the options that a reproduction needs, also what an ini file says of it here."""
         arguments = reproducing(self.config.invocation_params.args)
+        if "mlperf_arguments" in self._orders:
+            arguments = tuple(self._orders["mlperf_arguments"])
         judged = isinstance(planned, Planned) and planned.benchmark
         if judged and not any(one.startswith(JUDGE) for one in arguments):
             return (JUDGE, *arguments)
@@ -464,6 +515,8 @@ class MlperfSession:
     @cached_property
     def _commit(self) -> str | None:
         """The commit when it was first asked for: what the measurements belong to."""
+        if "mlperf_commit" in self._orders:
+            return cast(str | None, self._orders["mlperf_commit"])
         folder = self.options.baselines
         return commit_of(self.config.rootpath, [folder] if folder else [])
 

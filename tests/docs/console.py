@@ -12,6 +12,7 @@ A page is read from top to bottom, as its reader does:
   unless `<!-- exits with 1 -->` stands above the fence: then its last command must end so;
 - `<!-- before: COMMAND -->` above a fence is run before it, and makes what its
   reader has already;
+- `<!-- needs: MODULE -->` above a fence leaves it out where that module is not installed;
 - `<!-- not run: REASON -->` above a fence `console` leaves it out; reasons are counted.
 """
 
@@ -24,6 +25,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 
 from tests.conftest import LEAN
@@ -113,6 +115,17 @@ class Fence:
         """Why its commands are not run, or None."""
         found = re.fullmatch(r"<!-- not run: (.+) -->", self.comment)
         return found[1] if found else None
+
+    @property
+    def needs(self) -> str | None:
+        """The module without which its commands cannot run, or None."""
+        found = re.fullmatch(r"<!-- needs: (\w+) -->", self.comment)
+        return found[1] if found else None
+
+    @property
+    def can_run(self) -> bool:
+        """Whether its commands are run here."""
+        return not self.not_run and (self.needs is None or find_spec(self.needs) is not None)
 
     @property
     def before(self) -> str | None:
@@ -214,7 +227,7 @@ class Reader:
                 path.write_text("\n".join(fence.body) + "\n", "utf-8")
             elif fence.info == "diff" and fence.body[0].startswith("--- "):
                 self._change(fence)
-            elif fence.info == "console" and not fence.not_run:
+            elif fence.info == "console" and fence.can_run:
                 self._run_all(fence)
 
     def _change(self, fence: Fence) -> None:

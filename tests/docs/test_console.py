@@ -34,7 +34,7 @@ REASONS = {
     "needs the repository",
 }
 
-COMMENT = re.compile(r"<!-- (not run: .+|exits with \d+|before: .+) -->")
+COMMENT = re.compile(r"<!-- (not run: .+|needs: \w+|exits with \d+|before: .+) -->")
 
 
 def consoles(page: Path) -> list[Fence]:

@@ -30,6 +30,7 @@ NAMES = [
     ("compliance", "yes", "yes"),
     ("resume", "last", "last"),
     ("drift", "warn", "warn"),
+    ("on", "ray://head:10001", "ray://head:10001"),
 ]
 SETTINGS = [
     ("baseline-runs", "6", 6),
@@ -259,6 +260,8 @@ def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
         ("timeout", "inf"),
         ("timeout", "1min"),
         ("lease-timeout", "-5"),
+        ("on", "ray"),
+        ("on", "ray://head"),
     ],
 )
 def test_a_bad_value_is_one_line_with_the_value_and_what_would_be_valid(
@@ -288,6 +291,10 @@ def test_a_bad_value_is_one_line_with_the_value_and_what_would_be_valid(
         (
             ("--mlperf-update=missing", "--mlperf-pretend=H200"),
             "--mlperf-update with --mlperf-pretend: such a run is never recorded",
+        ),
+        (
+            ("-n2", "--mlperf-on=head:6379"),
+            "--mlperf-on with -n: one of them can distribute; leave -n away",
         ),
         (
             ("--mlperf-update=replace",),

@@ -226,6 +226,7 @@ ENVIRONMENT: Mapping[str, str] = {
     "KUBERNETES_SERVICE_HOST": "Set: the machine is recorded as a Kubernetes container.",
     "MKL_NUM_THREADS": "Of the control's matrix product on a CPU; another value is another "
     "control.",
+    "MLPERF_FLEET_WORKER": "Set for pytest on a node: what the session tells it.",
     "NODE_PATH": "Where MBXP's JavaScript programs find their modules.",
     "OMP_NUM_THREADS": "As `MKL_NUM_THREADS`.",
     "OPENBLAS_CORETYPE": "As `MKL_NUM_THREADS`.",
@@ -234,6 +235,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "that MBXP needs.",
     "PYTEST_MLPERF_BUILDS": "Folder of quantised checkpoints that several projects share; "
     "default: `builds` in the runs folder.",
+    "PYTEST_MLPERF_FLEET": "Of a node of a Ray cluster: folder in which projects are unpacked, and "
+    "what their runs leave behind; default: `pytest-mlperf/fleet` in the user's cache.",
     "PYTEST_MLPERF_LEASES": "Folder in which accelerators are leased; all who measure on the "
     "machine must agree on it. Default: `/tmp`, whatever `TMPDIR` says.",
     "PYTEST_MLPERF_REPLICA": "Which process of `replicas` or `clients` it is, set for each.",

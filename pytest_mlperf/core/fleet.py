@@ -1,0 +1,139 @@
+"""Which node of a cluster a case goes to: rules of values, without any cluster."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+CPU = "cpu"
+"""The suite's word for the processors of a machine."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FleetNode:
+    """A machine of a cluster, as the cluster describes it.
+
+    Attributes:
+        key: The cluster's id of it.
+        name: Its host's, for people; nodes that share a host have their address or id behind it.
+        kinds: What its GPUs are called, in whatever letters: "H100", and "A100-80G" with "A100".
+        gpus: That it has in all.
+        cpus: Likewise; a node that offers none runs no case of the processors.
+    """
+
+    key: str
+    name: str
+    kinds: frozenset[str] = frozenset()
+    gpus: int = 0
+    cpus: float = 0.0
+
+    @property
+    def offers(self) -> str:
+        """What is there, in words: "4xH100 and cpu"."""
+        kinds = "/".join(sorted(self.kinds)) or "GPU of unknown type"
+        words = [kinds if self.gpus == 1 else f"{self.gpus}x{kinds}"] if self.gpus else []
+        words += [CPU] if self.cpus >= 1 else []
+        return " and ".join(words) or "nothing"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CaseNeed:
+    """What a case needs of one node.
+
+    Attributes:
+        accelerators: Its words in the suite, for messages: "8xH100".
+        gpus: How many of each kind; none for the processors.
+        anywhere: Its accelerator is pretended: a node that has it is taken, or else any.
+    """
+
+    accelerators: str
+    gpus: Mapping[str, int]
+    anywhere: bool = False
+
+    @property
+    def count(self) -> int:
+        """GPUs in all."""
+        return sum(self.gpus.values())
+
+
+def need_of(accelerators: Iterable[tuple[int, str]], *, anywhere: bool = False) -> CaseNeed:
+    """Return what must be on one node for a case of these counts and kinds of accelerators."""
+    gpus: dict[str, int] = {}
+    words = []
+    for count, kind in accelerators:
+        words.append(f"{count}x{kind}" if count > 1 else kind)
+        if kind != CPU:
+            gpus[kind] = max(count, gpus.get(kind, 0))
+    return CaseNeed(accelerators=" and ".join(words), gpus=gpus, anywhere=anywhere)
+
+
+def _has(node: FleetNode, need: CaseNeed) -> bool:
+    if not need.gpus:
+        return node.cpus >= 1
+    kinds = {kind.lower() for kind in node.kinds}
+    return node.gpus >= need.count and all(kind.lower() in kinds for kind in need.gpus)
+
+
+def fitting(need: CaseNeed, nodes: Sequence[FleetNode]) -> list[FleetNode]:
+    """Return the nodes that have what a case needs, whoever uses it now."""
+    fit = [node for node in nodes if _has(node, need)]
+    return fit if fit or not need.anywhere else list(nodes)
+
+
+def place(
+    need: CaseNeed,
+    nodes: Sequence[FleetNode],
+    running: Iterable[tuple[str, CaseNeed]],
+    *,
+    shared: bool,
+) -> FleetNode | None:
+    """Return where a case can begin now; None: wait for one of those that run.
+
+    Args:
+        running: What runs, each by the key of its node.
+        shared: Cases on other GPUs of a node may run at the same time; one of the processors never.
+    """
+    on: dict[str, list[CaseNeed]] = {}
+    for key, other in running:
+        on.setdefault(key, []).append(other)
+
+    def free(node: FleetNode) -> bool:
+        others = on.get(node.key, [])
+        if not others:
+            return True
+        if not shared or not need.gpus or any(not other.gpus for other in others):
+            return False
+        return sum(other.count for other in others) + need.count <= node.gpus
+
+    fit = [node for node in fitting(need, nodes) if free(node)]
+    # The smallest one that will do: what is larger may be the only node of another case.
+    return min(
+        fit, key=lambda node: (len(on.get(node.key, [])), node.gpus, node.name), default=None
+    )
+
+
+def offered(nodes: Sequence[FleetNode]) -> str:
+    """Return what a cluster has, in words: "gpu-1: 4xH100 and cpu; gpu-2: cpu"."""
+    able = [f"{node.name}: {node.offers}" for node in nodes if node.gpus or node.cpus >= 1]
+    return "; ".join(able) or "nodes without GPUs and processors alone"
+
+
+def lacking(need: CaseNeed, nodes: Sequence[FleetNode]) -> str:
+    """Return why no node can run a case, in one sentence."""
+    return f"no node of the cluster has {need.accelerators}; it has {offered(nodes)}"
+
+
+def with_names(nodes: Sequence[FleetNode]) -> list[FleetNode]:
+    """Return nodes whose names differ: those of one host get the beginning of their ids."""
+    times = Counter(node.name for node in nodes)
+    return [
+        FleetNode(
+            key=node.key,
+            name=f"{node.name} ({node.key[:6]})" if times[node.name] > 1 else node.name,
+            kinds=node.kinds,
+            gpus=node.gpus,
+            cpus=node.cpus,
+        )
+        for node in nodes
+    ]

@@ -1,0 +1,210 @@
+"""Talk to a Ray cluster for a pytest session: `python -m pytest_mlperf.plugin.fleet.bridge`.
+
+A process of its own: a driver of Ray hangs when the head of its cluster is gone, and ends after a
+minute whatever its program wants. It reads commands and writes what happens, a line of JSON each;
+what Ray prints goes to stderr. When its stdin ends, nobody wants it any more: it ends what it
+started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import re
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.plugin.fleet.node import NodeCase
+
+LOOK_S = 1.0
+"""Seconds between two looks at the nodes, each of which tells the session that the head lives."""
+
+WAIT_S = 0.2
+
+KILLED_S = 3.0
+"""Longest time until Ray has ended what it was told to."""
+
+REACH_S = 10.0
+"""Longest time until the machine of a head answers."""
+
+LABELS = ("mlperf.io/gpu", "ray.io/accelerator-type")
+"""Labels of a node that name its GPUs: by the user in the suite's words, and by Ray."""
+
+RESOURCE = "accelerator_type:"
+"""Likewise, the beginning of a resource's name."""
+
+
+class RayBridge:
+    """What one session has on a cluster."""
+
+    def __init__(self, address: str, archive: Path) -> None:
+        """Connect.
+
+        Args:
+            address: As `ray.init` takes it.
+            archive: The packed project.
+        """
+        import ray
+
+        if port := re.fullmatch(r"(?:ray://)?(.+):(\d+)", address):
+            # Ray waits for a minute and more; the system knows at once that nobody is there.
+            socket.create_connection((port[1], int(port[2])), REACH_S).close()
+        self._ray = ray
+        ray.init(
+            address=address,
+            log_to_driver=False,
+            logging_level="ERROR",
+            configure_logging=False,
+        )
+        self._client = address.startswith("ray://")
+        self._archive = ray.put(archive.read_bytes())
+        self._spool = archive.parent
+        self._actors: dict[str, Any] = {}
+        self._pending: dict[Any, str] = {}
+        self._looked = 0.0
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """Return the nodes that are alive, as plain data."""
+        return [_plain(node) for node in self._ray.nodes() if node["Alive"]]
+
+    def start(self, command: dict[str, Any]) -> None:
+        """Ask for a case on one node: its actor begins once Ray has the resources for it."""
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        where = NodeAffinitySchedulingStrategy(command["node"], soft=False)
+        actor = (
+            self._ray.remote(NodeCase)
+            .options(
+                num_cpus=command["cpus"],
+                num_gpus=command["gpus"],
+                max_restarts=0,
+                max_task_retries=0,  # what is measured twice is no measurement
+                scheduling_strategy=where,
+            )
+            .remote()
+        )
+        self._actors[command["group"]] = actor
+        self._pending[actor.begin.remote(command["order"], self._archive)] = command["group"]
+
+    def kill(self, group: str) -> None:
+        """End a case: its process there ends, and with it all that it started."""
+        self._pending = {ref: name for ref, name in self._pending.items() if name != group}
+        if actor := self._actors.pop(group, None):
+            self._ray.kill(actor)
+
+    def events(self) -> Iterator[dict[str, Any]]:
+        """Yield what happened since the last call, and wait for it a little."""
+        if time.monotonic() - self._looked > LOOK_S:
+            self._looked = time.monotonic()
+            yield {"event": "nodes", "nodes": self.nodes()}
+        if not self._pending:
+            time.sleep(WAIT_S)
+            return
+        ready, _ = self._ray.wait(list(self._pending), num_returns=1, timeout=WAIT_S)
+        for reference in ready:
+            group = self._pending.pop(reference)
+            try:
+                messages = self._ray.get(reference)
+            except Exception as error:  # whatever Ray says of an actor that is gone
+                self._actors.pop(group, None)
+                yield {"event": "lost", "group": group, "cause": _cause(error)}
+                continue
+            over = False
+            for message in messages:
+                over = over or message["message"] == "over"
+                yield {"event": "message", "group": group, **self._spooled(group, message)}
+            if over:
+                self.kill(group)
+            else:
+                self._pending[self._actors[group].heard.remote()] = group
+
+    def _spooled(self, group: str, message: dict[str, Any]) -> dict[str, Any]:
+        """Return a message whose files, if any, lie in a file of the session's."""
+        files = message.pop("files", None)
+        if files:
+            path = self._spool / f"{group}.tar"
+            path.write_bytes(files)
+            message["files"] = str(path)
+        return message
+
+    def close(self) -> None:
+        """End all that still runs."""
+        for actor in self._actors.values():
+            self._ray.kill(actor)
+        if pending := list(self._pending):  # a driver that is gone may not have sent it
+            self._ray.wait(pending, num_returns=len(pending), timeout=KILLED_S)
+        self._ray.shutdown()
+
+
+def _plain(node: dict[str, Any]) -> dict[str, Any]:
+    resources, labels = node["Resources"], node.get("Labels") or {}
+    kinds = {labels[name] for name in LABELS if name in labels}
+    kinds |= {one.removeprefix(RESOURCE) for one in resources if one.startswith(RESOURCE)}
+    # Ray calls one of 80 GB "A100-80G", and "A100" as well.
+    kinds |= {kind.partition("-")[0] for kind in kinds if kind.startswith("A100-")}
+    return {
+        "key": node["NodeID"],
+        "name": node["NodeManagerHostname"] or node["NodeManagerAddress"],
+        "kinds": sorted(kinds),
+        "gpus": int(resources.get("GPU", 0)),
+        "cpus": float(resources.get("CPU", 0)),
+    }
+
+
+def _cause(error: Exception) -> str:
+    """Return what Ray says of an error, in one line without its list of ids."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    words = [line for line in lines if not line.startswith(("class_name:", "actor_id:", "pid:"))]
+    words = [line for line in words if not line.startswith(("namespace:", "ip:", "name:"))]
+    text = re.sub(r"Node Id: [0-9a-f]+ ?", "", " ".join(words))
+    return f"{type(error).__name__}: {text[:400]}"
+
+
+def _read(commands: queue.Queue[dict[str, Any] | None]) -> None:
+    for line in sys.stdin:
+        commands.put(json.loads(line))
+    commands.put(None)
+
+
+def _serve(bridge: RayBridge, commands: queue.Queue[dict[str, Any] | None], out: Any) -> None:
+    while True:
+        while not commands.empty():
+            command = commands.get()
+            if command is None:
+                return
+            if command["command"] == "start":
+                bridge.start(command)
+            else:
+                bridge.kill(command["group"])
+        for event in bridge.events():
+            print(json.dumps(event), file=out, flush=True)
+
+
+def main(address: str, archive: str) -> int:
+    """Serve a session until its end."""
+    out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(2, 1)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    commands: queue.Queue[dict[str, Any] | None] = queue.Queue()
+    threading.Thread(target=_read, args=(commands,), daemon=True).start()
+    try:
+        bridge = RayBridge(address, Path(archive))
+    except Exception as error:  # of many kinds, as the way of connecting
+        print(json.dumps({"event": "refused", "cause": _cause(error)}), file=out, flush=True)
+        return 1
+    # Should the head hang, nothing here may wait for it: the session ends this process.
+    try:
+        _serve(bridge, commands, out)
+    finally:
+        bridge.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

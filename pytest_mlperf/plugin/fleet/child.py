@@ -1,0 +1,89 @@
+"""The pytest of one case on a node, as a worker of xdist is one: its reports go to the session.
+
+It is named by `-p`, and so imported before pytest captures anything: its stdout is the way back to
+the session, and is kept from everybody else's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+from typing import Any
+
+import pytest
+
+WORKER = "MLPERF_FLEET_WORKER"
+"""Variable with what the session tells its worker, as JSON."""
+
+GRACE_S = 20.0
+"""Time to end by Ctrl-C's way once nobody wants this process any more."""
+
+
+class _Channel:
+    """The way to the session."""
+
+    def __init__(self) -> None:
+        # Ray starts its processes with signals blocked, which all that they start would inherit.
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        self._out = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)
+        self._stdin = os.dup(0)
+        threading.Thread(target=self._watch, daemon=True).start()
+
+    def _watch(self) -> None:
+        while os.read(self._stdin, 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGINT)
+        threading.Event().wait(GRACE_S)
+        os.killpg(0, signal.SIGKILL)
+
+    def send(self, message: str, **content: Any) -> None:
+        """Write one message."""
+        print(json.dumps({"message": message, **content}, default=str), file=self._out, flush=True)
+
+
+_CHANNEL = _Channel() if WORKER in os.environ else None
+"""Made where a node starts this process; a test that only imports the module keeps its stdout."""
+
+
+def _send(message: str, **content: Any) -> None:
+    if _CHANNEL:
+        _CHANNEL.send(message, **content)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Be a worker, for this plugin and for others that look for it."""
+    worker = json.loads(os.environ.pop(WORKER, "{}"))
+    config.workerinput = worker  # type: ignore[attr-defined]
+    config.workeroutput = {}  # type: ignore[attr-defined]
+    config.pluginmanager.register(_Reporting(config), "mlperf-fleet-child")
+
+
+class _Reporting:
+    """Sends what happens."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self._config = config
+
+    def _plain(self, report: Any) -> Any:
+        hook = self._config.hook
+        return hook.pytest_report_to_serializable(config=self._config, report=report)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Send a report as xdist's workers do."""
+        _send("report", report=self._plain(report))
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        """Send why a file could not be collected here."""
+        if report.failed:
+            _send("uncollected", cause=report.longreprtext)
+
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        """Send what the worker left out, and what it holds."""
+        output = getattr(config, "workeroutput", {})
+        _send("finished", notices=output.get("mlperf_notices"))

@@ -1,0 +1,103 @@
+"""The session's side of `bridge.py`: a process that may hang or die, and is never waited for."""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf.core.fleet import FleetNode, with_names
+from pytest_mlperf.processes import ChildProcess, log_tail
+
+CONNECT_S = 60.0
+"""Longest time to connect to a cluster."""
+
+SILENT_S = 20.0
+"""Without a word of the cluster for so long, its head is gone."""
+
+LONGEST = 1 << 28
+
+Event = dict[str, Any]
+
+
+def installed() -> bool:
+    """Whether Ray is there; it is not imported."""
+    return find_spec("ray") is not None
+
+
+class HeadLostError(Exception):
+    """The cluster does not answer any more."""
+
+
+class RefusedError(Exception):
+    """The cluster could not be reached, in its words."""
+
+
+class ClusterLink:
+    """A connection to a cluster."""
+
+    def __init__(self, address: str, archive: bytes) -> None:
+        """Begin to connect."""
+        self._folder = tempfile.TemporaryDirectory(prefix="pytest-mlperf-fleet-")
+        place = Path(self._folder.name)
+        packed, self._log = place / "project.tar", place / "bridge.log"
+        packed.write_bytes(archive)
+        command = [sys.executable, "-m", "pytest_mlperf.plugin.fleet.bridge", address, str(packed)]
+        with self._log.open("wb") as log:
+            self._process = ChildProcess(command, stdout=-1, stderr=log)
+        self._heard = time.monotonic() + CONNECT_S - SILENT_S
+        self._connected = False
+
+    def tell(self, **command: Any) -> None:
+        """Send a command."""
+        self._process.tell(json.dumps(command).encode() + b"\n")
+
+    def event(self, patience_s: float) -> Event | None:
+        """Return what happened next; None: nothing by then.
+
+        Raises:
+            RefusedError: No connection.
+            HeadLostError: There is none any more.
+        """
+        deadline = min(time.monotonic() + patience_s, self._heard + SILENT_S)
+        try:
+            line = self._process.line(deadline, LONGEST)
+        except EOFError:
+            raise self._gone("the process that spoke with its head has ended") from None
+        if line is None:
+            if time.monotonic() >= self._heard + SILENT_S:
+                raise self._gone(f"no word of its head for {SILENT_S:.0f} s")
+            return None
+        event: Event = json.loads(line)
+        if event["event"] == "refused":
+            raise RefusedError(event["cause"])
+        if event["event"] == "nodes":  # that a node spoke does not say that the head lives
+            self._heard, self._connected = time.monotonic(), True
+        return event
+
+    def _gone(self, cause: str) -> Exception:
+        tail = log_tail(str(self._log), 1)
+        words = f"{cause}: {tail[0]}" if tail else cause
+        return HeadLostError(words) if self._connected else RefusedError(words)
+
+    def close(self) -> None:
+        """End what runs there, and the connection."""
+        self._process.end(alone_s=CLOSE_S, term_s=1.0, killed_s=5.0)
+        self._process.close()
+        self._folder.cleanup()
+
+
+CLOSE_S = 8.0
+"""Time for the bridge to end what it started; after it Ray does, as the owner is gone."""
+
+
+def nodes_of(event: Mapping[str, Any]) -> list[FleetNode]:
+    """Return the nodes that an event tells of."""
+    return with_names(
+        [FleetNode(**{**node, "kinds": frozenset(node["kinds"])}) for node in event["nodes"]]
+    )

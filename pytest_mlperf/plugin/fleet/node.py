@@ -1,0 +1,250 @@
+"""What runs on a node: unpack the project, start pytest for one case, pass on what it says.
+
+Ray starts workers at niceness 15, with OMP_NUM_THREADS set to the processors that were asked for,
+and first in line for the out-of-memory killer. Nothing of that may reach what is measured: the
+child gets the environment that the node was started with, and its niceness.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import os
+import re
+import select
+import shutil
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import __version__
+from pytest_mlperf.processes import ChildProcess, ended, log_tail
+
+FOLDER = "PYTEST_MLPERF_FLEET"
+"""Variable of a node: where projects are unpacked; default: a folder of the user's cache."""
+
+LISTEN_S = 30.0
+"""Longest time without a word before the session is told that there is none: who is measured should
+not be woken."""
+
+LONGEST = 1 << 28
+"""Bytes of one report at most."""
+
+ALONE_S = 20.0
+"""Time for a child that nobody wants to end what it started."""
+
+OLD_S = 7 * 86_400.0
+"""Projects that nobody used for so long are removed."""
+
+LARGEST_FILE, LARGEST_SUM = 16 << 20, 64 << 20
+"""Bytes of what a case left behind that go back to the session, of one file and in all; logs of
+an official run are larger, and stay on the node."""
+
+LAUNCHERS = ("OMPI_", "PMIX_", "PMI_", "SLURM_", "RAY_")
+"""Beginnings of variables by which engines would believe that they run under a launcher."""
+
+SETTLED = ".unpacked"
+
+BASELINES = "baselines"
+"""Folders of baselines, where no option names another one."""
+
+Message = dict[str, Any]
+
+
+class NodeCase:
+    """One case on this node; its process ends with it, however that ends."""
+
+    def begin(self, order: Mapping[str, Any], archive: bytes) -> list[Message]:
+        """Start the case.
+
+        Args:
+            order: What is to be run, see `plugin/fleet/session.py`.
+            archive: The project, packed.
+        """
+        self._order = order
+        if order["version"] != __version__:
+            return _refused(f"pytest-mlperf {__version__} is there, {order['version']} here")
+        self._project = unpacked(archive, str(order["digest"]), str(order["name"]))
+        here = str(self._project)
+        self._runs_dir = Path(_here(str(order["runs_dir"]), here))
+        self._run = self._runs_dir / "runs" / str(order["run"])
+        self._before = set(_names(self._run))
+        self._began = time.time()
+        notices = _undone()
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115 - it lives as long as the child
+        ini = self._project.with_name(f"{self._project.name}.ini")
+        ini.write_text("[pytest]\n", "utf-8")
+        config = _here(str(order["ini"]), here) if order["ini"] else str(ini)
+        command = [sys.executable, "-m", "pytest", "-p", "pytest_mlperf.plugin.fleet.child"]
+        command += [f"--rootdir={here}", "-c", config]
+        command += [_here(word, here) for word in order["arguments"]]
+        environment = {**_node_environment(), **order["environment"]}
+        environment["MLPERF_FLEET_WORKER"] = json.dumps(order["worker"])
+        folder = self._project / str(order["folder"])
+        with contextlib.chdir(folder if folder.is_dir() else self._project):
+            self._child = ChildProcess(
+                command, stdout=-1, stderr=self._log, environment=environment
+            )
+        threading.Thread(target=self._end_with, args=(os.getppid(),), daemon=True).start()
+        return [{"message": "begun", "project": here, "notices": notices}]
+
+    def _end_with(self, raylet: int) -> None:
+        """Want the case no more when Ray's daemon here has ended, which Ray sees much later."""
+        with contextlib.suppress(OSError):
+            select.select([os.pidfd_open(raylet)], [], [])
+        self._child.let_go()
+
+    def heard(self) -> list[Message]:
+        """Return what the case's pytest said meanwhile; the last message is "over"."""
+        messages: list[Message] = []
+        try:
+            line = self._child.line(time.monotonic() + LISTEN_S, LONGEST)
+            while line is not None:
+                messages.append(json.loads(line))
+                line = self._child.line(time.monotonic(), LONGEST)
+        except (EOFError, ValueError):
+            messages.append(self._over())
+        return messages
+
+    def _over(self) -> Message:
+        self._child.end(alone_s=ALONE_S, term_s=2.0, killed_s=5.0)
+        self._log.seek(0)
+        with tempfile.NamedTemporaryFile() as copy:
+            shutil.copyfileobj(self._log, copy)
+            copy.flush()
+            tail = log_tail(copy.name)
+        files, left = self._files()
+        code = self._child.returncode
+        return {
+            "message": "over",
+            "code": code,
+            "ended": "is still there" if code is None else ended(code),
+            "tail": tail,
+            "files": files,
+            "left": left,
+        }
+
+    def _files(self) -> tuple[bytes, list[str]]:
+        """Return what the case left behind, packed, and what is too large to travel."""
+        packed, left, total = io.BytesIO(), [], 0
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            for name, path in self._left_behind():
+                size = path.stat().st_size
+                if size > LARGEST_FILE or total + size > LARGEST_SUM:
+                    left.append(str(path))
+                    continue
+                total += size
+                archive.add(path, name, recursive=False)
+        return packed.getvalue(), left
+
+    def _left_behind(self) -> Iterator[tuple[str, Path]]:
+        """Yield the files of this case's runs, and of baselines that it wrote."""
+        for name in sorted(set(_names(self._run)) - self._before):
+            if any(is_of(case, name) for case in self._order["cases"]):
+                for path in _files_of(self._run / name):
+                    yield f"runs-dir/{path.relative_to(self._runs_dir)}", path
+        if self._order["baselines"]:
+            folder = Path(_here(str(self._order["baselines"]), str(self._project)))
+            for path in _files_of(folder) if folder.is_relative_to(self._project) else ():
+                inside = path.relative_to(self._project)
+                of_all = folder == self._project and BASELINES not in inside.parts
+                if not of_all and path.suffix == ".json" and path.stat().st_mtime >= self._began:
+                    yield f"project/{inside}", path
+
+
+def is_of(case: str, folder: str) -> bool:
+    """Whether a folder of runs, by its name, belongs to a case; "" is any."""
+    return not case or re.match(rf"{re.escape(case)}(\.|$)", folder) is not None
+
+
+def _refused(cause: str) -> list[Message]:
+    over: Message = {"code": None, "ended": "was not started", "tail": [], "files": b"", "left": []}
+    return [{"message": "refused", "cause": cause}, {"message": "over", **over}]
+
+
+def _names(folder: Path) -> list[str]:
+    return [path.name for path in folder.iterdir()] if folder.is_dir() else []
+
+
+def _files_of(folder: Path) -> Iterator[Path]:
+    paths = [folder] if folder.is_file() else sorted(folder.rglob("*"))
+    yield from (path for path in paths if path.is_file() and not path.is_symlink())
+
+
+HERE = "{project}"
+"""Stands in words for the folder that the project is unpacked in."""
+
+
+def _here(word: str, project: str) -> str:
+    return word.replace(HERE, project)
+
+
+def _node_environment() -> dict[str, str]:
+    """Return the variables that the node was started with, and the GPUs that are this case's."""
+    variables = dict(os.environ)
+    with contextlib.suppress(OSError, ValueError):
+        raw = Path(f"/proc/{os.getppid()}/environ").read_bytes().split(b"\0")
+        pairs = (os.fsdecode(one).partition("=") for one in raw if one)
+        if started := {name: value for name, _, value in pairs}:
+            variables = started
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if devices:  # Ray's numbers are those of NVML, which are in PCI order
+        variables["CUDA_VISIBLE_DEVICES"] = devices
+        variables.setdefault("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
+    return {name: value for name, value in variables.items() if not name.startswith(LAUNCHERS)}
+
+
+def _undone() -> list[str]:
+    """Undo what Ray made of this process; return what it may not undo, in words."""
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("0")
+    with contextlib.suppress(OSError):
+        usual = os.getpriority(os.PRIO_PROCESS, os.getppid())
+        nice = os.getpriority(os.PRIO_PROCESS, 0)
+        if nice > usual:
+            try:
+                os.setpriority(os.PRIO_PROCESS, 0, usual)
+            except OSError:
+                return [f"measured at niceness {nice}: start Ray there with RAY_worker_niceness=0"]
+    return []
+
+
+# --- the project -----------------------------------------------------------------------------
+
+
+def place_of_projects() -> Path:
+    """Return where this node keeps projects."""
+    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    return Path(os.environ.get(FOLDER) or f"{cache}/pytest-mlperf/fleet")
+
+
+def unpacked(archive: bytes, digest: str, name: str) -> Path:
+    """Return the folder that holds a project, unpacked at the first call of those with a digest."""
+    place = place_of_projects()
+    place.mkdir(parents=True, exist_ok=True)
+    folder = place / f"{name}-{digest[:12]}"
+    if not (folder / SETTLED).exists():
+        _remove_old(place)
+        with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:
+            whole = Path(temporary) / "project"
+            whole.mkdir()
+            with tarfile.open(fileobj=io.BytesIO(archive)) as packed:
+                packed.extractall(whole, filter="data")
+            (whole / SETTLED).touch()
+            with contextlib.suppress(OSError):  # another case was faster
+                whole.rename(folder)
+    (folder / SETTLED).touch()
+    return folder.resolve()
+
+
+def _remove_old(place: Path) -> None:
+    for mark in place.glob(f"*/{SETTLED}"):
+        with contextlib.suppress(OSError):
+            if time.time() - mark.stat().st_mtime > OLD_S:
+                shutil.rmtree(mark.parent, ignore_errors=True)

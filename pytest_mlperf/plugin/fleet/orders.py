@@ -1,0 +1,154 @@
+"""What a node is told: the project, the tests of one case, and the options that reach them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf import __version__
+from pytest_mlperf.core.fleet import CaseNeed, need_of
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.plugin.carry import planned_of
+from pytest_mlperf.plugin.fleet.node import HERE
+from pytest_mlperf.plugin.options import Options, set_on_command_line
+from pytest_mlperf.suite.pairs import PlannedPair
+
+OF_SESSION = frozenset(
+    {"on", "json", "resume", "sign", "store", "suspects", "manifest", "runs_dir"}
+)
+"""Options that are the session's; a node does without."""
+
+ENVIRONMENT = ("CI", "BUILD_NUMBER", "PYTEST_ADDOPTS")
+"""Variables that pytest and this plugin read: a node has those of the session."""
+
+
+@dataclass
+class CaseGroup:
+    """The tests of one case, which run one after another on one node.
+
+    Attributes:
+        name: Of the group, unique.
+        title: The case's, for people.
+        reported: Tests whose last report has come.
+        node: What it runs on, "" before.
+        project: The folder of the project there.
+        causes: What the node said of tests that it did not run.
+    """
+
+    name: str
+    title: str
+    need: CaseNeed
+    cases: tuple[str, ...]
+    items: list[pytest.Item] = field(default_factory=list)
+    reported: set[str] = field(default_factory=set)
+    node: str = ""
+    since: float = 0.0
+    begun: bool = False
+    project: str = ""
+    causes: list[str] = field(default_factory=list)
+
+    @property
+    def missing(self) -> list[pytest.Item]:
+        """The tests that have no report."""
+        return [item for item in self.items if item.nodeid not in self.reported]
+
+
+def groups_of(
+    items: Sequence[pytest.Item], pretended: str | None
+) -> tuple[list[CaseGroup], list[pytest.Item]]:
+    """Return the cases among tests, in their order, and the tests that are of none."""
+    groups: dict[object, CaseGroup] = {}
+    others = []
+    for item in items:
+        planned, marker = planned_of(item), item.get_closest_marker("mlperf")
+        key: object = item.nodeid
+        if planned is not None:
+            accelerators, title = list(planned.accelerators), planned.case.id
+            key = (planned.path, planned.case.id)
+            sides = (planned.a, planned.b) if isinstance(planned, PlannedPair) else ()
+            cases = (title, *(side.case.id for side in sides))
+        elif marker and "mlperf" in getattr(item, "fixturenames", ()):
+            accelerators, title = [str(marker.kwargs.get("accelerator", "cpu"))], item.nodeid
+            cases = ("",)
+        else:
+            others.append(item)
+            continue
+        if key not in groups:
+            need = need_of(map(split, accelerators), anywhere=pretended in accelerators)
+            groups[key] = CaseGroup(f"case-{len(groups) + 1}", title, need, cases)
+        groups[key].items.append(item)
+    return list(groups.values()), others
+
+
+def order_of(
+    group: CaseGroup,
+    config: pytest.Config,
+    options: Options,
+    *,
+    digest: str,
+    worker: dict[str, Any],
+) -> dict[str, Any]:
+    """Return what a node is told of a case."""
+    root = config.rootpath
+    ini = config.inipath
+    reporter: Any = config.pluginmanager.getplugin("terminalreporter")
+    folder = config.invocation_params.dir
+    baselines = ""
+    if options.update:
+        baselines = _there(options.baselines, root) if options.baselines else HERE
+    return {
+        "version": __version__,
+        "digest": digest,
+        "name": root.name or "project",
+        "run": worker["mlperf_run"],
+        "runs_dir": _there(options.runs_dir, root),
+        "folder": str(folder.relative_to(root)) if folder.is_relative_to(root) else ".",
+        "ini": _there(ini, root) if ini else "",
+        "arguments": [*arguments(config, options), *(_test(item, root) for item in group.missing)],
+        "environment": {
+            "COLUMNS": str(reporter._tw.fullwidth if reporter else 80),
+            **{name: os.environ.get(name, "") for name in ENVIRONMENT},
+        },
+        "worker": {**worker, "workerid": group.name},
+        "cases": list(group.cases),
+        "baselines": baselines,
+    }
+
+
+def _test(item: pytest.Item, root: Path) -> str:
+    """Return a test's id as pytest takes it in any folder."""
+    file, colons, name = item.nodeid.partition("::")
+    return f"{_there(root / file, root)}{colons}{name}"
+
+
+def _there(path: Path, root: Path) -> str:
+    """Return a path as the node has it: below the project if it is here, else its own."""
+    if not path.is_relative_to(root):
+        return str(path)
+    return f"{HERE}/{path.relative_to(root)}" if path != root else HERE
+
+
+def arguments(config: pytest.Config, options: Options) -> Iterator[str]:
+    """Yield the options of pytest that reach a case, beside those of its ini file."""
+    early = config.known_args_namespace
+    for plugin in early.plugins:
+        yield from ("-p", plugin)
+    for warning in getattr(early, "pythonwarnings", None) or ():
+        yield from ("-W", warning)
+    for setting in config.getoption("override_ini") or ():
+        if setting.partition("=")[0].removeprefix("mlperf_") not in OF_SESSION:
+            yield from ("-o", setting)
+    for name in sorted(OF_SESSION - {"runs_dir"}):
+        yield from ("-o", f"mlperf_{name}=")
+    for name, text in set_on_command_line(config):
+        if name not in OF_SESSION:
+            value = getattr(options, name)
+            word = _there(value, config.rootpath) if isinstance(value, Path) else text
+            yield f"--mlperf-{name.replace('_', '-')}={word}"
+    yield f"--mlperf-runs-dir={_there(options.runs_dir, config.rootpath)}"
+    yield "--mlperf-on=local"

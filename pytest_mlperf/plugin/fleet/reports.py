@@ -1,0 +1,98 @@
+"""The reports of a case that ran on a node, or did not, as reports of this session."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.bench.bench import broken
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.foreign_text import every_text
+from pytest_mlperf.plugin.carry import case_result, planned_of, report_of
+from pytest_mlperf.plugin.fleet.orders import CaseGroup
+from pytest_mlperf.plugin.fleet.shipping import take_back
+from pytest_mlperf.plugin.session import MlperfSession, kind_of
+from pytest_mlperf.stores.atomic import unforeseen
+
+LAYER = "infrastructure"
+
+NODE = "mlperf_node"
+"""The property that says in JUnit where a test ran."""
+
+
+class Relay:
+    """Emits reports, each test's once."""
+
+    def __init__(self, state: MlperfSession) -> None:
+        """Emit them in this session."""
+        self._state = state
+        self._reports: dict[str, list[pytest.TestReport]] = {}
+
+    def report(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> None:
+        """Emit a report that a node sent."""
+        hook = self._state.config.hook
+        report = hook.pytest_report_from_serializable(
+            config=self._state.config, data=self._from_node(group, node, plain)
+        )
+        # Several nodes speak at once, and the terminal shows a letter behind the last test's file.
+        reports = self._reports.setdefault(report.nodeid, [])
+        reports.append(report)
+        if report.when == "teardown":
+            group.reported.add(report.nodeid)
+            self._emit(reports)
+
+    def _from_node(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a report with this machine's paths, what was suspect before, and its node."""
+        root = str(self._state.config.rootpath)
+        data: dict[str, Any] = every_text(
+            dict(plain), lambda text: text.replace(group.project, root)
+        )
+        data["user_properties"] = [*data.get("user_properties", ()), (NODE, node)]
+        if "mlperf" in data:
+            result = self._state.suspicion.marked(case_result().validate_python(data["mlperf"]))
+            data["mlperf"] = case_result().dump_python(result, mode="json")
+        return data
+
+    def finished(self, group: CaseGroup, node: str, notices: Sequence[Any] | None) -> None:
+        """Take what a worker held, to be judged with all others, and what it left out."""
+        if notices is None:
+            return
+        not_here, _, _, held = notices
+        state = self._state
+        for text in held:
+            reports = [self._from_node(group, node, one) for one in json.loads(text)["reports"]]
+            state.holding.take([json.dumps({"reports": reports})])
+            group.reported.add(reports[0]["nodeid"])
+        if not_here:
+            names = ", ".join(not_here)
+            group.causes.append(f"its label says {names}, and pytest-mlperf sees none there")
+
+    def take_files(self, files: str) -> None:
+        """Unpack what a case left behind; what cannot be unpacked changes no verdict."""
+        options, config = self._state.options, self._state.config
+        try:
+            take_back(Path(files), runs_dir=options.runs_dir, root=config.rootpath)
+        except Exception as error:
+            self._state.notice(unforeseen("files of a node were not taken", error))
+
+    def lost(self, item: pytest.Item, cause: str) -> None:
+        """Report a test that no node reported as an ERROR."""
+        planned, state = planned_of(item), self._state
+        if planned is None:
+            self._emit([report_of(item, f"{LAYER}: {cause}")])
+            return
+        verdict = broken(planned.case, kind_of(item), RunError(LAYER, cause), str)
+        result = state.unmeasured(item, planned, verdict)
+        message, root = state.message_of(result), state.config.rootpath
+        self._emit([report_of(item, message, result, root)])
+
+    def _emit(self, reports: Sequence[pytest.TestReport]) -> None:
+        hook, nodeid, location = self._state.config.hook, reports[0].nodeid, reports[0].location
+        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+        for report in reports:
+            hook.pytest_runtest_logreport(report=report)
+        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)

@@ -1,0 +1,281 @@
+"""Run the cases of a session on a cluster: each goes to a node, and its reports come back.
+
+To pytest it is one session: every report is emitted here, and `-x`, Ctrl-C, JUnit and `--lf` are
+what they are without a cluster. A case whose node is lost is an ERROR, once; nothing is waited for
+without a limit.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from itertools import zip_longest
+
+import pytest
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.fleet import CaseNeed, FleetNode, fitting, lacking, need_of, offered, place
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.plugin.fleet.link import (
+    ClusterLink,
+    Event,
+    HeadLostError,
+    RefusedError,
+    installed,
+    nodes_of,
+)
+from pytest_mlperf.plugin.fleet.orders import CaseGroup, groups_of, order_of
+from pytest_mlperf.plugin.fleet.reports import Relay
+from pytest_mlperf.plugin.fleet.shipping import pack
+from pytest_mlperf.plugin.session import EXIT_ENVIRONMENT, MlperfSession
+from pytest_mlperf.reports.terminal.layout import plural
+
+LOOK_S = 1.0
+
+DEADLINE_S = 120.0
+"""Longest time from the order of a case until its pytest runs, where its resources are free."""
+
+
+def require_ray(config: pytest.Config, address: str) -> None:
+    """Refuse a cluster where Ray is not installed, or where xdist distributes already."""
+    if getattr(config.option, "dist", "no") != "no":
+        raise pytest.UsageError("--mlperf-on with -n: one of them can distribute; leave -n away")
+    if not installed():
+        raise pytest.UsageError(
+            f"--mlperf-on {address}: Ray is not installed here: pip install 'pytest-mlperf[ray]', "
+            "in the version that the cluster has"
+        )
+
+
+def run(session: pytest.Session, state: MlperfSession) -> bool:
+    """Run all tests of a session: those of cases on the cluster, others here, before them."""
+    if session.testsfailed and not session.config.option.continue_on_collection_errors:
+        raise session.Interrupted(f"{plural(session.testsfailed, 'error')} during collection")
+    pretended = state.options.pretend
+    kept = [item for item in session.items if state.is_decided(item)]
+    groups, others = groups_of([i for i in session.items if i not in kept], pretended)
+    if groups:
+        address = state.options.on
+        try:
+            archive, digest = pack(state.config.rootpath)
+        except MlperfError as error:
+            raise pytest.UsageError(f"--mlperf-on: {error}") from None
+        with closing(ClusterLink(address, archive)) as link:
+            fleet = Fleet(session, state, link, groups, digest)
+            fleet.connect()
+            _run_here(session, [*kept, *others])
+            fleet.run()
+    else:
+        _run_here(session, [*kept, *others])
+    return True
+
+
+def _run_here(session: pytest.Session, items: Sequence[pytest.Item]) -> None:
+    for item, following in zip_longest(items, items[1:]):
+        item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+        stop_where_asked(session)
+
+
+def stop_where_asked(session: pytest.Session) -> None:
+    """End the session where `-x`, `--maxfail` or a plugin asks for it, as pytest does."""
+    if session.shouldfail:
+        raise session.Failed(session.shouldfail)
+    if session.shouldstop:
+        raise session.Interrupted(session.shouldstop)
+
+
+class Fleet:
+    """The cases of a session that are on a cluster, or wait for a node of it."""
+
+    def __init__(
+        self,
+        session: pytest.Session,
+        state: MlperfSession,
+        link: ClusterLink,
+        groups: Sequence[CaseGroup],
+        digest: str,
+    ) -> None:
+        """Take the cases."""
+        self._session, self._state, self._link = session, state, link
+        self._digest = digest
+        self._waiting = list(groups)
+        self._running: dict[str, CaseGroup] = {}
+        self._nodes: list[FleetNode] = []
+        self._names: dict[str, str] = {}
+        self._relay = Relay(state)
+        self._notices: set[str] = set()
+        self._unable: dict[str, str] = {}
+        self._stale = False
+
+    def connect(self) -> None:
+        """Wait for the cluster's nodes; require the accelerator that was asked for."""
+        address, required = self._state.options.on, self._state.options.accelerator
+        try:
+            while not self._nodes:
+                self._see(self._link.event(LOOK_S))
+        except RefusedError as error:
+            raise pytest.UsageError(f"--mlperf-on {address}: no connection: {error}") from None
+        need = need_of([split(required)]) if required else None
+        if need and required != self._state.options.pretend and not fitting(need, self._nodes):
+            pytest.exit(
+                f"mlperf: accelerator {required} is required and no node of the cluster has it; "
+                f"it has {offered(self._nodes)}",
+                returncode=EXIT_ENVIRONMENT,
+            )
+
+    def run(self) -> None:
+        """Run every case, or tell why it was not run."""
+        try:
+            while self._waiting or self._running:
+                self._place()
+                if self._waiting or self._running:
+                    self._take(self._next())
+        except HeadLostError as error:
+            address = self._state.options.on
+            self._give_up(f"the cluster at {address} was lost: {error}")
+        finally:
+            for notice in sorted(self._notices):
+                self._state.notice(notice)
+
+    # --- what goes out ---------------------------------------------------------------------
+
+    def _place(self) -> None:
+        if self._stale:
+            return
+        shared = self._state.options.neighbours == "yes"
+        nodes = [node for node in self._nodes if node.key not in self._unable]
+        for group in list(self._waiting):
+            if not fitting(group.need, nodes):
+                self._waiting.remove(group)
+                able = [self._unable[node.key] for node in fitting(group.need, self._nodes)]
+                self._lose(group, "; ".join(able) or lacking(group.need, nodes))
+                continue
+            node = place(group.need, nodes, self._used(), shared=shared)
+            if node is not None:
+                self._waiting.remove(group)
+                self._start(group, node)
+
+    def _used(self) -> list[tuple[str, CaseNeed]]:
+        return [(group.node, group.need) for group in self._running.values()]
+
+    def _start(self, group: CaseGroup, node: FleetNode) -> None:
+        group.node, group.since = node.key, time.monotonic()
+        self._running[group.name] = group
+        state = self._state
+        pretended = group.need.anywhere and node.gpus < group.need.count
+        gpus = 0 if pretended else group.need.count
+        order = order_of(
+            group, state.config, state.options, digest=self._digest, worker=state.for_worker
+        )
+        self._link.tell(
+            command="start",
+            group=group.name,
+            node=node.key,
+            gpus=gpus,
+            # Where it has no GPUs of its own, it has the node: Ray gives nobody else a processor.
+            cpus=0 if gpus else node.cpus,
+            order=order,
+        )
+
+    # --- what comes back -------------------------------------------------------------------
+
+    def _next(self) -> Event:
+        """Return the next event that is of a case; see the nodes meanwhile."""
+        with self._state.live as live:
+            while True:
+                event = self._link.event(LOOK_S)
+                if event and event["event"] != "nodes":
+                    return event
+                if self._see(event) or self._overdue():
+                    return {"event": "looked"}
+                live.show(self._progress())
+
+    def _see(self, event: Event | None) -> bool:
+        """Take what the nodes are now; return whether others are there than before."""
+        if event is None or event["event"] != "nodes":
+            return False
+        before, stale = {node.key for node in self._nodes}, self._stale
+        self._nodes, self._stale = nodes_of(event), False
+        self._names |= {node.key: node.name for node in self._nodes}
+        return stale or before != {node.key for node in self._nodes}
+
+    def _overdue(self) -> bool:
+        """Whether a case did not begin in time; it is given up."""
+        limit = self._state.options.lease_timeout + DEADLINE_S
+        for group in list(self._running.values()):
+            if not group.begun and time.monotonic() - group.since > limit:
+                self._link.tell(command="kill", group=group.name)
+                node = self._names[group.node]
+                self._over(group, f"node {node} did not begin it in {limit:.0f} s: others use it")
+                return True
+        return False
+
+    def _progress(self) -> str:
+        running = [f"{one.title} on {self._names[one.node]}" for one in self._running.values()]
+        waiting = f", {plural(len(self._waiting), 'case')} waiting" if self._waiting else ""
+        return f"{'; '.join(running)}{waiting}"
+
+    def _take(self, event: Event) -> None:
+        group = self._running.get(event.get("group", ""))
+        if group is None:
+            return
+        if event["event"] == "lost":
+            self._lose_node(group, event["cause"])
+            return
+        self._hear(group, event)
+        stop_where_asked(self._session)
+
+    def _hear(self, group: CaseGroup, message: Event) -> None:
+        node = self._names[group.node]
+        match message["message"]:
+            case "begun":
+                group.begun, group.project = True, message["project"]
+                self._notices |= {f"node {node}: {notice}" for notice in message["notices"]}
+            case "report":
+                self._relay.report(group, node, message["report"])
+            case "uncollected" | "refused":
+                group.causes.append(message["cause"])
+            case "finished":
+                self._relay.finished(group, node, message["notices"])
+            case "over":
+                if files := message.get("files"):
+                    self._relay.take_files(files)
+                left = [f"{path} on node {node}: too large to be sent" for path in message["left"]]
+                self._notices |= set(left)
+                self._over(group, self._unreported_in_words(group, message))
+
+    def _unreported_in_words(self, group: CaseGroup, message: Event) -> str:
+        causes = group.causes or [*message["tail"][-1:]]
+        return ": ".join(
+            [f"node {self._names[group.node]}: its pytest {message['ended']}", *causes]
+        )
+
+    def _lose_node(self, group: CaseGroup, cause: str) -> None:
+        """Tell of a case whose node was lost; one that did not begin there goes to another."""
+        node = self._names[group.node]
+        # Whether others can still go there is known after the next look.
+        self._stale = True
+        if group.begun:
+            self._over(group, f"node {node} was lost while this case ran: {cause}")
+            return
+        self._unable[group.node] = f"node {node} could not begin a case: {cause}"
+        del self._running[group.name]
+        self._waiting.insert(0, group)
+
+    def _over(self, group: CaseGroup, cause: str) -> None:
+        """Tell of a case that ran; a test of it without a report is an ERROR for this cause."""
+        del self._running[group.name]
+        self._lose(group, cause)
+
+    def _lose(self, group: CaseGroup, cause: str) -> None:
+        for item in group.missing:
+            group.reported.add(item.nodeid)
+            self._relay.lost(item, cause)
+            stop_where_asked(self._session)
+
+    def _give_up(self, cause: str) -> None:
+        for group in list(self._running.values()):
+            self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
+        while self._waiting:
+            self._lose(self._waiting.pop(0), f"{cause}; this case was not begun")

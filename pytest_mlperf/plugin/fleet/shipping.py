@@ -1,0 +1,84 @@
+"""Pack the project that a session measures, and take back what its cases left behind."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import tarfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.plugin.fleet.node import BASELINES
+from pytest_mlperf.run.project import git
+
+LIMIT = 256 << 20
+"""Bytes of a project at most: models and data sets are the nodes' own."""
+
+LEFT_OUT = frozenset(
+    {".git", ".hg", ".mlperf", ".venv", "venv", "__pycache__", ".pytest_cache", "node_modules"}
+)
+"""Folders that never travel."""
+
+
+def files_of(root: Path) -> Iterator[Path]:
+    """Yield the files of a project: what git would commit, else all but `LEFT_OUT`."""
+    listed = git("ls-files", "-z", "--cached", "--others", "--exclude-standard", folder=root)
+    if listed is None:
+        for folder, folders, names in os.walk(root):
+            folders[:] = sorted(set(folders) - LEFT_OUT)
+            yield from (Path(folder, name) for name in sorted(names))
+        return
+    for name in sorted(filter(None, listed.split(b"\0"))):
+        path = root / os.fsdecode(name)
+        if not LEFT_OUT.intersection(Path(os.fsdecode(name)).parts):
+            yield path
+
+
+def pack(root: Path) -> tuple[bytes, str]:
+    """Return a project as it is now, packed, and its SHA-256.
+
+    Raises:
+        MlperfError: It is too large.
+    """
+    packed, total, largest = io.BytesIO(), 0, (0, "")
+    folders: set[Path] = set()
+    with tarfile.open(fileobj=packed, mode="w") as archive:
+        for path in files_of(root):
+            if not (path.is_file() or path.is_symlink()):
+                continue  # removed since git knew it, a socket
+            name, size = str(path.relative_to(root)), path.lstat().st_size
+            total, largest = total + size, max(largest, (size, name))
+            if total > LIMIT:
+                raise MlperfError(
+                    f"{root} has more than {LIMIT >> 20} MB that would travel to every node; let "
+                    f"git ignore what nodes have themselves (the largest file: {largest[1]})"
+                )
+            archive.add(path, name, recursive=False, filter=_nameless)
+            folders |= {
+                folder / BASELINES for folder in path.parents if folder.is_relative_to(root)
+            }
+        for path in sorted(folders):
+            if path.is_dir():  # an empty one says where baselines are to be recorded
+                archive.add(path, str(path.relative_to(root)), recursive=False, filter=_nameless)
+    content = packed.getvalue()
+    return content, hashlib.sha256(content).hexdigest()
+
+
+def _nameless(member: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Return a member without its owner: a project is the same whoever packs it."""
+    member.uid = member.gid = 0
+    member.uname = member.gname = ""
+    return member
+
+
+def take_back(archive: Path, *, runs_dir: Path, root: Path) -> None:
+    """Unpack what a case left behind: its runs, and baselines that it wrote."""
+    with tarfile.open(archive) as packed:
+        for member in packed.getmembers():
+            place, _, name = member.name.partition("/")
+            folder = runs_dir if place == "runs-dir" else root
+            if member.isfile() and name:
+                packed.extract(member.replace(name=name, deep=False), folder, filter="data")
+    archive.unlink()

@@ -1,0 +1,95 @@
+"""Which node a case goes to: tables, without any cluster."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_mlperf.core.fleet import (
+    CaseNeed,
+    FleetNode,
+    fitting,
+    lacking,
+    need_of,
+    offered,
+    place,
+    with_names,
+)
+
+
+def node(key: str, gpus: int = 0, *kinds: str, cpus: float = 2.0) -> FleetNode:
+    return FleetNode(key=key, name=key, gpus=gpus, kinds=frozenset(kinds), cpus=cpus)
+
+
+HEAD = node("head", cpus=0)
+BIG, SMALL = node("big", 8, "H100"), node("small", 2, "H100")
+A100, PLAIN = node("a100", 4, "A100", "A100-80G"), node("plain")
+NODES = (HEAD, BIG, SMALL, A100, PLAIN)
+
+ONE, TWO, EIGHT = need_of([(1, "H100")]), need_of([(2, "H100")]), need_of([(8, "H100")])
+PROCESSORS = need_of([(1, "cpu")])
+
+
+@pytest.mark.parametrize(
+    ("need", "keys"),
+    [
+        (ONE, ["big", "small"]),
+        (EIGHT, ["big"]),
+        (need_of([(16, "H100")]), []),
+        (need_of([(1, "h100")]), ["big", "small"]),
+        (need_of([(4, "A100")]), ["a100"]),
+        (need_of([(1, "A100-80G")]), ["a100"]),
+        (need_of([(1, "H200")]), []),
+        (need_of([(1, "H200")], anywhere=True), ["head", "big", "small", "a100", "plain"]),
+        (need_of([(1, "H100")], anywhere=True), ["big", "small"]),
+        (need_of([(1, "H100"), (8, "H100")]), ["big"]),
+        (need_of([(1, "H100"), (1, "A100")]), []),
+        (need_of([(1, "H100"), (1, "cpu")]), ["big", "small"]),
+        (PROCESSORS, ["big", "small", "a100", "plain"]),
+    ],
+)
+def test_a_node_fits_that_has_the_kind_and_as_many(need: CaseNeed, keys: list[str]) -> None:
+    assert [one.key for one in fitting(need, NODES)] == keys
+
+
+@pytest.mark.parametrize(
+    ("need", "running", "shared", "key"),
+    [
+        (ONE, [], False, "small"),
+        (PROCESSORS, [], False, "plain"),
+        (ONE, [("small", ONE)], False, "big"),
+        (ONE, [("small", ONE), ("big", ONE)], False, None),
+        (ONE, [("small", PROCESSORS)], False, "big"),
+        (PROCESSORS, [(key, ONE) for key in ("big", "small", "a100", "plain")], False, None),
+        # Each GPU of its own, where a user lets cases be neighbours.
+        (ONE, [("small", ONE), ("big", ONE)], True, "small"),
+        (ONE, [("small", TWO), ("big", ONE)], True, "big"),
+        (EIGHT, [("big", ONE)], True, None),
+        (TWO, [("small", ONE), *[("big", TWO)] * 4], True, None),
+        (ONE, [("small", PROCESSORS), ("big", PROCESSORS)], True, None),
+        (PROCESSORS, [(key, ONE) for key in ("big", "small", "a100", "plain")], True, None),
+    ],
+)
+def test_a_case_begins_where_nobody_else_is(
+    need: CaseNeed, running: list[tuple[str, CaseNeed]], shared: bool, key: str | None
+) -> None:
+    """The smallest node that will do; what is larger may be the only one of another case."""
+    chosen = place(need, NODES, running, shared=shared)
+
+    assert (chosen.key if chosen else None) == key
+
+
+def test_what_no_node_has_is_told_with_what_there_is() -> None:
+    need = need_of([(2, "B200")])
+
+    assert lacking(need, NODES) == (
+        "no node of the cluster has 2xB200; it has big: 8xH100 and cpu; small: 2xH100 and cpu; "
+        "a100: 4xA100/A100-80G and cpu; plain: cpu"
+    )
+    assert offered([HEAD]) == "nodes without GPUs and processors alone"
+    assert offered([node("dark", 2, cpus=0)]) == "dark: 2xGPU of unknown type"
+
+
+def test_nodes_of_one_host_have_names_that_differ() -> None:
+    nodes = [FleetNode(key=key, name=name) for key, name in (("a1b2c3d4", "x"), ("b2", "x"))]
+
+    assert [one.name for one in with_names([*nodes, PLAIN])] == ["x (a1b2c3)", "x (b2)", "plain"]
