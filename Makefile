@@ -10,6 +10,7 @@
 # make decisions  how often every rule of judgement errs, simulated beside other tools
 # make engines one tiny model through every engine that is here, beside each other
 # make mlserver a real KServe v2 server, for the tests of engine triton
+# make fleet   tests of --mlperf-on on a real Ray cluster of two nodes, which is installed for it
 # make peers   the openai engine's client beside MLCommons', AIPerf and GuideLLM on one server
 # make duplicates  the places in the package that share six or more lines
 # make searches how far off searched rates are, simulated
@@ -44,7 +45,7 @@ QUICK := $(COMPILED) && $(PYTEST) -n 2 -m "not process and not slow"
 ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -x --lf --lfnf=none; }
 ALL := $(COMPILED) && { $(PYTEST) -n 4 --dist worksteal -m "not quiet" --durations=30 || $(ALONE); } && { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo quick test check docs bench repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo quick test check docs bench fleet repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -77,6 +78,10 @@ $(PEERS):
 
 peers: $(READY) $(PEERS)
 	$(BIN)/python -m benchmarks.peers
+
+fleet: $(READY)
+	$(INSTALL) -e '.[ray]'
+	$(PYTEST) tests/plugin/test_fleet.py tests/plugin/test_fleet_orders.py
 
 demo: $(DEMO)
 	$(BIN)/python tools/demo.py
