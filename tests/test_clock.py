@@ -42,12 +42,13 @@ datetime.datetime = _Jumping
 
 
 def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
-    """Durations come from monotonic clocks. Seven places read `time.time`.
+    """Durations come from monotonic clocks. Eight places read `time.time`.
 
     The samplers of GPUs and of the host, beside a monotonic one: LoadGen writes its window in UTC;
     a wall clock that was set meanwhile makes the energy unknown. Our own loops, for when a window,
     a benchmark of pytest-benchmark or a harness's point began. And the memories of builds and of
-    weights' digests, for the age of a file's stamp.
+    weights' digests, for the age of a file's stamp;
+    a node of a fleet likewise.
     """
     uses = {
         str(path.relative_to(PACKAGE))
@@ -64,6 +65,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
         "hardware/rapl.py",
         "hardware/sampler.py",
         "plugin/benchmark_process.py",
+        "plugin/fleet/node.py",
         "run/checkpoints/_store.py",
         "run/worker/_harness.py",
         "run/worker/closed_loop.py",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib.metadata import distributions
@@ -108,7 +109,11 @@ class SessionProgress:
 
     def _settings(self, options: Options) -> dict[str, str]:
         """Return what must be equal: options, code and packages."""
-        installed = {one.name: one.version for one in distributions()}
+        # Once imported, setuptools puts the copies that it brings behind all others.
+        places = [place for place in sys.path if Path(place).name != "_vendor"]
+        installed: dict[str, str] = {}
+        for one in distributions(path=places):
+            installed.setdefault(one.name, one.version)
         recorded = [options.baselines] if options.baselines else []
         changed = changes_digest(self._root, recorded) if self._commit else ""
         return {

@@ -216,6 +216,7 @@ def test_versions_of_a_library_are_searched_in_the_same_way(
 
 
 @pytest.mark.process
+@pytest.mark.quiet
 @pytest.mark.slow
 def test_without_a_drop_nothing_is_searched_and_a_bad_one_that_breaks_is_said(
     here: Path, say: Say

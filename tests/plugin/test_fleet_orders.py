@@ -140,7 +140,7 @@ def test_a_node_with_another_version_measures_nothing(pytester: pytest.Pytester)
     refused, over = NodeCase().begin({**order, "version": "0.0.7"}, b"")
 
     assert refused["cause"] == f"pytest-mlperf {__version__} is there, 0.0.7 here"
-    assert (over["message"], over["ended"]) == ("over", "was not started")
+    assert (over["topic"], over["ended"]) == ("over", "was not started")
 
 
 @pytest.mark.parametrize(

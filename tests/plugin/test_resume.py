@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,19 @@ def test_what_was_decided_is_reported_and_not_measured_again(interrupted: Projec
     assert not list(interrupted.path.glob(f".mlperf/runs/*/{NAME}"))
     again = interrupted.run("suites", *PLAIN, "--mlperf-resume")
     again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
+
+
+def test_copies_that_setuptools_brings_are_no_other_packages(
+    interrupted: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever imports it, in one session and not in the other, puts them into Python's path."""
+    for name in ("numpy", "vendored"):
+        about = tmp_path / "_vendor" / f"{name}-0.1.dist-info" / "METADATA"
+        about.parent.mkdir(parents=True)
+        about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n", "utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "_vendor")])
+
+    assert interrupted.run("suites", *PLAIN, "--mlperf-resume").ret == pytest.ExitCode.OK
 
 
 def test_another_suite_is_another_session(interrupted: Project) -> None:

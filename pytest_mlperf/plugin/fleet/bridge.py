@@ -117,7 +117,7 @@ class RayBridge:
                 continue
             over = False
             for message in messages:
-                over = over or message["message"] == "over"
+                over = over or message["topic"] == "over"
                 yield {"event": "message", "group": group, **self._spooled(group, message)}
             if over:
                 self.kill(group)

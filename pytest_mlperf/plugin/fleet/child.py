@@ -42,7 +42,7 @@ class _Channel:
 
     def send(self, message: str, **content: Any) -> None:
         """Write one message."""
-        print(json.dumps({"message": message, **content}, default=str), file=self._out, flush=True)
+        print(json.dumps({"topic": message, **content}, default=str), file=self._out, flush=True)
 
 
 _CHANNEL = _Channel() if WORKER in os.environ else None

@@ -92,7 +92,7 @@ class NodeCase:
                 command, stdout=-1, stderr=self._log, environment=environment
             )
         threading.Thread(target=self._end_with, args=(os.getppid(),), daemon=True).start()
-        return [{"message": "begun", "project": here, "notices": notices}]
+        return [{"topic": "begun", "project": here, "notices": notices}]
 
     def _end_with(self, raylet: int) -> None:
         """Want the case no more when Ray's daemon here has ended, which Ray sees much later."""
@@ -122,7 +122,7 @@ class NodeCase:
         files, left = self._files()
         code = self._child.returncode
         return {
-            "message": "over",
+            "topic": "over",
             "code": code,
             "ended": "is still there" if code is None else ended(code),
             "tail": tail,
@@ -165,7 +165,7 @@ def is_of(case: str, folder: str) -> bool:
 
 def _refused(cause: str) -> list[Message]:
     over: Message = {"code": None, "ended": "was not started", "tail": [], "files": b"", "left": []}
-    return [{"message": "refused", "cause": cause}, {"message": "over", **over}]
+    return [{"topic": "refused", "cause": cause}, {"topic": "over", **over}]
 
 
 def _names(folder: Path) -> list[str]:

@@ -228,7 +228,7 @@ class Fleet:
 
     def _hear(self, group: CaseGroup, message: Event) -> None:
         node = self._names[group.node]
-        match message["message"]:
+        match message["topic"]:
             case "begun":
                 group.begun, group.project = True, message["project"]
                 self._notices |= {f"node {node}: {notice}" for notice in message["notices"]}
