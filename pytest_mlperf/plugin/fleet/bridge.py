@@ -110,15 +110,15 @@ class RayBridge:
         for reference in ready:
             group = self._pending.pop(reference)
             try:
-                messages = self._ray.get(reference)
+                heard = self._ray.get(reference)
             except Exception as error:  # whatever Ray says of an actor that is gone
                 self._actors.pop(group, None)
                 yield {"event": "lost", "group": group, "cause": _cause(error)}
                 continue
             over = False
-            for message in messages:
-                over = over or message["topic"] == "over"
-                yield {"event": "message", "group": group, **self._spooled(group, message)}
+            for one in heard:
+                over = over or one["topic"] == "over"
+                yield {"event": "message", "group": group, **self._spooled(group, one)}
             if over:
                 self.kill(group)
             else:
