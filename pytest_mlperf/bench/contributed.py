@@ -17,7 +17,9 @@ from pytest_mlperf.bench.files import case_of
 from pytest_mlperf.core.baseline import SESSIONS, Baseline, BaselineRun, Record, differences
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
-from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.recording import baseline_run, new_record
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.run.project import CHANGED
 from pytest_mlperf.stores import baselines
@@ -33,6 +35,8 @@ from pytest_mlperf.stores.results import as_text, read_whole
 SCHEMA: Literal[1] = 1
 TITLE = "description of a contributed machine"
 MACHINE, RECORDS, RAN, PROJECT = "machine.json", "baselines", "sessions", "project"
+
+REASON = "contributed"
 
 LARGEST = 64 * 2**20
 """Bytes of any file of a contribution."""
@@ -71,7 +75,12 @@ _SHAPE = shape_of(ContributedMachine)
 
 @dataclass(frozen=True, kw_only=True)
 class Proven:
-    """A record of a baseline with what it rests on."""
+    """A record of a baseline with what it rests on.
+
+    Attributes:
+        record: What its sessions make of it: runs, fingerprint and rate are theirs; what was learnt
+            elsewhere, and earlier acceptances, are left out.
+    """
 
     path: Path
     baseline: Baseline
@@ -113,12 +122,25 @@ def prove(path: Path, baseline: Baseline, record: Record, lookup: Lookup) -> Pro
             raise BaselineError(f"the results of its session {name} are not here")
         sessions.append(session)
     proven = Proven(path=path, baseline=baseline, record=record, sessions=tuple(sessions))
-    for run in record.runs:
-        _check_run(run, proven)
-    return proven
+    measured = [_measured(run, proven) for run in record.runs]
+    newest = measured[-1][0]
+    assert newest.verdict.subject is not None
+    made = new_record(
+        [baseline_run(run) for _, run in measured],
+        None,
+        action="record",
+        reason=REASON,
+        subject=newest.verdict.subject,
+        target_qps=newest.target_qps,
+        qps_source="suite" if newest.qps_source == "suite" else "probe",
+        limits=newest.limits,
+        rule=RuleR(),
+    )
+    return replace(proven, record=made)
 
 
-def _check_run(run: BaselineRun, proven: Proven) -> None:
+def _measured(run: BaselineRun, proven: Proven) -> tuple[CaseResult, Run]:
+    """Return the test that made a run, and the run as it is in the results."""
     if run.commit is None or run.commit.endswith(CHANGED):
         raise BaselineError(f"a run of session {run.session} is of no commit: {run.commit}")
     for session, result in proven.results:
@@ -129,12 +151,10 @@ def _check_run(run: BaselineRun, proven: Proven) -> None:
             continue
         if differences(subject.identity, proven.record.identity):
             continue
-        if any(
-            one.started == run.started
-            and all(one.metrics.get(name) == value for name, value in run.metrics.items())
-            for one in result.verdict.runs
-        ):
-            return
+        for one in result.verdict.runs:
+            values = (one.metrics.get(name) == value for name, value in run.metrics.items())
+            if one.started == run.started and all(values):
+                return result, one
     raise BaselineError(f"session {run.session} has no run of {run.started} with its values")
 
 
@@ -242,9 +262,22 @@ def faults(folder: Path) -> Iterator[str]:
             baseline = baselines.load(path)
             assert baseline is not None
             for record in baseline.records:
-                prove(path, baseline, record, lambda run: _session(folder, run))
+                proven = prove(path, baseline, record, lambda run: _session(folder, run))
+                yield from _otherwise(path.relative_to(folder), record, proven, machine)
         except MlperfError as error:
             yield f"{path.relative_to(folder)}: {error}"
+
+
+def _otherwise(
+    name: Path, record: Record, proven: Proven, machine: ContributedMachine
+) -> Iterator[str]:
+    """Yield what a record says that its sessions do not, and suites that they did not run."""
+    for key in Record.__dataclass_fields__:
+        if getattr(record, key) != getattr(proven.record, key):
+            yield f"{name}: {key} is not what its sessions make of it"
+    for suite, digest in _suites([proven]).items():
+        if machine.files.get(f"{PROJECT}/{suite}") != digest:
+            yield f"{PROJECT}/{suite}: not the suite that was measured"
 
 
 def _session(folder: Path, run: str) -> Results | None:

@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_mlperf.cli.store import STORE
-from pytest_mlperf.cli.stored_results import Sessions
+from pytest_mlperf.cli.stored_results import Sessions, results_files
 from pytest_mlperf.core.history import CaseHistory, histories_of
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.stores.database import opened
 
 
@@ -25,6 +26,13 @@ def histories_here(
         with opened(url or str(STORE)) as store:
             cases = _fitting(names, store.cases())
             histories = [one for case in cases for one in store.histories(case)]
+            kept = set(store.sessions())
+        files = [file for file in results_files(runs_dir) if file.parent.name not in kept]
+        if files:
+            notes.append(
+                f"{plural(len(files), 'session')} of {runs_dir}/runs not in the store: "
+                f"pytest-mlperf store import {runs_dir}/runs/*/results.json"
+            )
     else:
         sessions = Sessions(runs_dir)
         every = histories_of(results for _, results in sessions)

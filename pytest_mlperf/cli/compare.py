@@ -148,7 +148,8 @@ def run(parsed: argparse.Namespace) -> int:
 def _placed(parsed: argparse.Namespace) -> int:
     """Show where A stands among official results; 2 where nothing is like any."""
     if parsed.b is not None or parsed.across_accelerators or parsed.prices:
-        parsed.misused(f"--published takes A alone: compare {parsed.a} --published v6.1")
+        asked = "" if parsed.published == EVERY else f" {parsed.published}"
+        parsed.misused(f"--published takes A alone: compare {parsed.a} --published{asked}")
     results = results_of(parsed.published)
     a = side(parsed.a, parsed.runs_dir, parsed.baselines)
     standing = places(a.cases, results)

@@ -82,7 +82,9 @@ def run(parsed: argparse.Namespace) -> int:
     for name in ("machine", "by"):
         if not (getattr(parsed, name) or "").strip():
             raise MlperfError(f"--{name} is missing: others must know whose values these are")
-    name = path_part("machine", slug(parsed.machine))
+    name = slug(parsed.machine)
+    if not name:
+        raise MlperfError(f"--machine {parsed.machine!r} has no letter and no digit")
     proven, refused = _proven(parsed)
     show(f"refused: {reason}" for reason in refused)
     if not proven:

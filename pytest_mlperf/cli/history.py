@@ -168,7 +168,7 @@ def find(text: str) -> Path:
         shown = [f"  {file}" for file in sorted(fitting)]
         raise MlperfError("\n".join([f"{text!r} fits {len(fitting)} baseline files:", *shown]))
     shown = [f"  {case}" for case in sorted(set(files.values()))]
-    head = f"no baseline of {text!r} is in git here"
+    head = f"no baseline of {text!r} is in git here, and no session of it was kept"
     raise MlperfError("\n".join([f"{head}; there are:", *shown] if shown else [head]))
 
 

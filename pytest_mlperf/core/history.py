@@ -119,11 +119,14 @@ class CaseHistory:
 
         Another baseline than before is one that was accepted meanwhile.
         """
-        marks, before = [], None
+        marks, before, explained = [], None, False
         for point in self.points:
             is_new = None not in (before, point.baseline) and point.baseline != before
-            marks.append(point.accepted or is_new)
-            before = before if point.baseline is None else point.baseline
+            marks.append(point.accepted or (is_new and not explained))
+            if point.baseline is not None:
+                before, explained = point.baseline, False
+            # What it recorded is what the next one is judged by.
+            explained = explained or point.accepted
         return marks
 
     @cached_property

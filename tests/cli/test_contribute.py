@@ -11,7 +11,14 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.contributed import slug
-from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Property, Record
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    BaselineRun,
+    HistoryEntry,
+    Property,
+    Record,
+    SessionNoise,
+)
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.database import opened
@@ -103,6 +110,12 @@ def recorded(sessions: list[Results], **changes: Any) -> Baseline:
     )
 
 
+def loaded(path: Path) -> Baseline:
+    baseline = baselines.load(path)
+    assert baseline is not None
+    return baseline
+
+
 def content() -> set[str]:
     return {str(path.relative_to(OUT)) for path in OUT.rglob("*") if path.is_file()}
 
@@ -119,7 +132,11 @@ def test_a_record_is_written_with_its_sessions_and_suite_and_can_be_checked(say:
         f"project/{SUITE}",
     }
     assert all("secret" not in path.read_text("utf-8") for path in OUT.rglob("*.json"))
-    assert baselines.load(OUT / FILE) == baselines.load(FILE)
+    (written,) = loaded(OUT / FILE).records
+    assert [run.metrics["throughput"] for run in written.runs] == [
+        run.metrics["throughput"]
+        for run in recorded([measured(n) for n in range(4)]).records[0].runs
+    ]
     assert say("contribute", "--check", OUT) == (
         0,
         f"{OUT}: Rented H200, by Acme: 1 baseline, each proven by its sessions\n",
@@ -266,6 +283,70 @@ def test_a_folder_that_is_not_as_it_says_fails_its_check(
 
     assert code == 1
     assert fault in " ".join(shown.split())
+
+
+@pytest.mark.parametrize(
+    ("change", "fault"),
+    [
+        (
+            lambda one: replace(one, session_noise={"throughput": SessionNoise(ratio=5.9, df=3.0)}),
+            "session_noise is not what its sessions make of it",
+        ),
+        (
+            lambda one: replace(one, fingerprint={**one.fingerprint, "engine": "y"}),
+            "fingerprint is not what its sessions make of it",
+        ),
+        (lambda one: replace(one, target_qps=999.0), "target_qps is not what its sessions"),
+        (
+            lambda one: replace(one, history=(replace(one.history[0], reason="by MLCommons"),)),
+            "history is not what its sessions make of it",
+        ),
+        (lambda one: changed(one, warmed=True), "runs is not what its sessions make of it"),
+        (
+            lambda one: replace(one, minimum_detectable_change={"throughput": 1e-9}),
+            "minimum_detectable_change is not what its sessions make of it",
+        ),
+    ],
+)
+def test_a_record_that_was_changed_with_its_digest_is_seen(
+    change: Callable[[Record], Record], fault: str, say: Say
+) -> None:
+    say(*ASKED)
+    baseline = loaded(OUT / FILE)
+    baselines.save(OUT / FILE, replace(baseline, records=(change(baseline.records[0]),)))
+    sealed_anew(FILE)
+
+    code, shown = say("contribute", "--check", OUT)
+
+    assert code == 1
+    assert fault in " ".join(shown.split())
+    assert "not as machine.json says" not in shown
+
+
+@pytest.mark.parametrize("spoil", ["other", "none"])
+def test_the_suite_is_the_one_that_was_measured(spoil: str, say: Say) -> None:
+    say(*ASKED)
+    name = Path("project", SUITE)
+    if spoil == "other":
+        (OUT / name).write_text("another suite", "utf-8")
+    else:
+        (OUT / name).unlink()
+    sealed_anew(name)
+
+    code, shown = say("contribute", "--check", OUT)
+
+    assert code == 1
+    assert f"project/{SUITE}: not the suite that was measured" in " ".join(shown.split())
+
+
+def sealed_anew(name: Path) -> None:
+    """Write the digest of a file, or that it is none of the folder, into its description."""
+    place = OUT / "machine.json"
+    raw = json.loads(place.read_text("utf-8"))
+    raw["files"].pop(str(name))
+    if (OUT / name).exists():
+        raw["files"][str(name)] = digest_of(OUT / name)
+    place.write_text(json.dumps(raw), "utf-8")
 
 
 @pytest.mark.parametrize(

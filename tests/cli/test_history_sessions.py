@@ -92,7 +92,7 @@ def test_a_part_that_fits_several_cases_says_so(sessions: list[Results], say: Sa
     code, shown = say("history", "speed-Offline", "--store", "s.db")
 
     assert code == 2
-    assert "no baseline of 'speed-Offline' is in git here" in shown
+    assert "no baseline of 'speed-Offline' is in git here, and no session of it was kept" in shown
 
 
 def test_a_store_that_is_named_must_be_there(sessions: list[Results], say: Say) -> None:

@@ -93,4 +93,4 @@ def test_it_takes_one_side_alone(
         say("compare", "a.json", *more, "--published", "v4.1")
 
     assert caught.value.code == 2
-    assert "--published takes A alone: compare a.json --published v6.1" in capsys.readouterr().err
+    assert "--published takes A alone: compare a.json --published v4.1" in capsys.readouterr().err
