@@ -407,7 +407,7 @@ def test_without_a_repository_there_is_no_baseline(
 
     assert say("history", "x") == (
         2,
-        "pytest-mlperf: no baseline of 'x' is in git here\n",
+        "pytest-mlperf: no baseline of 'x' is in git here, and no session of it was kept\n",
     )
 
 
