@@ -395,7 +395,8 @@ def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> 
     )
     assert say("history", "bert") == (
         2,
-        f"pytest-mlperf: no baseline of 'bert' is in git here, and no session of it was kept; there are:\n  {CASE}\n",
+        "pytest-mlperf: no baseline of 'bert' is in git here, and no session of it was kept; "
+        f"there are:\n  {CASE}\n",
     )
 
 
