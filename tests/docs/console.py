@@ -50,7 +50,7 @@ _UNITS = r"(?:%|[mµn]?s\b|min\b|h\b|x\b|/s\b|points\b)"
 MASKS: Sequence[tuple[str, str, str]] = (
     ("runs are named by time and chance", r"\d{8}-\d{6}-[0-9a-f]{4}", "RUN"),
     ("days", r"\d{4}-\d\d-\d\d(?:[ T]\d\d:\d\d(?::\d\d)?)?(?: UTC)?", "DAY"),
-    ("commits, also those without a letter", r"(?<=\bat )[0-9a-f]{12}\b", "HASH"),
+    ("commits, also those without a letter", r"(?<=\bat )[0-9a-f]{12}\b\+?", "HASH"),
     (
         "commits and weights",
         r"\b(?=[0-9a-f]*[a-f])(?=[0-9a-f]*\d)[0-9a-f]{7,64}\b\+?",

@@ -6,8 +6,9 @@ import hashlib
 import tempfile
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -115,16 +116,23 @@ def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
         with tempfile.TemporaryDirectory(prefix=".site-", dir=folder.parent) as temporary:
             made = Path(temporary) / "site"
             made.mkdir(mode=0o755)
-            count = 0
-            for name, content in _pages(cases, place):
-                (made / name).write_text(content, "utf-8")
-                count += name.endswith(".html")
+            # While one page is written the next is made: on many disks a new file takes as long.
+            with ThreadPoolExecutor(max_workers=1) as writer:
+                written = writer.map(partial(_write, made), _pages(cases, place))
+            count = sum(name.endswith(".html") for name in written)
             if folder.exists():
                 folder.replace(Path(temporary) / "older")
             made.replace(folder)
     except OSError as error:
         raise MlperfError(f"{folder} cannot be written: {error.strerror}") from None
     return count
+
+
+def _write(folder: Path, page: tuple[str, str]) -> str:
+    """Write a file by name and content, and return its name."""
+    name, content = page
+    (folder / name).write_text(content, "utf-8")
+    return name
 
 
 def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:
@@ -237,17 +245,23 @@ def _drawn(history: CaseHistory) -> dict[str, Any]:
     """Return what a plot is drawn of: times, values, baselines, and which sessions are marked."""
     metric = METRICS[history.series.metric]
     scale, unit = (1e3, "milliseconds") if metric.unit == "s" else (1.0, metric.title)
+    points = history.points
+    bases = {base: base and float(f"{scale * base:.5g}") for base in {p.baseline for p in points}}
     return {
         "unit": unit,
-        "at": [safe_text(point.started) for point in history.points],
-        "value": [float(f"{scale * point.value:.5g}") for point in history.points],
-        "base": [
-            point.baseline and float(f"{scale * point.baseline:.5g}") for point in history.points
-        ],
+        "at": [_moment(point.started) for point in points],
+        "value": [float(f"{scale * point.value:.5g}") for point in points],
+        "base": [bases[point.baseline] for point in points],
         "accepted": [place for place, mark in enumerate(history.accepted) if mark],
         "changed": [one.index for one in history.changes],
         "failed": [place for place, point in enumerate(history.points) if point.failed],
     }
+
+
+@lru_cache(maxsize=4096)
+def _moment(started: str) -> str:
+    """Return when a session began: that of many cases."""
+    return safe_text(started)
 
 
 def _table(history: CaseHistory) -> tuple[list[str], list[list[str]]]:
