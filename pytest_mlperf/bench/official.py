@@ -138,20 +138,32 @@ def held_to_best(case: CaseRunner, answer: Ruling) -> Ruling:
     What failed already, or could not be judged, stays as it is; where no official result is like
     the case, a note says so.
     """
-    least = case.planned.suite.of_best
-    if least is None or answer.outcome.fails or not case.runs:
+    if answer.outcome.fails or not case.runs or case.planned.suite.of_best is None:
         return answer
-    searched = case.planned.scenario.find is not None
-    identity = case.subject.identity if case.subject else {}
-    placing = placed(case.planned.case, identity, case.runs, searched=searched)
-    if isinstance(placing, Unplaced):
+    if isinstance(placing := _standing(case), Unplaced):
         note = f"of_best_published: nothing to compare with: {placing.reason}"
         return replace(answer, notes=(*answer.notes, note))
-    if placing.share >= least:
+    if (headline := below_best(case)) is None:
         return answer
-    headline = f"{placing.in_short}; limit {100 * least:.3g} %"
     notes = (f"beside its baseline: {answer.outcome} {answer.headline}", *answer.notes)
     return replace(answer, outcome=Outcome.GATE_FAIL, headline=headline, notes=notes)
+
+
+def below_best(case: CaseRunner) -> str | None:
+    """Return that a case has a smaller share of the best result than its suite asks for, or None.
+
+    Where the suite asks for none, or no official result is like the case, there is nothing to miss.
+    """
+    least = case.planned.suite.of_best
+    if least is None or isinstance(placing := _standing(case), Unplaced) or placing.share >= least:
+        return None
+    return f"{placing.in_short}; limit {100 * least:.3g} %"
+
+
+def _standing(case: CaseRunner) -> Placing | Unplaced:
+    searched = case.planned.scenario.find is not None
+    identity = case.subject.identity if case.subject else {}
+    return placed(case.planned.case, identity, case.runs, searched=searched)
 
 
 @cache

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from pytest_mlperf.bench.baseline import grow, write
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.official import held_to_best
+from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import ALONE, Phase, Update
 from pytest_mlperf.bench.runner import condition_differs
 from pytest_mlperf.core.case import Kind
@@ -260,9 +260,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         if outlying(case.runs, case.planned.limits, case.rule) is None:
             break
         case.add_run()
-    below = held_to_best(case, Ruling(outcome=Outcome.OK, headline="not judged"))
-    if below.outcome is Outcome.GATE_FAIL:
-        return replace(below, headline=f"nothing recorded: {below.headline}", notes=())
+    if below := below_best(case):
+        return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")
     old = case.record if action == "append" else None
     if unfit := unrecordable(case.runs, case.planned.limits, old):
         notes = remedies(case.runs, case.planned.limits, old)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from pytest_mlperf.cli.store import STORE
+from pytest_mlperf.cli.store import STORE, store_here
 from pytest_mlperf.cli.stored_results import Sessions, results_files
 from pytest_mlperf.core.history import CaseHistory, histories_of
 from pytest_mlperf.core.numbers import plural
@@ -22,8 +22,8 @@ def histories_here(
         url: The store; None: the usual one where it is, else the results files of the runs folder.
         notes: Takes what could not be read.
     """
-    if url or STORE.exists():
-        with opened(url or str(STORE)) as store:
+    if url := store_here(url or str(STORE)):
+        with opened(url) as store:
             cases = _fitting(names, store.cases())
             histories = [one for case in cases for one in store.histories(case)]
             kept = set(store.sessions())

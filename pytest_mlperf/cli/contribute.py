@@ -18,7 +18,7 @@ from pytest_mlperf.bench.contributed import (
     slug,
 )
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.cli.store import STORE, add_store
+from pytest_mlperf.cli.store import add_store, store_here
 from pytest_mlperf.cli.stored_results import add_runs_dir
 from pytest_mlperf.core.baseline import SESSIONS
 from pytest_mlperf.core.case import path_part
@@ -121,8 +121,8 @@ def _proven(parsed: argparse.Namespace) -> tuple[list[Proven], list[str]]:
     files = [file for place in parsed.baselines or [Path("baselines")] for file in _files(place)]
     if not files:
         raise MlperfError("no performance baseline is here; name files or folders of them")
-    if parsed.store != str(STORE) or STORE.exists():
-        with opened(parsed.store) as store:
+    if url := store_here(parsed.store):
+        with opened(url) as store:
             return _each(files, _lookup(parsed.runs_dir, store))
     return _each(files, _lookup(parsed.runs_dir, None))
 

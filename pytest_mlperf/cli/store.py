@@ -45,6 +45,11 @@ def add_store(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def store_here(url: str) -> str:
+    """Return the store that `--store` names; "": it is the usual one, which is not there yet."""
+    return url if url != str(STORE) or STORE.exists() else ""
+
+
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
     actions = parser.add_subparsers(

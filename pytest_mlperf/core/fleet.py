@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 CPU = "cpu"
 """The suite's word for the processors of a machine."""
@@ -128,12 +128,6 @@ def with_names(nodes: Sequence[FleetNode]) -> list[FleetNode]:
     """Return nodes whose names differ: those of one host get the beginning of their ids."""
     times = Counter(node.name for node in nodes)
     return [
-        FleetNode(
-            key=node.key,
-            name=f"{node.name} ({node.key[:6]})" if times[node.name] > 1 else node.name,
-            kinds=node.kinds,
-            gpus=node.gpus,
-            cpus=node.cpus,
-        )
+        replace(node, name=f"{node.name} ({node.key[:6]})") if times[node.name] > 1 else node
         for node in nodes
     ]

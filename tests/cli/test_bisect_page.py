@@ -23,6 +23,7 @@ from pytest_mlperf.run.lineage import BuildAt
 from pytest_mlperf.stores.bisections import BisectStore, RunPairs
 from pytest_mlperf.suite.plan import plan_suite
 from tests.cli.text import widest
+from tests.reports.verdicts import run
 
 SUITE = """\
 schema = 1
@@ -45,18 +46,7 @@ NOISE = 0.004
 
 
 def run_at(speed: float) -> Run:
-    return Run(
-        metrics={"throughput": speed},
-        within_se={},
-        samples=64,
-        queries=64,
-        duration_s=0.1,
-        target_qps=500.0,
-        session="20261127-100000-abcd",
-        started="2026-11-27T10:00:00+00:00",
-        commit=None,
-        folder="runs/x",
-    )
+    return run(throughput=speed)
 
 
 def build(number: int, subject: str, merged: int) -> BuildAt:

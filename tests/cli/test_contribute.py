@@ -13,12 +13,12 @@ import pytest
 from pytest_mlperf.bench.contributed import slug
 from pytest_mlperf.core.baseline import (
     Baseline,
-    BaselineRun,
     HistoryEntry,
     Property,
     Record,
     SessionNoise,
 )
+from pytest_mlperf.core.recording import baseline_run
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.database import opened
@@ -67,15 +67,7 @@ def measured(number: int, **changes: Any) -> Results:
 
 def recorded(sessions: list[Results], **changes: Any) -> Baseline:
     runs = tuple(
-        BaselineRun(
-            metrics={"throughput": one.metrics["throughput"]},
-            within_se={},
-            session=one.session,
-            started=one.started,
-            samples=one.samples,
-            duration_s=one.duration_s,
-            commit=one.commit,
-        )
+        replace(baseline_run(one), metrics={"throughput": one.metrics["throughput"]})
         for each in sessions
         for one in each.cases[0].verdict.runs
     )

@@ -8,23 +8,12 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.stores.bisections import BisectStore, RunPairs, alone, folder_name
+from tests.reports.verdicts import run
 
 SETTINGS = {"machine": "a", "suite": "b"}
 
-RUN = Run(
-    metrics={"throughput": 500.0},
-    within_se={"throughput": 0.001},
-    samples=64,
-    queries=64,
-    duration_s=0.1,
-    target_qps=500.0,
-    session="20261127-100000-abcd",
-    started="2026-11-27T10:00:00+00:00",
-    commit=None,
-    folder="runs/x",
-)
+RUN = run(throughput=500.0)
 
 
 def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
@@ -43,10 +32,10 @@ def test_what_was_kept_is_there_again(tmp_path: Path) -> None:
 
 def test_it_names_no_place_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    run = replace(RUN, folder=str(tmp_path / ".mlperf/runs/x"), notes=(f"see {Path.home()}/log",))
+    one = replace(RUN, folder=str(tmp_path / ".mlperf/runs/x"), notes=(f"see {Path.home()}/log",))
     store = BisectStore(tmp_path, SETTINGS, restart=False)
 
-    store.keep("a b test", RunPairs(before=(run,), now=(run,)))
+    store.keep("a b test", RunPairs(before=(one,), now=(one,)))
 
     text = store.path.read_text("utf-8")
     assert '"folder": ".mlperf/runs/x"' in text
