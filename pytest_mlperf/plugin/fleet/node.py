@@ -25,6 +25,7 @@ from typing import Any
 
 from pytest_mlperf import __version__
 from pytest_mlperf.processes import ChildProcess, ended, log_tail
+from pytest_mlperf.stores.cache import cache_folder
 
 FOLDER = "PYTEST_MLPERF_FLEET"
 """Variable of a node: where projects are unpacked; default: a folder of the user's cache."""
@@ -220,8 +221,7 @@ def _undone() -> list[str]:
 
 def place_of_projects() -> Path:
     """Return where this node keeps projects."""
-    cache = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
-    return Path(os.environ.get(FOLDER) or f"{cache}/pytest-mlperf/fleet")
+    return Path(os.environ.get(FOLDER) or cache_folder() / "fleet")
 
 
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
