@@ -6,6 +6,10 @@ it sent, so that nobody's start or report counts. Processor time is of all proce
 what a longer run takes more than a shorter one, by what it was answered more. Of several rounds the
 best counts, as neighbours only slow. Clients other than ours have an environment each
 (`.venv-peers-*`); one that is not there is left out.
+
+`python -m benchmarks.peers --scaling` shows what 1, 2 and 4 of our client processes reach, also on
+few cores: each of them is held to a share of a core by Linux' control groups (as root), so that the
+others, the worker's and the server's process, have what they need.
 """
 
 from __future__ import annotations
@@ -21,9 +25,10 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import median
 from time import monotonic
 from typing import NoReturn
 from urllib.request import urlopen
@@ -63,6 +68,13 @@ LENGTHS = {"requests": 8, "events": 512}
 
 PR_SET_CHILD_SUBREAPER = 36
 
+CGROUPS, PERIOD_US = Path("/sys/fs/cgroup"), 5000
+
+SCALED = (1, 2, 4)
+"""Numbers of client processes that are compared, each with `SHARE` of a core."""
+
+SHARE = 0.2
+
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
@@ -78,9 +90,10 @@ def python_of(name: str) -> Path:
     return ROOT / f".venv-peers-{name}" / "bin" / "python"
 
 
-def ours(asked: Asked, clients: int = 1) -> list[str]:
+def ours(asked: Asked, clients: int = 1, share: float = 1.0) -> list[str]:
     run = [asked.url, str(asked.tokens), str(asked.lasts_s), str(asked.folder)]
-    return [sys.executable, "-m", "benchmarks.peers", "--client", str(clients), *run]
+    command = [sys.executable, "-m", "benchmarks.peers", "--client", str(clients)]
+    return [*command, "--share", str(share), *run]
 
 
 def ours_in_two(asked: Asked) -> list[str]:
@@ -224,6 +237,26 @@ def answered(url: str) -> list[int]:
     return times
 
 
+def scale(rounds: int, lasts_s: float) -> None:
+    """Print what so many client processes reach, each with the same share of a core."""
+    for kind, tokens in LENGTHS.items():
+        rates: dict[int, list[float]] = {}
+        for _ in range(rounds):
+            for clients in SCALED:
+                with (
+                    tempfile.TemporaryDirectory() as folder,
+                    stream_server(Pace(tokens=tokens)) as url,
+                ):
+                    asked = Asked(url=url, tokens=tokens, lasts_s=lasts_s, folder=Path(folder))
+                    ran = run(ours(asked, clients, SHARE), asked)
+                rates.setdefault(clients, []).append(ran.rate)
+                print(f"{clients} clients, {kind}: {ran.rate:,.0f} requests/s", flush=True)
+        one = median(rates[1])
+        for clients, found in rates.items():
+            rate, each = median(found), median(found) / one / clients
+            print(f"{kind}, {clients} x {SHARE:g} cores: {rate:,.0f} requests/s, {each:.2f} n")
+
+
 def measured(name: str, tokens: int, lasts_s: float) -> tuple[float, float]:
     """Return requests/s of a client, and its processor time a request, microseconds."""
     runs = []
@@ -259,8 +292,8 @@ def read_bare(url: str, lasts_s: float) -> None:
                     key.data.sendall(sent)
 
 
-def keep_under_way(asked: Asked, clients: int) -> None:
-    """Measure a point of Concurrency as a worker does."""
+def keep_under_way(asked: Asked, clients: int, share: float) -> None:
+    """Measure a point of Concurrency as a worker does, with a share of a core for each client."""
     settings = LoadGenSettings(
         scenario="Concurrency",
         seeds=Seeds(qsl=1, sample_index=2, schedule=3),
@@ -297,11 +330,46 @@ def keep_under_way(asked: Asked, clients: int) -> None:
     engine: Engine = built_engine(spec, samples)
     if clients > 1:
         engine = ClientProcesses(spec, file, samples, refuse)
-    with engine:
+    with engine, ExitStack() as limits:
+        if share < 1:
+            for pid in client_pids(clients):
+                limits.enter_context(limited(pid, share))
         engine.load_samples(range(STREAMS))
         loop = ClosedLoop(engine, sink, Conversations(range(STREAMS)), settings)
         (point,) = loop.run("peers", 0.0, lambda: None)["points"]
     print(point["metrics"]["throughput"])
+
+
+def client_pids(clients: int) -> list[int]:
+    """Return the processes that send requests: this one, or those that it started."""
+    if clients == 1:
+        return [os.getpid()]
+    return [
+        int(pid)
+        for pid in Path("/proc/self/task").joinpath(f"{os.getpid()}/children").read_text().split()
+    ]
+
+
+@contextmanager
+def limited(pid: int, share: float) -> Iterator[None]:
+    """Let a process have no more than a share of one core, by version 1 or 2 of control groups."""
+    old = CGROUPS / "cpu"
+    root = old if old.is_dir() else CGROUPS
+    group = root / f"pytest-mlperf-{os.getpid()}-{pid}"
+    group.mkdir()
+    quota_us = int(share * PERIOD_US)
+    try:
+        if old.is_dir():
+            (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
+            (group / "cpu.cfs_quota_us").write_text(str(quota_us))
+        else:
+            (group / "cpu.max").write_text(f"{quota_us} {PERIOD_US}")
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        with suppress(ProcessLookupError):
+            (root / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
 
 
 def refuse(error: BaseException) -> NoReturn:
@@ -349,17 +417,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
+    parser.add_argument("--scaling", action="store_true")
     parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--share", type=float, default=1.0, help=argparse.SUPPRESS)
     parser.add_argument("run", nargs="*", help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.client is None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        compare(told.rounds, told.seconds)
+        (scale if told.scaling else compare)(told.rounds, told.seconds)
         return
     url, tokens, lasts_s, folder = told.run
     asked = Asked(url=url, tokens=int(tokens), lasts_s=float(lasts_s), folder=Path(folder))
     if told.client:
-        keep_under_way(asked, told.client)
+        keep_under_way(asked, told.client, told.share)
     else:
         read_bare(asked.url, asked.lasts_s)
 

@@ -88,6 +88,19 @@ def region_of(concurrency: int, points: Sequence[int], highest: int) -> str | No
     return next((name for name, end in ends.items() if concurrency <= end), None)
 
 
+def scored_points(points: Sequence[int]) -> frozenset[int]:
+    """Return the points at which a curve is scored: the last one of each region.
+
+    Args:
+        points: All of the curve; the largest is the declared maximum.
+    """
+    highest = max(points)
+    if highest - min(points) < 2:  # no regions lie between
+        return frozenset({highest})
+    last = {region_of(point, points, highest): point for point in sorted(points)}
+    return frozenset(last.values())
+
+
 def uncovered(points: Sequence[int], highest: int) -> list[str]:
     """Return what a curve lacks by the rules, in words; empty: its points are complete."""
     if min(points) > ULTRA_LOW:

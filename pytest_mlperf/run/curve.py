@@ -62,6 +62,7 @@ class CurveLog:
             which the points were measured, with what warmed them up between.
         points: In ascending order.
         arrivals, burstiness: Of an open loop, see `LoadGenSettings`.
+        scored: Answers to other prompts were scored between the windows.
     """
 
     path: str
@@ -69,6 +70,7 @@ class CurveLog:
     points: tuple[PointWindow, ...]
     arrivals: str = ""
     burstiness: float | None = None
+    scored: bool = False
 
     @property
     def window_s(self) -> tuple[float, float]:

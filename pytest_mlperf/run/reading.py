@@ -181,6 +181,9 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         validity = _validity(timed, evidence.settings)
         finishes = result["finishes"]
     energy = energy_findings(evidence, job, conditions, timed, figures)
+    if isinstance(timed, CurveLog) and timed.scored:
+        # What was spent on scoring between the points belongs to no request that counts.
+        energy = [replace(one, metrics={}) for one in energy]
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
     unlike = _unlike(conditions.machine.differing(job.accelerator))
     client = client_findings(figures.metrics, result["client"], job)

@@ -10,7 +10,14 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.run.curve import CurveLog, unsteady
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.closed_loop import PARTS, SCHEMA, PointWindow
-from pytest_mlperf.stores.endpoints import RecordedPoint, read_events, read_point, version_of
+from pytest_mlperf.stores.endpoints import (
+    ACCURACY,
+    RecordedPoint,
+    file_of,
+    read_events,
+    read_point,
+    version_of,
+)
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
@@ -43,7 +50,10 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
             text = f"{measured_by} measured, and not {harness}: it was exchanged meanwhile"
             raise RunError("engine", text, str(point.folder))
     log = CurveLog(
-        path=str(path), samples=sum(point.requests for point, _ in points), points=windows
+        path=str(path),
+        samples=sum(point.requests for point, _ in points),
+        points=windows,
+        scored=any(file_of(point.folder, ACCURACY) for point, _ in points),
     )
     reasons = [reason for point, _ in points for reason in point.invalid]
     return log, Findings(

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.core.job import Seeds
-from pytest_mlperf.rounds.endpoints import points_up_to, region_of, uncovered
+from pytest_mlperf.rounds.endpoints import points_up_to, region_of, scored_points, uncovered
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import settings_of
 from tests.suite.texts import with_
@@ -48,6 +48,23 @@ def test_what_a_curve_lacks_is_said() -> None:
     ]
     assert region_of(135, [1], 128) == "margin"
     assert uncovered([*points_up_to(128), 1000], 128) == ["1,000 is above the maximum"]
+
+
+@pytest.mark.parametrize(
+    ("points", "scored"),
+    [
+        (points_up_to(33), {1, 4, 11, 33}),
+        (points_up_to(1024), {1, 11, 103, 1024}),
+        ((64, 1, 256, 8), {1, 8, 256}),
+        ((1, 4), {1, 4}),
+        ((1, 2), {2}),
+        ((7,), {7}),
+    ],
+)
+def test_a_curve_is_scored_at_the_last_point_of_each_region(
+    points: tuple[int, ...], scored: set[int]
+) -> None:
+    assert scored_points(points) == scored
 
 
 def test_a_suite_has_these_points_and_the_published_seeds(

@@ -24,7 +24,8 @@ from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.engines.openai import OpenAiEngine, OpenAiOptions
 from pytest_mlperf.engines.serving import GONE, ServerProcess, last_lines
 from pytest_mlperf.processes import answer_of, ended, last_line
-from pytest_mlperf.stores.endpoints import RecordedPoint, read_point
+from pytest_mlperf.rounds.endpoints import scored_points
+from pytest_mlperf.stores.endpoints import EVENTS, RecordedPoint, read_point
 
 SOURCE = "git+https://github.com/mlcommons/endpoints"
 
@@ -66,6 +67,9 @@ PACE_SHARE, SPARE, TRIES = 0.1, 1.05, 3
 """Such a run lasts this share of a point; a point has so many times the requests that it then
 needs, and is measured so often where it was too short all the same."""
 
+ACCURATE = "accuracy"
+"""Their word for the type of a data set that is scored."""
+
 OURS = frozenset({"runtime", "load_pattern"})
 """Tables of their `settings` that say what a point is."""
 
@@ -79,6 +83,9 @@ class EndpointsOptions(OpenAiOptions):
         client: Command of the Python that has the client; `python` or `command` of the entry.
         tokenizer: Folder or name by which the client counts tokens; None: the workload's model.
         settings: Further tables of the client's settings, as {client = {num_workers = 4}}.
+        accuracy: Data sets by which the client scores too, in the words of its `datasets`, as
+            [{path = "questions.jsonl", accuracy_config = {...}}]: at one point of each region,
+            after its window. Nothing here judges these scores.
         whole_passes: End a point after whole passes over the data set, of min_duration at least, as
             MLPerf Endpoints asks, and not by its time. How many are needed is measured before.
     """
@@ -87,6 +94,7 @@ class EndpointsOptions(OpenAiOptions):
     client: Sequence[str] = ()
     tokenizer: str | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    accuracy: Sequence[Mapping[str, Any]] = ()
     whole_passes: bool = False
 
     def _check_count(self) -> None:
@@ -117,6 +125,21 @@ class EndpointsOptions(OpenAiOptions):
                 "min_duration of the scenario say",
                 option="settings",
             )
+        for each in self.accuracy:
+            self._check_accuracy(each)
+
+    def _check_accuracy(self, table: Mapping[str, Any]) -> None:
+        """Refuse what no data set of theirs for accuracy can be; they refuse the rest."""
+        path, how = table.get("path"), table.get("accuracy_config")
+        fault = None
+        if not isinstance(how, Mapping) or not how.get("eval_method"):
+            fault = 'needs accuracy_config = { eval_method = "…" }, by which the client scores'
+        elif table.get("type", ACCURATE) != ACCURATE:
+            fault = f"is of type {table['type']!r}; a data set here is one for accuracy"
+        elif path is not None and not Path(str(path)).is_file():
+            fault = f"names {path}, which is no file here"
+        if fault:
+            raise SuiteError(f"engine endpoints: a data set of accuracy {fault}", option="accuracy")
 
 
 class EndpointsEngine(OpenAiEngine):
@@ -204,15 +227,45 @@ class EndpointsEngine(OpenAiEngine):
             self._write_prompts(prompts)
         length_s = settings.min_duration_ms / 1000
         content = self._configuration(concurrency, settings, prompts)
+        asked = content
+        if concurrency in scored_points([int(point) for point in settings.points]):
+            asked = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
         if self._ours.whole_passes:
-            self._measure_passes(content, length_s, folder, alive)
+            self._measure_passes(content, asked, length_s, folder, alive)
         else:
-            self._run(content, _by_time(length_s), folder, length_s, alive)
+            self._run(asked, _by_time(length_s), folder, length_s, alive)
+
+    def _accuracy(self) -> list[Mapping[str, Any]]:
+        """Return the data sets that are scored; paths are those of this process's folder."""
+        return [
+            _escaped(
+                {
+                    "name": f"accuracy{number or ''}",
+                    **each,
+                    "type": ACCURATE,
+                    **({"path": str(Path(each["path"]).absolute())} if "path" in each else {}),
+                }
+            )
+            for number, each in enumerate(self._ours.accuracy)
+        ]
 
     def _measure_passes(
-        self, content: Mapping[str, Any], length_s: float, folder: Path, alive: Callable[[], None]
+        self,
+        content: Mapping[str, Any],
+        asked: Mapping[str, Any],
+        length_s: float,
+        folder: Path,
+        alive: Callable[[], None],
     ) -> None:
-        """Measure whole passes that last so long; how many, a run before says, or one too short."""
+        """Measure whole passes that last so long; how many, a run before says, or one too short.
+
+        Args:
+            content: What is asked of a run that tells the pace.
+            asked: What is asked of the point itself.
+            length_s: At least.
+            folder: Of the point.
+            alive: Called whenever the client has shown that it works.
+        """
         paces, passed = folder.parent / PACES, len(self._loaded)
         paces.mkdir(exist_ok=True)
         pace, pace_s = paces / folder.name, PACE_SHARE * length_s
@@ -224,7 +277,7 @@ class EndpointsEngine(OpenAiEngine):
                     f"MLCommons' client completed no request in {pace_s:g} s", str(pace)
                 )
             requests = math.ceil(rate * length_s * SPARE / passed) * passed
-            self._run(content, _by_number(requests, length_s), folder, requests / rate, alive)
+            self._run(asked, _by_number(requests, length_s), folder, requests / rate, alive)
             if self._point(folder).duration_s >= length_s:
                 return
             pace = paces / f"{folder.name}.{attempt}"
@@ -321,6 +374,8 @@ class EndpointsEngine(OpenAiEngine):
     ) -> None:
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = LONGER * expected_s + 2 * quiet_s + START_S
+        if len(json.loads(config.read_bytes())["datasets"]) > 1:
+            limit_s = math.inf  # scoring takes what it takes
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **({KEY: self._key} if self._key else {})}
@@ -332,7 +387,7 @@ class EndpointsEngine(OpenAiEngine):
             heard_s = begun_s
             while (end := process.ended(TICK_S)) is None:
                 now_s = time.monotonic()
-                if (grown := log.stat().st_size) != size:
+                if (grown := _bytes_in(log, folder / EVENTS)) != size:
                     size, heard_s = grown, now_s
                     alive()
                 if now_s - heard_s > quiet_s:
@@ -352,6 +407,15 @@ class EndpointsEngine(OpenAiEngine):
         lines = last_lines(log)
         tail = f"; its log {log} ends: {' | '.join(lines)}" if lines else f"; its log is {log}"
         return engine_error(f"MLCommons' client {how}{tail}", str(log))
+
+
+def _bytes_in(*files: Path) -> int:
+    """Return how much stands in all of them together, of those that are there."""
+    sizes = []
+    for file in files:
+        with contextlib.suppress(FileNotFoundError):
+            sizes.append(file.stat().st_size)
+    return sum(sizes)
 
 
 def _by_time(length_s: float) -> dict[str, int]:

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 RECORDED = Path(__file__).parents[2] / "data" / "endpoints"
+SCORED = RECORDED.with_name("endpoints_accuracy") / "c4" / "accuracy"
 
 
 def tell_version(manner: str) -> None:
@@ -43,6 +44,8 @@ def measure(config: dict[str, Any], manner: str) -> None:
         os.kill(os.getpid(), 11)
     folder = Path(config["report_dir"])
     shutil.copytree(RECORDED / f"c{concurrency}", folder)
+    if any(one["type"] == "accuracy" for one in config["datasets"]):
+        shutil.copytree(SCORED, folder / "accuracy")
     (folder / "key").write_text(str(os.environ.get("ENDPOINTS_API_KEY")), "utf-8")
     summary = folder / "performance/result_summary.json"
     content = json.loads(summary.read_text("utf-8"))

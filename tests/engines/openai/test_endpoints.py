@@ -25,6 +25,7 @@ from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.job import Seeds
 from pytest_mlperf.engines.openai.endpoints import KEY, EndpointsEngine
+from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.testing import check_engine
 from tests.engines.openai.echo import echo_server
@@ -117,6 +118,39 @@ def test_a_point_of_whole_passes_ends_by_their_number(tmp_path: Path, url: str) 
     assert point["min_duration_ms"] == 200
     log = json.loads((tmp_path / "performance/curve.json").read_text("utf-8"))
     assert set(log["recorded"]) == {"c1", "c4"}
+
+
+@pytest.mark.process
+def test_the_client_scores_at_one_point_of_each_region(tmp_path: Path, url: str) -> None:
+    """What it is asked for beside a point; the runs that tell how many requests score nothing."""
+    questions = tmp_path / "$questions.jsonl"
+    questions.write_text('{"prompt": "one?", "answer": "1"}\n', "utf-8")
+    scored = {
+        "path": str(questions),
+        "accuracy_config": {"eval_method": "string_match", "ground_truth": "answer"},
+    }
+    asked = case(tmp_path, url, "works", whole_passes=True, accuracy=[scored])
+    events, code = run_to_end(asked)
+
+    assert code == 0, events
+    speed, accuracy = _datasets(tmp_path / "performance/c4.json")
+    assert speed["type"] == "performance"
+    assert accuracy == {
+        "name": "accuracy",
+        "type": "accuracy",
+        **scored,
+        "path": str(questions).replace("$", "$$"),
+    }
+    assert len(_datasets(tmp_path / "performance/paces/c4.json")) == 1
+    result, _ = read_recorded(
+        tmp_path / "performance/curve.json", "MLCommons endpoints 0.1.0 (unknown)"
+    )
+    assert result.scored
+
+
+def _datasets(configuration: Path) -> list[dict[str, Any]]:
+    content: dict[str, Any] = json.loads(configuration.read_text("utf-8"))
+    return list(content["datasets"])
 
 
 @pytest.mark.process
@@ -289,6 +323,10 @@ def _until_the_client_works(pid: int) -> list[psutil.Process]:
         ("extra", {"top_p": 0.5}),
         ("min_new_tokens", 4),
         ("settings", {"runtime": {}}),
+        ("accuracy", [{"path": __file__}]),
+        ("accuracy", [{"path": __file__, "accuracy_config": {"num_repeats": 2}}]),
+        ("accuracy", [{"path": "none.jsonl", "accuracy_config": {"eval_method": "rouge"}}]),
+        ("accuracy", [{"type": "performance", "accuracy_config": {"eval_method": "rouge"}}]),
     ],
 )
 def test_what_the_client_cannot_ask_for_is_refused(option: str, value: object) -> None:
