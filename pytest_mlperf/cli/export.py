@@ -70,6 +70,7 @@ def run(parsed: argparse.Namespace) -> int:
     """Write a submission, or the skeleton of what is to be said of it."""
     results = read_results(parsed.results)
     verdict = _curve(results, parsed.case).verdict
+    median = _median(verdict)
     if parsed.skeleton:
         if os.path.lexists(parsed.about):
             raise MlperfError(f"{parsed.about} exists; nothing was written")
@@ -79,7 +80,6 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.output is None:
         raise MlperfError("name a new folder for the submission with -o")
     about = read_about(parsed.about)
-    median = _median(verdict)
     points = points_of(median, verdict, Path())
     write_folder(parsed.output, bundle(points, about, verdict))
     folder = relative(parsed.output)

@@ -25,6 +25,9 @@ LARGEST_EVENT = 1 << 20
 
 IDS = re.compile(rb'"token_ids": ?\[([^\]]*)\]')
 
+CHOICE, UNFINISHED = b'"choices":[{', b'"finish_reason":null'
+"""Where what a server says begins, and where it ends in an event that is not the last one."""
+
 BESIDE = {
     "reasoning_content": "reasoning",
     "reasoning": "reasoning",
@@ -163,7 +166,7 @@ class StreamedAnswer:
                 skips = False
                 ends = events.find(b'"finish_reason":"', begin)
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
-                if end > begin + 1 and (ids := _only_adds(events[begin:end])) is not None:
+                if end > begin + 1 and (ids := _added(events[begin:end])) is not None:
                     self.n_ids += ids
                     self.completion_tokens = None
                     new += ids
@@ -272,6 +275,43 @@ def shown(data: bytes) -> str:
     return repr(text) + ("…" if len(data) > SHOWN else "")
 
 
+def _added(events: bytes) -> int | None:
+    """Count the token ids of events that have nothing but more text or token ids; else None."""
+    ids = _added_alike(events)
+    return _only_adds(events) if ids is None else ids
+
+
+def _added_alike(events: bytes) -> int | None:
+    """Do so in few passes where all events are as the first one but for text and token ids.
+
+    An event is a head up to its choice, what the choice says, and a tail from `finish_reason` on,
+    in which token ids may stand. The tail of one and the head of the next are searched as one long
+    text, which takes a quarter of the time of several short ones.
+    """
+    first = events[: events.find(b"\n\n") + 2]
+    begins, ends = first.find(CHOICE) + len(CHOICE), first.find(UNFINISHED)
+    if begins < len(CHOICE) or ends < begins or _only_adds(first) is None:
+        return None
+    head, tail = first[:begins], first[ends:]
+    count, odd = divmod(events.count(b"\n"), 2)
+    before, has_ids, after = tail.partition(b'"token_ids":[')
+    if has_ids:
+        tail = after[after.find(b"]") :]
+        if events.count(before + has_ids) != count:
+            return None
+    if odd or not events.endswith(tail) or events.count(tail + head) != count - 1:
+        return None
+    return _ids_in(events)
+
+
+def _ids_in(events: bytes) -> int:
+    ids: list[bytes] = IDS.findall(events)
+    joined = b"".join(ids)
+    if b" " in joined:
+        return sum(each.count(b",") + 1 for each in ids if each.strip())
+    return joined.count(b",") + len(ids) - ids.count(b"")
+
+
 def _only_adds(events: bytes) -> int | None:
     """Count the token ids of events that have nothing but more text or token ids; else None.
 
@@ -292,5 +332,4 @@ def _only_adds(events: bytes) -> int | None:
     for key in (b'"finish_reason":', b'"usage":'):
         if (times := events.count(key)) and times != events.count(key + null):
             return None
-    ids: list[bytes] = IDS.findall(events)
-    return sum(each.count(b",") + 1 for each in ids if each.strip())
+    return _ids_in(events)
