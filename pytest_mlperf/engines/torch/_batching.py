@@ -27,6 +27,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import Answers, Generation, TokenPrompts
+from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.streaming import Arrivals
 from pytest_mlperf.engines.torch._base import TorchOptions
 from pytest_mlperf.engines.torch._decode import LOOK, StaticDecoder
@@ -102,7 +103,7 @@ class StaticBatches:
                 "generation_config": self._config,
                 "logits_processor": processors,
             }
-            if (chats := self._text.prompts.chats) is not None:
+            if isinstance(chats := self._text.prompts.chats, PictureChats):
                 features = chats.features(batch.indices, tokens)
                 inputs |= {name: each.to(device) for name, each in features.items()}
             if self._text.generation.num_beams == 1:
