@@ -219,9 +219,9 @@ def _properties(tool: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def without_thought(text: str, *, is_thinking: bool) -> str:
     """Return what an answer says after it thought; "" where it did not come to an end with that."""
-    _, end, said = text.partition(THOUGHT_END)
+    _, end, answer = text.partition(THOUGHT_END)
     if end:
-        return said.lstrip("\n")
+        return answer.lstrip("\n")
     return "" if is_thinking or text.lstrip().startswith(THOUGHT) else text
 
 

@@ -155,6 +155,7 @@ class TorchEngine(TorchBase):
             ContinuousBatching,
             StaticBatches,
             TextModel,
+            can_join,
         )
         from pytest_mlperf.engines.torch._decode import open_decoder
 
@@ -172,8 +173,15 @@ class TorchEngine(TorchBase):
         undo.callback(self._forget)
         one = self._options.batching
         if one == "auto":
-            joins = self._options.may_join and not pictured
+            joins = self._options.may_join and not pictured and can_join(model)
             one = "continuous" if joins else "dynamic"
+        elif one == "continuous" and not can_join(model):
+            raise SuiteError(
+                'engine torch: batching = "continuous" cannot run this model, whose layers with '
+                'linear attention keep a state and no tokens; set batching = "dynamic", or leave '
+                "it out",
+                option="batching",
+            )
         if one == "dynamic":
             queue = WorkQueue(static.run, max_batch=self._options.batch_size)
             undo.callback(queue.close)

@@ -281,6 +281,15 @@ class _BatchArrivals(Arrivals):
     error: str | None = None
 
 
+STATEFUL = "linear_attention"
+"""A kind of layers that keeps a state in place of tokens, which no page of a cache can hold."""
+
+
+def can_join(model: Any) -> bool:
+    """Whether continuous batching, which keeps keys and values in pages, can run a model."""
+    return STATEFUL not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
+
+
 class ContinuousBatching:
     """Feeds transformers' manager and reports what it gives back."""
 
