@@ -156,6 +156,7 @@ class TorchEngine(TorchBase):
             StaticBatches,
             TextModel,
             can_join,
+            state_kernels,
         )
         from pytest_mlperf.engines.torch._decode import open_decoder
 
@@ -168,6 +169,8 @@ class TorchEngine(TorchBase):
             self._facts["decode"] = "generate: prompts have pictures"
         elif self._options.batching != "continuous":
             decoder, self._facts["decode"] = open_decoder(model, self._generation, self._options)
+        if not can_join(model):
+            self._facts["linear_attention"] = state_kernels()
         static = StaticBatches(text, batch_size=self._options.batch_size, decoder=decoder)
         self._single = self._lists = static.run
         undo.callback(self._forget)

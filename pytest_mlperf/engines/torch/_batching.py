@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -288,6 +289,19 @@ STATEFUL = "linear_attention"
 def can_join(model: Any) -> bool:
     """Whether continuous batching, which keeps keys and values in pages, can run a model."""
     return STATEFUL not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
+
+
+STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
+"""Packages that transformers takes kernels for such layers from, where they are installed."""
+
+
+def state_kernels() -> str:
+    """Return which of them are installed; "torch" computes the same more slowly."""
+    installed = []
+    for package in STATE_KERNELS:
+        with contextlib.suppress(PackageNotFoundError):
+            installed.append(f"{package} {version(package)}")
+    return ", ".join(installed) or "torch"
 
 
 class ContinuousBatching:
