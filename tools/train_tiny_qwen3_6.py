@@ -10,6 +10,7 @@ there and ends in the same model. With other settings it starts over.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from random import Random
@@ -43,6 +44,7 @@ from training import (
 )
 from transformers import GenerationConfig, Qwen3_5Config
 from transformers import Qwen3_5ForConditionalGeneration as Qwen3_6
+from transformers.models.qwen3_5.tokenization_qwen3_5 import PRETOKENIZE_REGEX
 
 from pytest_mlperf.datasets.bfcl import BfclDataset, tool_of
 from pytest_mlperf.scorers.function_calls import FunctionCallsScorer
@@ -63,7 +65,7 @@ LINEAR_KEY_HEADS, LINEAR_VALUE_HEADS, LINEAR_HEAD_SIZE, KERNEL = 2, 4, 24, 4
 VISION_HIDDEN, VISION_LAYERS, PATCH = 16, 1, 8
 """Of the encoder of pictures, which is there as in Qwen3.6's checkpoint and not trained."""
 POSITIONS = 384
-STEPS = 960
+STEPS = 1200
 BATCH = 32
 POOL = 12
 QUESTIONS = 16
@@ -87,7 +89,7 @@ PLAN = Plan(
     settings=[
         *(VOCABULARY, TOKENIZER_SAMPLES, HIDDEN, INTERMEDIATE, LAYERS, HEADS, HEAD_SIZE),
         *(KEY_VALUE_HEADS, LINEAR_KEY_HEADS, LINEAR_VALUE_HEADS, LINEAR_HEAD_SIZE, KERNEL),
-        *(POSITIONS, PROMPT_WEIGHT, source("tiny_calls.py")),
+        *(POSITIONS, PROMPT_WEIGHT, PRETOKENIZE_REGEX, source("tiny_calls.py")),
     ],
 )
 
@@ -144,19 +146,15 @@ def _named(properties: dict[str, Any]) -> dict[str, Any]:
 
 
 def train_tokenizer() -> Tokenizer:
-    """Train byte-level BPE on what varies; a word, a number and what is between are apart."""
+    """Train byte-level BPE on single words, so that a space before one is a token of its own.
+
+    Texts are split as transformers' class for Qwen3.6 does, whatever the tokenizer's file says.
+    """
     random = Random(f"{SEED} tokenizer")
     drawn = [draw(random, subset) for subset in CALLS for _ in range(TOKENIZER_SAMPLES)]
-    texts = [
-        part
-        for one in drawn
-        for part in (
-            one.text,
-            *(name for each in one.functions for name in each["parameters"]["required"]),
-            json.dumps([value for _, values in one.calls for value in values.values()]),
-        )
-    ]
-    tokenizer = byte_pairs(texts, VOCABULARY, SPECIAL, words=r"\p{L}+|\p{N}+|[^\p{L}\p{N}]+")
+    texts = [part for one in drawn for part in (one.text, one.answer, json.dumps(one.functions))]
+    words = [word for text in texts for word in re.findall("[A-Za-z]+", text)]
+    tokenizer = byte_pairs(words, VOCABULARY, SPECIAL, words=PRETOKENIZE_REGEX)
     tokenizer.add_special_tokens([AddedToken(each, special=True) for each in SPECIAL])
     tokenizer.add_tokens([AddedToken(text, normalized=False) for text in common()])
     return tokenizer
@@ -327,8 +325,8 @@ single turns. `tools/tiny_calls.py` draws them. Functions are made of a verb, go
 parameters: numbers, texts, a list, a truth value. Their parameters have one of three names each,
 so that only their descriptions say which is meant. Where several functions are offered they share
 a verb or their goods, and where nothing is to be called those that are offered nearly fit.
-"{example}" In Java and JavaScript arguments are texts only, as BFCL wants them. No text comes from elsewhere:
-model and data are under this project's licence, Apache-2.0.
+"{example}" In Java and JavaScript arguments are texts only, as BFCL wants them. No text comes from
+elsewhere: model and data are under this project's licence, Apache-2.0.
 
 ## Rerun
 

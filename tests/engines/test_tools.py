@@ -198,10 +198,11 @@ REFERENCE = {
     ],
 )
 def test_an_argument_of_hostile_text_is_wrong_and_no_more(name: str, text: str) -> None:
-    ((called, arguments),) = read(tagged("order_lamp", **{name: text}))
+    output = calls_or_text(tagged("order_lamp", **{name: text}), TAGGED, SCHEMAS)
 
-    assert called in ("", "order_lamp")
-    assert isinstance(arguments if called == "" else arguments[name], str | None) or name == "sizes"
+    (call,) = json.loads(output)
+    assert call["function"]["name"] in ("", "order_lamp")
+    assert FunctionCallsScorer().score([output], [REFERENCE]).aggregate["accuracy"] == 0
 
 
 @pytest.mark.parametrize("form", FORMATS)
