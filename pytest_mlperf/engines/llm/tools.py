@@ -207,11 +207,8 @@ def _template(folder: Path, tokenizer: Any) -> str:
     return str(template)
 
 
-def _properties(tool: Mapping[str, Any]) -> Mapping[str, Any]:
-    properties: Mapping[str, Any] = (tool["function"].get("parameters") or {}).get(
-        "properties"
-    ) or {}
-    return properties
+def _properties(tool: Mapping[str, Any]) -> dict[str, Any]:
+    return dict((tool["function"].get("parameters") or {}).get("properties") or {})
 
 
 # --- answers --------------------------------------------------------------------------------------
