@@ -185,22 +185,24 @@ def test_it_is_of_qwen3_6s_class(twin: Twin) -> None:
 
 
 def test_its_prompts_are_those_it_was_trained_on(twin: Twin, calls: Any) -> None:
-    """The template makes of messages and tools what the trainer wrote without it."""
-    assert calls.CALLS
+    """Template and tokenizer make of messages and tools what the trainer wrote without them."""
     tool = load_tool("train_tiny_qwen3_6")
-    requests = {one.text: one for one in tool.held_out()}
+    requests = sorted(tool.held_out(), key=lambda one: one.subset)
+    trained = tool.as_rows(requests, tool.train_tokenizer())
     tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(twin.model)
 
-    for index in range(len(twin.references)):
+    for index, row in enumerate(trained):
         asked = twin.dataset.input(index)
-        text = tokenizer.apply_chat_template(
+        ids = tokenizer.apply_chat_template(
             asked["messages"],
             tools=asked["tools"],
             add_generation_prompt=True,
-            tokenize=False,
+            tokenize=True,
+            return_dict=False,
             enable_thinking=False,
         )
-        assert text == tool.prompt_of(requests[asked["messages"][0]["content"]])
+        assert ids == row.prompt
+    assert len(trained) == len(twin.references) == 16 * len(calls.CALLS)
 
 
 def test_its_requests_are_drawn_by_its_script(twin: Twin, calls: Any) -> None:
@@ -227,7 +229,7 @@ def test_its_files_are_small(twin: Twin) -> None:
 
 
 def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
-    verdict = twin.verdict(tmp_path)
+    verdict = twin.verdict(tmp_path, scenario="SingleStream")
 
     assert verdict["outcome"] == "ok"
     assert verdict["baseline_file"].endswith("tiny-qwen3.6/torch.fp32.json")
@@ -238,7 +240,7 @@ def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
     changed = load_tool("damage_weights").damage(twin.model, damaged)
     assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
 
-    verdict = twin.verdict(tmp_path, model=damaged)
+    verdict = twin.verdict(tmp_path, model=damaged, scenario="SingleStream")
 
     assert verdict["outcome"] == "GATE FAIL"
     assert verdict["accuracy"]["scores"]["accuracy"] < twin.gate("accuracy") - 10
