@@ -153,6 +153,7 @@ train: $(READY)
 	$(BIN)/python tools/train_tiny_gptj.py
 	$(BIN)/python tools/train_tiny_whisper.py
 	$(BIN)/python tools/train_tiny_qwen3_vl.py
+	$(BIN)/python tools/train_tiny_qwen3_6.py
 	$(BIN)/python tools/train_tiny_llama3_8b.py
 	$(BIN)/python tools/train_tiny_llama3_405b.py
 	$(BIN)/python tools/train_tiny_deepseek.py

@@ -138,7 +138,7 @@ def _subset(place: Path, subset: str) -> Iterator[_Question]:
             for message in turn
         ]
         yield _Question(
-            {"messages": messages, "tools": list(map(_tool, functions)), "tool_choice": "auto"},
+            {"messages": messages, "tools": list(map(tool_of, functions)), "tool_choice": "auto"},
             {
                 "subset": subset,
                 "ground_truth": answers.get(row["id"], []),
@@ -167,7 +167,7 @@ def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> li
     return rows
 
 
-def _tool(function: Mapping[str, Any]) -> dict[str, Any]:
+def tool_of(function: Mapping[str, Any]) -> dict[str, Any]:
     """Return a function as OpenAI's API takes it: without dots in its name, with JSON's types."""
     made = json.loads(json.dumps(function))
     made["name"] = made["name"].replace(".", "_")

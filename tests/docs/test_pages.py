@@ -145,6 +145,10 @@ TWINS: dict[str, dict[str, tuple[str, str | None]]] = {
         "MBXP": ("scores.mbxp", "chance.mbxp"),
     },
     "qwen3-vl": {"hF1": ("scores.f1", "chance.f1")},
+    "qwen3.6": {
+        "accuracy": ("scores.accuracy", "chance.accuracy"),
+        "normalized": ("scores.normalized", "chance.normalized"),
+    },
     "whisper": {"accuracy": ("accuracy", "chance")},
     "rgat": {"top-1": ("top1", "chance")},
     "stable-diffusion-xl": {

@@ -71,8 +71,10 @@ class Twin:
         assert low is not None
         return low
 
-    def verdict(self, folder: Path, *, model: Path | None = None) -> dict[str, Any]:
-        """Run the suite's first test of accuracy against the committed baseline."""
+    def verdict(
+        self, folder: Path, *, model: Path | None = None, scenario: str = "Offline"
+    ) -> dict[str, Any]:
+        """Run the suite's test of accuracy in a scenario against the committed baseline."""
         (folder / self.name).symlink_to(TINY / self.name)
         (folder / "baselines").mkdir()
         (folder / "baselines" / "accuracy").symlink_to(ROOT / "baselines" / "accuracy")
@@ -88,7 +90,7 @@ class Twin:
                 *(sys.executable, "-m", "pytest", self.file.name, "--mlperf-json=results.json"),
                 *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 "-omlperf_control=off",  # other tests compute beside it
-                *("-m", "mlperf(scenario='Offline')", "-k", "accuracy"),
+                *("-m", f"mlperf(scenario='{scenario}')", "-k", "accuracy"),
             ],
             cwd=folder,
             env=environment,

@@ -7,16 +7,23 @@ import operator
 import reprlib
 import struct
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, Protocol, cast
 
 from pytest_mlperf.core.errors import Rule, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import engine_error, is_count, refused_sample
 
-if TYPE_CHECKING:
-    from pytest_mlperf.engines.llm.pictures import PictureChats
+
+class Chats(Protocol):
+    """Makes token ids of chats, and keeps what else belongs to each until it is forgotten."""
+
+    def tokens(self, index: int, asked: Mapping[str, Any]) -> list[int]: ...
+
+    def pictures(self, index: int) -> list[Any]: ...
+
+    def forget(self, indices: Iterable[int]) -> None: ...
 
 
 @dataclass(kw_only=True, slots=True)
@@ -29,7 +36,7 @@ class TokenPrompts:
         context: Most tokens of prompt and answer together; None when the model states none.
         max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
         lengths: How long the answer is to be, of loaded samples of which the data set says it.
-        chats: Makes tokens of chats with pictures; None where such samples are refused.
+        chats: Makes tokens of chats; None where such samples are refused.
     """
 
     dataset: Dataset
@@ -39,7 +46,7 @@ class TokenPrompts:
     max_new_tokens: int
     max_prompt_tokens: int | None = None
     lengths: dict[int, int] = field(default_factory=dict)
-    chats: PictureChats | None = None
+    chats: Chats | None = None
     _ids: dict[int, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -245,7 +252,7 @@ class Generation(TextOptions):
         tokenizer: Any,
         vocabulary: int | None,
         *contexts: int | None,
-        chats: PictureChats | None = None,
+        chats: Chats | None = None,
     ) -> TokenPrompts:
         """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
         return TokenPrompts(
@@ -304,7 +311,7 @@ class Generation(TextOptions):
         """
         if self.ends and finish != "length" and (not ids or ids[-1] not in self.ends):
             ids = [*ids, self.ends[0]]
-        return struct.pack(f"<{len(ids)}q", *ids)
+        return packed(ids)
 
     def seed_of(self, index: int) -> int | None:
         """Return by what the answer to a sample is drawn: repeats of a question are others."""
@@ -314,6 +321,15 @@ class Generation(TextOptions):
         """Return a row up to and including its first end token, or all of it."""
         ends = (position for position, token in enumerate(row, 1) if token in self.ends)
         return row[: next(ends, None)]
+
+
+def packed(ids: Sequence[int]) -> bytes:
+    """Return token ids as scorers take them: int64, little-endian."""
+    return struct.pack(f"<{len(ids)}q", *ids)
+
+
+def _packed(_: int, row: Tokens) -> bytes:
+    return packed(row)
 
 
 def _worded(value: float | None) -> str:
@@ -357,9 +373,22 @@ class EndWatch:
 class Answers:
     """Reports finished samples; safe from several threads."""
 
-    def __init__(self, generation: Generation, *, watch_ends: bool) -> None:
-        """Report for a model; `watch_ends`: one that never ends by itself is an error."""
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        watch_ends: bool,
+        output: Callable[[int, Tokens], bytes] = _packed,
+    ) -> None:
+        """Report for a model.
+
+        Args:
+            generation: How it generates.
+            watch_ends: One that never ends by itself is an error.
+            output: Makes of a sample's index and its tokens what a scorer takes.
+        """
         self._generation = generation
+        self._output = output
         eos = ", ".join(map(str, generation.eos))
         watching = watch_ends and bool(generation.ends)
         check = f"eos_token_id ({eos}) of the model"
@@ -398,7 +427,7 @@ class Answers:
         if not sink.wants_output:
             self._watch.note(row[-1] in self._generation.ends for row in rows)
             return None, counts
-        return [struct.pack(f"<{len(row)}q", *row) for row in rows], counts
+        return [self._output(*each) for each in zip(indices, rows, strict=True)], counts
 
 
 def too_short(generation: Generation, index: int, tokens: int, advice: str) -> RunError:

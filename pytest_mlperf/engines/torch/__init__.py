@@ -17,8 +17,9 @@ from pytest_mlperf.engines.llm.model_folder import (
     read_config,
     tokenizer_for,
 )
-from pytest_mlperf.engines.llm.pictures import has_chats
+from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
 from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.engines.llm.tools import ToolChats, offers_tools, tool_chats
 from pytest_mlperf.engines.torch._base import (
     STORED,
     TorchBase,
@@ -35,9 +36,10 @@ if TYPE_CHECKING:
 class TorchEngine(TorchBase):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
-    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats with
-    pictures by its own template: patches of pictures are made while a sample is worked on, as a
-    server would, in static batches.
+    Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats by its
+    own template. Of chats with pictures, patches are made while a sample is worked on, as a server
+    would, in static batches. To chats that offer tools the answer is in UTF-8: the calls in it as
+    JSON, as a server has them, or its text where it has none, without what it thought.
 
     Args:
         dataset: Its inputs are text, lists of token ids, or chats.
@@ -101,10 +103,10 @@ class TorchEngine(TorchBase):
 
     def _open(self, undo: ExitStack) -> None:
         from pytest_mlperf.engines.torch._checkpoint import (
-            CAUSAL,
             PICTURES,
             open_model,
             quiet_and_offline,
+            text_kind,
         )
 
         self._facts |= {
@@ -112,12 +114,14 @@ class TorchEngine(TorchBase):
             "batching": self._options.batching,
             "work.batch": str(self._options.batch_size),
         }
+        self._options.require_tools("torch", self._dataset)
         with quiet_and_offline():
-            chats = has_chats(self._dataset)
-            kind = PICTURES if chats else CAUSAL
-            loaded = open_model(self._folder, self._options, self._precision, kind)
             tokenizer, fact = tokenizer_for("torch", self._folder, self._dataset)
-            reader = picture_chats("torch", self._folder, tokenizer) if chats else None
+            reader = self._chats(tokenizer)
+            architecture = read_config(self._folder).architecture
+            sees = isinstance(reader, PictureChats)
+            kind = PICTURES if sees else text_kind(architecture)
+            loaded = open_model(self._folder, self._options, self._precision, kind)
         self._facts |= {**fact, **loaded.facts}
         self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
         self._samples = self._generation.prompts(
@@ -128,8 +132,22 @@ class TorchEngine(TorchBase):
                 "the data set says how long each answer is to be, which this engine cannot follow; "
                 "leave output_tokens out of the data set, and set max_new_tokens and ignore_eos"
             )
-        self._answers = Answers(self._generation, watch_ends=not self._dummy)
+        self._answers = Answers(
+            self._generation,
+            watch_ends=not self._dummy,
+            **({"output": reader.output} if isinstance(reader, ToolChats) else {}),
+        )
         self._build(loaded.model, undo)
+
+    def _chats(self, tokenizer: Any) -> PictureChats | ToolChats | None:
+        """Return how chats become prompts; None where the data set has none."""
+        if offers_tools(self._dataset):
+            chats, facts = tool_chats("torch", self._folder, tokenizer, self._options)
+            self._facts |= facts
+            return chats
+        if has_chats(self._dataset):
+            return picture_chats("torch", self._folder, tokenizer)
+        return None
 
     def _build(self, model: Any, undo: ExitStack) -> None:
         """Choose how single samples and lists are worked on; start the threads this needs."""
@@ -137,25 +155,36 @@ class TorchEngine(TorchBase):
             ContinuousBatching,
             StaticBatches,
             TextModel,
+            can_join,
+            state_kernels,
         )
         from pytest_mlperf.engines.torch._decode import open_decoder
 
         text = TextModel(
             model=model, generation=self._generation, prompts=self._samples, answers=self._answers
         )
-        decoder, pictured = None, self._samples.chats is not None
+        decoder, pictured = None, isinstance(self._samples.chats, PictureChats)
         if pictured:
             self._check_pictured()
             self._facts["decode"] = "generate: prompts have pictures"
         elif self._options.batching != "continuous":
             decoder, self._facts["decode"] = open_decoder(model, self._generation, self._options)
+        if not can_join(model):
+            self._facts["linear_attention"] = state_kernels()
         static = StaticBatches(text, batch_size=self._options.batch_size, decoder=decoder)
         self._single = self._lists = static.run
         undo.callback(self._forget)
         one = self._options.batching
         if one == "auto":
-            joins = self._options.may_join and not pictured
+            joins = self._options.may_join and not pictured and can_join(model)
             one = "continuous" if joins else "dynamic"
+        elif one == "continuous" and not can_join(model):
+            raise SuiteError(
+                'engine torch: batching = "continuous" cannot run this model, whose layers with '
+                'linear attention keep a state and no tokens; set batching = "dynamic", or leave '
+                "it out",
+                option="batching",
+            )
         if one == "dynamic":
             queue = WorkQueue(static.run, max_batch=self._options.batch_size)
             undo.callback(queue.close)

@@ -18,6 +18,7 @@ from pytest_mlperf.engines import broken, is_count, not_installed, number_of, on
 from pytest_mlperf.engines.llm.generation import TextOptions
 from pytest_mlperf.engines.llm.model_folder import COMPRESSED, TORCHAO, quantisation_of
 from pytest_mlperf.engines.llm.queueing import Work
+from pytest_mlperf.engines.llm.tools import ToolOptions
 
 QUANTISED: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
 PRECISIONS: tuple[PrecisionName, ...] = (*PLAIN, *QUANTISED)
@@ -120,7 +121,7 @@ class TokenOptions(DeviceOptions, TextOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TorchOptions(TokenOptions):
+class TorchOptions(TokenOptions, ToolOptions):
     """What a suite may say to torch.
 
     Attributes:
@@ -157,6 +158,7 @@ class TorchOptions(TokenOptions):
 
     def rules(self, precision: str) -> Iterator[Rule]:
         yield from super().rules(precision)
+        yield from self.tool_rules()
         yield one_of("batching", self.batching, BATCHINGS)
         yield one_of("decode", self.decode, DECODES)
         yield "compile", self.compile, isinstance(self.compile, bool), "true or false"

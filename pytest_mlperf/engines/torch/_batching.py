@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, version
 from itertools import count
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -27,6 +28,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import Answers, Generation, TokenPrompts
+from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.streaming import Arrivals
 from pytest_mlperf.engines.torch._base import TorchOptions
 from pytest_mlperf.engines.torch._decode import LOOK, StaticDecoder
@@ -102,7 +104,7 @@ class StaticBatches:
                 "generation_config": self._config,
                 "logits_processor": processors,
             }
-            if (chats := self._text.prompts.chats) is not None:
+            if isinstance(chats := self._text.prompts.chats, PictureChats):
                 features = chats.features(batch.indices, tokens)
                 inputs |= {name: each.to(device) for name, each in features.items()}
             if self._text.generation.num_beams == 1:
@@ -278,6 +280,28 @@ class _BatchArrivals(Arrivals):
 
     finished: list[tuple[BatchedRequest, list[int]]] = field(default_factory=list)
     error: str | None = None
+
+
+STATEFUL = "linear_attention"
+"""A kind of layers that keeps a state in place of tokens, which no page of a cache can hold."""
+
+
+def can_join(model: Any) -> bool:
+    """Whether continuous batching, which keeps keys and values in pages, can run a model."""
+    return STATEFUL not in (getattr(model.config.get_text_config(), "layer_types", None) or ())
+
+
+STATE_KERNELS = ("flash-linear-attention", "causal-conv1d")
+"""Packages that transformers takes kernels for such layers from, where they are installed."""
+
+
+def state_kernels() -> str:
+    """Return which of them are installed; "torch" computes the same more slowly."""
+    installed = []
+    for package in STATE_KERNELS:
+        with contextlib.suppress(PackageNotFoundError):
+            installed.append(f"{package} {version(package)}")
+    return ", ".join(installed) or "torch"
 
 
 class ContinuousBatching:

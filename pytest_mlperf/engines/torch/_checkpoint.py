@@ -91,6 +91,14 @@ PICTURES = Kind(
     loader="AutoModelForImageTextToText",
     trial=_first_token,
 )
+
+
+def text_kind(architecture: str) -> Kind:
+    """Return the kind of model that text is asked of: one that sees pictures takes text too."""
+    sees = architecture in PICTURES.architectures - CAUSAL.architectures
+    return PICTURES if sees else CAUSAL
+
+
 QUESTION_ANSWERING = Kind(
     name="model for question answering",
     architectures=frozenset(MODEL_FOR_QUESTION_ANSWERING_MAPPING_NAMES.values()),

@@ -1,0 +1,246 @@
+"""The tiny Qwen3.6: it calls the functions that fit, and is found out when it is damaged."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.engines.torch import TorchEngine
+from pytest_mlperf.testing import RecordingSink
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [
+    pytest.mark.process,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        any(importlib.util.find_spec(name) is None for name in ("torch", "transformers", "jinja2")),
+        reason="needs pytest-mlperf[lm]",
+    ),
+]
+
+IRRELEVANT = ("irrelevance", "live_irrelevance")
+
+
+@pytest.fixture(scope="module")
+def twin() -> Twin:
+    return Twin("qwen3.6")
+
+
+@pytest.fixture(scope="module")
+def answers(twin: Twin) -> list[bytes]:
+    return twin.answers()
+
+
+@pytest.fixture(scope="module")
+def calls(monkeypatch_module: pytest.MonkeyPatch) -> Any:
+    """The script that draws the requests."""
+    return load_tool("tiny_calls")
+
+
+@pytest.fixture(scope="module")
+def monkeypatch_module() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(TINY.parents[1] / "tools"))
+        yield patch
+
+
+def scores_of(twin: Twin, answers: Sequence[bytes]) -> Mapping[str, float]:
+    return twin.score(answers).aggregate
+
+
+# --- what it has learnt ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "normalized"])
+def test_it_reaches_its_reference(twin: Twin, answers: list[bytes], metric: str) -> None:
+    """The suite's references are what its trainer reached, and so does the engine here."""
+    reached = twin.training["scores"][metric]
+
+    assert f"{metric} = {reached}" in twin.file.read_text("utf-8")
+    # Another machine's kernels may choose another token where two are as likely.
+    assert scores_of(twin, answers)[metric] == pytest.approx(reached, abs=2)
+    assert scores_of(twin, answers)[metric] > twin.gate(metric)
+    assert twin.training["chance"][metric] < 0.5 * reached
+
+
+def test_answers_to_other_requests_are_far_worse(twin: Twin, answers: list[bytes]) -> None:
+    """Most that may be right are those where nothing is to be called."""
+    others = answers[1:] + answers[:1]
+
+    assert scores_of(twin, others)["accuracy"] == pytest.approx(
+        twin.training["chance"]["accuracy"], abs=5
+    )
+
+
+def test_its_answers_are_calls_as_openais_api_has_them_or_text(
+    twin: Twin, answers: list[bytes]
+) -> None:
+    """Values have the types of their schemas; where nothing is to be called it says so in words."""
+    kinds: Counter[type] = Counter()
+    for answer, reference in zip(answers, twin.references, strict=True):
+        if answer.startswith(b"["):
+            for call in json.loads(answer):
+                assert list(call) == ["type", "function"]
+                kinds.update(map(type, call["function"]["arguments"].values()))
+        elif reference["subset"] in IRRELEVANT:
+            assert answer.decode() == "None of these functions does that."
+
+    assert set(kinds) >= {str, int, float, bool, list}
+
+
+class Replaced:
+    """Requests whose tools are those of the next request of the subset."""
+
+    def __init__(self, twin: Twin, subset: str) -> None:
+        indices = [i for i, one in enumerate(twin.references) if one["subset"] == subset]
+        asked = [twin.dataset.input(index) for index in indices]
+        others = [one["tools"] for one in asked[1:] + asked[:1]]
+        self.samples = [{**one, "tools": tools} for one, tools in zip(asked, others, strict=True)]
+
+    def __len__(self) -> int:
+        return len(self.samples)
+
+    def input(self, index: int) -> Any:
+        return self.samples[index]
+
+
+def test_the_tools_decide_and_not_the_request(twin: Twin) -> None:
+    """With another request's function it calls less, and never one that is not offered."""
+    dataset = Replaced(twin, "simple_python")
+
+    answers = ask(TorchEngine(**options_of(twin, dataset)), len(dataset))
+
+    called = [one for one in answers if one.startswith(b"[")]
+    assert len(called) < 0.5 * len(answers)
+
+
+def options_of(twin: Twin, dataset: Any, **options: Any) -> dict[str, Any]:
+    given = {"dataset": dataset, "model": str(twin.model), "precision": twin.precision}
+    return {**given, **twin.engine.options, **options}
+
+
+def ask(engine: TorchEngine, count: int, *, one_by_one: bool = False) -> list[bytes]:
+    """Return an engine's answers to the first samples."""
+    sink, indices = RecordingSink(count), range(count)
+    with engine:
+        engine.load_samples(indices)
+        for part in [[index] for index in indices] if one_by_one else [list(indices)]:
+            engine.submit(part, part, sink)
+        sink.wait_for_end()
+    assert sink.error is None
+    return [sink.outputs[index] for index in indices]
+
+
+def test_samples_that_come_one_by_one_are_answered_alike(twin: Twin, answers: list[bytes]) -> None:
+    """Layers that keep a state see no padding."""
+    count = 24
+
+    alone = ask(TorchEngine(**options_of(twin, twin.dataset)), count, one_by_one=True)
+
+    assert sum(map(bytes.__eq__, alone, answers)) >= count - 1
+
+
+def test_continuous_batching_has_no_pages_for_a_state(twin: Twin) -> None:
+    engine = TorchEngine(**options_of(twin, twin.dataset, batching="continuous"))
+
+    with pytest.raises(SuiteError, match='set batching = "dynamic"'), engine:
+        pass
+
+
+class Texts:
+    """Two texts, which need no template."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def input(self, index: int) -> str:
+        return ("order", "red lamps")[index]
+
+
+def test_text_is_asked_of_it_as_of_any_model(twin: Twin) -> None:
+    """Its class sees pictures, which nobody needs to show it; answers are tokens then."""
+    options = options_of(twin, Texts(), max_new_tokens=4, ignore_eos=True)
+    del options["chat_template_kwargs"]
+    engine = TorchEngine(**options)
+
+    assert list(map(len, ask(engine, 2))) == [32, 32]
+    assert engine.describe()["architecture"] == "Qwen3_5ForConditionalGeneration"
+
+
+# --- its model and its data -----------------------------------------------------------------------
+
+
+def test_it_is_of_qwen3_6s_class(twin: Twin) -> None:
+    config = json.loads((twin.model / "config.json").read_text("utf-8"))
+
+    assert config["architectures"] == ["Qwen3_5ForConditionalGeneration"]
+    assert config["text_config"]["layer_types"] == [*["linear_attention"] * 3, "full_attention"]
+
+
+def test_its_prompts_are_those_it_was_trained_on(twin: Twin, calls: Any) -> None:
+    """Template and tokenizer make of messages and tools what the trainer wrote without them."""
+    tool = load_tool("train_tiny_qwen3_6")
+    requests = sorted(tool.held_out(), key=lambda one: one.subset)
+    trained = tool.as_rows(requests, tool.train_tokenizer())
+    tokenizer = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(twin.model)
+
+    for index, row in enumerate(trained):
+        asked = twin.dataset.input(index)
+        ids = tokenizer.apply_chat_template(
+            asked["messages"],
+            tools=asked["tools"],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=False,
+            enable_thinking=False,
+        )
+        assert ids == row.prompt
+    assert len(trained) == len(twin.references) == 16 * len(calls.CALLS)
+
+
+def test_its_requests_are_drawn_by_its_script(twin: Twin, calls: Any) -> None:
+    """Nothing in its files comes from elsewhere, and all subsets of the scorer are there."""
+    random = calls.Random(f"{twin.training['seed']} held out")
+    each = len(twin.references) // len(calls.CALLS)
+    drawn = [calls.draw(random, subset) for subset in calls.CALLS for _ in range(each)]
+
+    for name, content in calls.files(drawn).items():
+        file = TINY / twin.name / "data" / "bfcl_eval" / "data" / name
+        assert file.read_text("utf-8") == content
+    assert twin.dataset.digest == twin.training["dataset_digest"]
+    assert Counter(one["subset"] for one in twin.references) == dict.fromkeys(calls.CALLS, each)
+
+
+def test_its_files_are_small(twin: Twin) -> None:
+    folder = TINY / twin.name
+    sizes = [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+
+    assert sum(sizes) < 2e6
+
+
+# --- how its suite judges -------------------------------------------------------------------------
+
+
+def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
+    verdict = twin.verdict(tmp_path, scenario="SingleStream")
+
+    assert verdict["outcome"] == "ok"
+    assert verdict["baseline_file"].endswith("tiny-qwen3.6/torch.fp32.json")
+
+
+def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
+    damaged = tmp_path / "damaged"
+    changed = load_tool("damage_weights").damage(twin.model, damaged)
+    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
+
+    verdict = twin.verdict(tmp_path, model=damaged, scenario="SingleStream")
+
+    assert verdict["outcome"] == "GATE FAIL"
+    assert verdict["accuracy"]["scores"]["accuracy"] < twin.gate("accuracy") - 10
