@@ -17,6 +17,7 @@ from pytest_mlperf.engines import engine_error, is_count, refused_sample
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.llm.pictures import PictureChats
+    from pytest_mlperf.engines.llm.speech import SpeechClips
 
 
 @dataclass(kw_only=True, slots=True)
@@ -30,6 +31,7 @@ class TokenPrompts:
         max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
         lengths: How long the answer is to be, of loaded samples of which the data set says it.
         chats: Makes tokens of chats with pictures; None where such samples are refused.
+        clips: Makes tokens of clips of sound; None where samples are none.
     """
 
     dataset: Dataset
@@ -40,6 +42,7 @@ class TokenPrompts:
     max_prompt_tokens: int | None = None
     lengths: dict[int, int] = field(default_factory=dict)
     chats: PictureChats | None = None
+    clips: SpeechClips | None = None
     _ids: dict[int, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -65,10 +68,13 @@ class TokenPrompts:
         for index in indices:
             self._ids.pop(index, None)
             self.lengths.pop(index, None)
-        if self.chats is not None:
-            self.chats.forget(indices)
+        for media in (self.chats, self.clips):
+            if media is not None:
+                media.forget(indices)
 
     def _tokens(self, index: int) -> list[int]:
+        if self.clips is not None:
+            return self.clips.tokens(index)
         prompt = self.dataset.input(index)
         if isinstance(prompt, Mapping) and "messages" in prompt:
             if self.chats is not None:
@@ -246,6 +252,7 @@ class Generation(TextOptions):
         vocabulary: int | None,
         *contexts: int | None,
         chats: PictureChats | None = None,
+        clips: SpeechClips | None = None,
     ) -> TokenPrompts:
         """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
         return TokenPrompts(
@@ -256,6 +263,7 @@ class Generation(TextOptions):
             max_new_tokens=self.max_new_tokens,
             max_prompt_tokens=self.max_prompt_tokens,
             chats=chats,
+            clips=clips,
         )
 
     def of(self, length: int | None) -> Generation:
