@@ -106,7 +106,7 @@ class VllmOptions(LibraryOptions):
         enable_prefix_caching: Keep what prompts have in common from one to the next. MLPerf forbids
             it in its closed division, and as LoadGen issues the same samples again and again it
             would measure memory rather than work.
-        mm_processor_cache_gb: Memory for what is made of pictures, kept from one query to the next.
+        mm_processor_cache_gb: GB for what is made of pictures, kept from one query to the next.
             0 keeps nothing, as MLPerf asks for in its closed division, and while prefix caching is
             off too, pictures of two queries are never taken for the same.
         enforce_eager: No CUDA graphs and no torch.compile: loads faster, runs slower.

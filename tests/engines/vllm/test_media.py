@@ -16,6 +16,7 @@ from pytest_mlperf.engines.torch.whisper import WhisperEngine
 from pytest_mlperf.engines.vllm import VllmEngine
 from pytest_mlperf.testing import RecordingSink
 from tests.engines.recording import Samples, ask
+from tests.engines.vllm import shapes
 from tests.engines.vllm.running import open_engine
 from tests.suites.tiny_twin import TINY, Twin
 
@@ -250,3 +251,11 @@ def test_a_film_is_refused_in_the_samples_name(twins: Twins) -> None:
         pytest.raises(RunError, match="a part of type 'video_url': text and pictures are taken"),
     ):
         engine.load_samples([0])
+
+
+@pytest.mark.parametrize(("name", "kind"), [("whisper", "speech"), ("qwen3-vl", "chats")])
+def test_the_stand_in_refuses_prompts_as_vllm_does(twins: Twins, name: str, kind: str) -> None:
+    """What it would let pass, no test here could find; `test_real.py` asks vLLM the same."""
+    model = str(twins[name].model)
+
+    assert shapes.differences(shapes.refusals(model, kind), model, kind) == []

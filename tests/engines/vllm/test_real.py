@@ -6,6 +6,8 @@ project is installed there. Each test loads vLLM once, which takes half a minute
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import struct
 import subprocess
@@ -20,9 +22,10 @@ from pytest_mlperf.run.child.protocol import PACKAGE
 from pytest_mlperf.run.logs import parse_detail
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.engines.under_loadgen import token_settings
+from tests.engines.vllm import shapes
 from tests.engines.vllm.ready import READY
 from tests.engines.vllm.tiny import DATA, LONGEST, PYTHON, SAMPLES, TWIN, equal, needs_vllm
-from tests.run.harness import spec
+from tests.run.harness import ROOT, spec
 from tests.suites.tiny_twin import TINY, Twin
 
 pytestmark = [needs_vllm, pytest.mark.process, pytest.mark.slow]
@@ -146,3 +149,26 @@ def test_vllm_itself_hears_and_sees_as_the_torch_engines_do(
     same = sum(map(bytes.__eq__, outputs, twin.answers()))
     print(f"{name}: {same} of {len(outputs)} answers are those of the torch engine")
     assert same >= 0.95 * len(outputs)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("whisper", "speech"), ("qwen3-vl", "chats")])
+def test_vllm_itself_refuses_the_prompts_that_the_stand_in_refuses(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """By the same errors: what the other tests hold the engine against is how vLLM is."""
+    if name == "qwen3-vl":
+        needs("torchvision")
+    model = str(READY[name](tmp_path / "model"))
+
+    done = subprocess.run(
+        [str(PYTHON), "-m", "tests.engines.vllm.shapes", model, kind],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    raised = json.loads(done.stdout.splitlines()[-1])
+    assert shapes.differences(raised, model, kind) == []

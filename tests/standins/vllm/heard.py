@@ -13,7 +13,7 @@ from transformers.modeling_outputs import BaseModelOutput
 class Heard:
     """Reads a folder; computes in one type."""
 
-    modality = "audio"
+    modalities = ("audio",)
     has_encoder = True
 
     def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:

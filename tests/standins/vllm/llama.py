@@ -15,7 +15,7 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 class Llama:
     """Reads a folder; computes in one type."""
 
-    modality = None
+    modalities = ()
     has_encoder = False
 
     def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:

@@ -83,7 +83,7 @@ class Model:
             [sys.executable, "-c", wait], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self.requests = 0
-        self.renderer = Renderer(args, modality=kind.modality, has_encoder=kind.has_encoder)
+        self.renderer = Renderer(args, modalities=kind.modalities, has_encoder=kind.has_encoder)
 
     def row(self, rendered: Any, sampling: Any) -> Row:
         self.requests += 1

@@ -12,7 +12,7 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextTo
 class Pictured:
     """Reads a folder; computes in one type."""
 
-    modality = "image"
+    modalities = ("image", "video")
     has_encoder = False
 
     def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:

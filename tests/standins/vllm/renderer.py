@@ -17,12 +17,12 @@ NUMBERS = count()
 class Renderer:
     """Makes of prompts what the engine takes, with pictures and sound under names of their own."""
 
-    def __init__(self, args: Any, *, modality: str | None, has_encoder: bool) -> None:
-        self._modality = modality
+    def __init__(self, args: Any, *, modalities: Sequence[str], has_encoder: bool) -> None:
+        self._modalities = modalities
         self._has_encoder = has_encoder
         self._most = dict(args.limit_mm_per_prompt or {})
         if has_encoder:
-            self._most[modality] = 1
+            self._most = dict.fromkeys(modalities, 1)
         cache = 4 if args.mm_processor_cache_gb is None else args.mm_processor_cache_gb
         self._by_content = bool(cache) or args.enable_prefix_caching is not False
 
@@ -59,13 +59,13 @@ class Renderer:
             raise TypeError("Token prompt should be a list of integers")
         media = []
         for modality, given in prompt.get("multi_modal_data", {}).items():
-            if modality != self._modality:
+            if modality not in self._modalities:
                 raise ValueError(f"Unsupported modality: {modality}")
             items = given if isinstance(given, list) else [given]
             most = self._most.get(modality, 999)
             if len(items) > most:
                 raise ValueError(f"At most {most} {modality}(s) may be provided in one prompt.")
-            check = {"image": _picture, "audio": _clip}[modality]
+            check = {"image": _picture, "audio": _clip, "video": _film}[modality]
             media += [(self._name(item), check(item)) for item in items]
         return tokens, media
 
@@ -73,7 +73,7 @@ class Renderer:
         """Return what an encoder's output is kept under: another one each time where it may not."""
         if not self._by_content:
             return f"request-{next(NUMBERS)}"
-        return str(hash(item.tobytes() if isinstance(item, Image.Image) else item[0].tobytes()))
+        return str(hash((item if isinstance(item, Image.Image) else item[0]).tobytes()))
 
 
 def _known(prompt: Mapping[str, Any], thing: str) -> None:
@@ -99,3 +99,7 @@ def _clip(item: Any) -> Any:
     if rate != 16000 or not isinstance(audio, np.ndarray) or audio.ndim != 1:
         raise ValueError(f"Unsupported audio of {rate} Hz")
     return audio
+
+
+def _film(item: Any) -> Any:
+    raise NotImplementedError("this stand-in sees no films")
