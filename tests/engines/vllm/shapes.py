@@ -31,6 +31,11 @@ def clip() -> Any:
     return np.zeros(16_000, np.float32), 16_000
 
 
+def film() -> Any:
+    frames = {"fps": 1.0, "duration": 2.0, "total_num_frames": 2, "frames_indices": [0, 1]}
+    return np.zeros((2, 48, 48, 3), np.uint8), {**frames, "video_backend": "opencv"}
+
+
 def chats(token: int) -> Mapping[str, Shape]:
     """Return prompts of a model in which this token stands for a picture."""
     ids = [8, token, 9]
@@ -42,11 +47,11 @@ def chats(token: int) -> Mapping[str, Shape]:
         ),
         "sound": Shape(
             {"prompt_token_ids": ids, "multi_modal_data": {"audio": clip()}},
-            *("ValueError", "Unsupported modality: audio"),
+            *("RuntimeError", "Audio resampling is not supported when `target_sr` is not"),
         ),
         "a film": Shape(
-            {"prompt_token_ids": ids, "multi_modal_data": {"video": [np.zeros((2, 48, 48, 3))]}},
-            *("ValueError", "At most 0 video(s) may be provided"),
+            {"prompt_token_ids": ids, "multi_modal_data": {"video": [film()]}},
+            *("VLLMValidationError", "At most 0 video(s) may be provided in one prompt."),
         ),
         "an encoder's prompt": Shape(
             {
@@ -57,7 +62,7 @@ def chats(token: int) -> Mapping[str, Shape]:
         ),
         "a picture without a place": Shape(
             {"prompt_token_ids": [8, 9], "multi_modal_data": one},
-            *("ValueError", "Failed to apply prompt replacement for mm_items['image']"),
+            *("AssertionError", "Failed to apply prompt replacement for mm_items['image'][0]"),
         ),
         "no ids": Shape(
             {"multi_modal_data": one}, *("TypeError", "must contain text, tokens, or embeddings")
@@ -86,7 +91,7 @@ def speech() -> Mapping[str, Shape]:
                 },
                 "decoder_prompt": start,
             },
-            *("ValueError", "Unsupported modality: image"),
+            *("VLLMValidationError", "At most 0 image(s) may be provided in one prompt."),
         ),
         "two clips": Shape(
             {
@@ -96,7 +101,7 @@ def speech() -> Mapping[str, Shape]:
                 },
                 "decoder_prompt": start,
             },
-            *("ValueError", "At most 1 audio(s) may be provided in one prompt."),
+            *("VLLMValidationError", "At most 1 audio(s) may be provided in one prompt."),
         ),
     }
 

@@ -26,7 +26,7 @@ class Pictured:
     def placed(self, tokens: list[int], pictures: list[Any]) -> list[int]:
         """Return the tokens with as many of a picture as it has parts."""
         if tokens.count(self._token) != len(pictures):
-            raise ValueError("Failed to apply prompt replacement for mm_items['image']")
+            raise AssertionError("Failed to apply prompt replacement for mm_items['image'][0]")
         counts = [
             self._patches.get_number_of_image_patches(each.height, each.width)
             // self._patches.merge_size**2

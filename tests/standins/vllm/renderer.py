@@ -14,6 +14,10 @@ from vllm.api import names
 NUMBERS = count()
 
 
+class VLLMValidationError(ValueError):
+    """As vLLM's."""
+
+
 class Renderer:
     """Makes of prompts what the engine takes, with pictures and sound under names of their own."""
 
@@ -22,7 +26,7 @@ class Renderer:
         self._has_encoder = has_encoder
         self._most = dict(args.limit_mm_per_prompt or {})
         if has_encoder:
-            self._most = dict.fromkeys(modalities, 1)
+            self._most = {"audio": 1, "image": 0, "video": 0}
         cache = 4 if args.mm_processor_cache_gb is None else args.mm_processor_cache_gb
         self._by_content = bool(cache) or args.enable_prefix_caching is not False
 
@@ -59,12 +63,17 @@ class Renderer:
             raise TypeError("Token prompt should be a list of integers")
         media = []
         for modality, given in prompt.get("multi_modal_data", {}).items():
-            if modality not in self._modalities:
-                raise ValueError(f"Unsupported modality: {modality}")
+            if modality == "audio" and modality not in self._modalities:
+                raise RuntimeError(
+                    "Audio resampling is not supported when `target_sr` is not provided"
+                )
             items = given if isinstance(given, list) else [given]
             most = self._most.get(modality, 999)
             if len(items) > most:
-                raise ValueError(f"At most {most} {modality}(s) may be provided in one prompt.")
+                raise VLLMValidationError(
+                    f"At most {most} {modality}(s) may be provided in one prompt. "
+                    f"(parameter={modality})"
+                )
             check = {"image": _picture, "audio": _clip, "video": _film}[modality]
             media += [(self._name(item), check(item)) for item in items]
         return tokens, media
