@@ -18,8 +18,9 @@ from pytest_mlperf.engines.llm.generation import Answers, Generation, TextOption
 from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.queueing import Work
-from pytest_mlperf.engines.llm.speech import SpeechClips, Transcripts, is_speech
+from pytest_mlperf.engines.llm.speech import SpeechClips, is_speech
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, percentile
+from pytest_mlperf.engines.llm.transcripts import Transcripts
 
 LOAD_FORMATS = ("auto", "dummy")
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")

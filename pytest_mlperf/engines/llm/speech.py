@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.case import SPEECH_LABELS
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.extension import Dataset, Sink
+from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.engines import broken, refused_sample
-from pytest_mlperf.engines.llm.generation import Answers, Generation, Tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -85,23 +84,6 @@ def prompt_tokens(
             option="max_new_tokens",
         )
     return [vocabulary[name] for name in PROMPT]
-
-
-class Transcripts(Answers):
-    """Reports transcripts as their characters; tokens are counted with the end token."""
-
-    def __init__(self, generation: Generation, tokenizer: Any, *, watch_ends: bool) -> None:
-        super().__init__(generation, watch_ends=watch_ends)
-        self._tokenizer = tokenizer
-
-    def checked(
-        self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
-    ) -> tuple[list[bytes] | None, list[int]]:
-        outputs, counts = super().checked(indices, rows, sink)
-        if outputs is None:
-            return None, counts
-        texts = self._tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
-        return [spelled(text) for text in texts], counts
 
 
 @dataclass(kw_only=True, slots=True)

@@ -14,7 +14,8 @@ from pytest_mlperf.core.errors import text_of
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import broken
 from pytest_mlperf.engines.llm.generation import Generation
-from pytest_mlperf.engines.llm.speech import RATE, Transcripts, clip_of
+from pytest_mlperf.engines.llm.speech import RATE, clip_of
+from pytest_mlperf.engines.llm.transcripts import Transcripts
 from pytest_mlperf.engines.torch._batching import Batch, Streamer, generation_config
 from pytest_mlperf.engines.torch._devices import enough_memory
 from pytest_mlperf.engines.torch._sampling import DrawnOnly, numbers

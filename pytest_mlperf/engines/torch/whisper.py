@@ -12,7 +12,8 @@ from pytest_mlperf.core.errors import Rule
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines.llm.model_folder import find_model, load_tokenizer, read_config
 from pytest_mlperf.engines.llm.queueing import WorkQueue
-from pytest_mlperf.engines.llm.speech import Transcripts, prompt_tokens
+from pytest_mlperf.engines.llm.speech import prompt_tokens
+from pytest_mlperf.engines.llm.transcripts import Transcripts
 from pytest_mlperf.engines.torch._base import (
     TokenOptions,
     TorchBase,
