@@ -14,7 +14,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.engines.llm.generation import Generation
-from pytest_mlperf.engines.vllm import RESERVED, VllmOptions, engine_arguments, most_together
+from pytest_mlperf.engines.vllm import (
+    RESERVED,
+    VllmOptions,
+    engine_arguments,
+    media_arguments,
+    most_together,
+)
 from pytest_mlperf.engines.vllm._library import (
     IMPORTED,
     OLDEST,
@@ -31,18 +37,20 @@ CALLED: Mapping[str, tuple[str, ...]] = {
     "AsyncLLM.shutdown": (),
     "LLM.generate": ("prompts", "sampling_params", "use_tqdm"),
     "tokens_input": ("prompt_token_ids",),
+    "BaseRenderer.render_cmpl_async": ("prompts",),
 }
 """Arguments that are given to its functions, beside those made below."""
 
 READ: Mapping[str, tuple[str, ...]] = {
-    "AsyncLLM": ("vllm_config",),
+    "AsyncLLM": ("renderer", "vllm_config"),
     "LLM": ("llm_engine",),
     "LLMEngine": ("engine_core", "vllm_config"),
     "RequestOutputKind": ("CUMULATIVE", "DELTA", "FINAL_ONLY"),
-    "RequestOutput": ("outputs", "metrics"),
+    "RequestOutput": ("outputs", "metrics", "prompt_token_ids"),
     "CompletionOutput": ("token_ids", "finish_reason"),
     "RequestStateStats": ("first_token_ts", "last_token_ts", "num_generation_tokens"),
     "TokensPrompt": ("prompt_token_ids", "multi_modal_data"),
+    "ExplicitEncoderDecoderPrompt": ("encoder_prompt", "decoder_prompt"),
 }
 """Attributes that are read of its objects, by class."""
 
@@ -75,6 +83,8 @@ def used() -> Iterator[tuple[str, str]]:
     for name, module in IMPORTED.items():
         yield module, name
     for name in engine_arguments(Path("model"), "fp8", EVERYTHING):
+        yield "AsyncEngineArgs()", name
+    for name in media_arguments(EVERYTHING, pictures=True):
         yield "AsyncEngineArgs()", name
     for name in sampling_arguments(generation, None):
         yield "SamplingParams()", name

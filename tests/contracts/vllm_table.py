@@ -61,6 +61,7 @@ ENTRIES = {
     "AsyncEngineArgs",
     "AsyncLLM",
     "EngineArgs",
+    "ExplicitEncoderDecoderPrompt",
     "LLM",
     "LLMEngine",
     "RequestOutputKind",
@@ -73,7 +74,7 @@ ENTRIES = {
 """What an engine may start from."""
 
 ENGINE, LLM = "vllm/v1/engine/async_llm.py", "vllm/entrypoints/llm.py"
-SAMPLING = "vllm/sampling_params.py"
+SAMPLING, RENDERER = "vllm/sampling_params.py", "vllm/renderers/base.py"
 
 THINGS: Mapping[str, Reader] = {
     "vllm.engine.arg_utils": _exported("vllm/engine/arg_utils.py"),
@@ -90,6 +91,8 @@ THINGS: Mapping[str, Reader] = {
     "LLM()": _parameters(LLM, "LLM.__init__"),
     "LLM.generate()": _parameters(LLM, "LLM.generate"),
     "tokens_input()": _parameters("vllm/inputs/engine.py", "tokens_input"),
+    "BaseRenderer": _attributes(RENDERER, "BaseRenderer"),
+    "BaseRenderer.render_cmpl_async()": _parameters(RENDERER, "BaseRenderer.render_cmpl_async"),
     "AsyncLLM": _attributes(ENGINE, "AsyncLLM"),
     "LLM": _attributes(LLM, "LLM"),
     "LLMEngine": _attributes("vllm/v1/engine/llm_engine.py", "LLMEngine"),
@@ -99,6 +102,9 @@ THINGS: Mapping[str, Reader] = {
     "CompletionOutput": _attributes("vllm/outputs.py", "CompletionOutput"),
     "RequestStateStats": _attributes("vllm/v1/metrics/stats.py", "RequestStateStats"),
     "TokensPrompt": _fields("vllm/inputs/__init__.py", "TokensPrompt"),
+    "ExplicitEncoderDecoderPrompt": _fields(
+        "vllm/inputs/__init__.py", "ExplicitEncoderDecoderPrompt"
+    ),
     "model_config": _fields("vllm/config/model.py", "ModelConfig"),
     "scheduler_config": _fields("vllm/config/scheduler.py", "SchedulerConfig"),
     "cache_config": _fields("vllm/config/cache.py", "CacheConfig"),

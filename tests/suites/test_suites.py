@@ -171,6 +171,8 @@ def test_the_plan_prints_the_matrix() -> None:
         "deepseek-r1-Server-vllm-tp8-nvfp4-8xB300 ",
         "gpt-oss-120b-Offline-tensorrt_llm-mxfp4-RTX_PRO_6000 ",
         "whisper-Offline-torch-whisper-bf16-B300 ",
+        "whisper-Offline-vllm-bf16-8xH200 ",
+        "qwen3-vl-235b-a22b-Interactive-vllm-fp8-4xGB300 ",
     ):
         assert line in done.stdout
 

@@ -18,8 +18,9 @@ from pytest_mlperf.engines.llm.generation import Answers, Generation, TextOption
 from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer_for
 from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.queueing import Work
-from pytest_mlperf.engines.llm.speech import is_speech
+from pytest_mlperf.engines.llm.speech import SpeechClips, is_speech
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, percentile
+from pytest_mlperf.engines.llm.transcripts import Transcripts
 
 LOAD_FORMATS = ("auto", "dummy")
 PARALLEL = ("tensor_parallel_size", "pipeline_parallel_size")
@@ -100,6 +101,8 @@ class LibraryEngine(Engine):
     """The argument in the options' `table` that divides the work among GPUs too."""
     copies: ClassVar[bool]
     """Whether what `divides` names makes whole copies of the model."""
+    hears: ClassVar[bool] = False
+    """Whether clips of sound are taken."""
 
     _task: GenerateTask
     _put: Work
@@ -125,9 +128,9 @@ class LibraryEngine(Engine):
         return sizes
 
     def __enter__(self) -> Self:
-        if is_speech(self._dataset):
+        if is_speech(self._dataset) and not self.hears:
             raise self._options.refused(
-                "clips of sound are not supported here yet; use engine torch-whisper for them"
+                "clips of sound are not supported here yet; use engine vllm or torch-whisper"
             )
         with contextlib.ExitStack() as undo:
             self._open(undo)
@@ -182,19 +185,20 @@ class LibraryEngine(Engine):
         config: Config,
         most_tokens: int | None,
         chats: PictureChats | None = None,
+        clips: SpeechClips | None = None,
     ) -> GenerateTask:
         """Return what the library is asked; `most_tokens` of prompt and answer fit it."""
         limits = (config.vocabulary, config.context, most_tokens)
+        generation, dataset = self._generation, self._dataset
+        # Answers that are as long as the data set says are meant to be cut.
+        watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
         return GenerateTask(
             library=self.library,
-            prompts=self._generation.prompts(self._dataset, tokenizer, *limits, chats=chats),
-            generation=self._generation,
-            answers=Answers(
-                self._generation,
-                # Answers that are as long as the data set says are meant to be cut.
-                watch_ends=not self._generation.check_lengths(self._dataset)
-                and not self._options.dummy,
-            ),
+            prompts=generation.prompts(dataset, tokenizer, *limits, chats=chats, clips=clips),
+            generation=generation,
+            answers=Answers(generation, watch_ends=watch_ends)
+            if clips is None
+            else Transcripts(generation, tokenizer, watch_ends=watch_ends),
             gaps=StampGaps(self.options.engine, self.library),
         )
 
@@ -213,11 +217,14 @@ class GenerateTask:
     answers: Answers
     gaps: StampGaps
 
-    def report(self, request: StreamedRequest, row: Sequence[int]) -> None:
+    def report(
+        self, request: StreamedRequest, row: Sequence[int], prompt: int | None = None
+    ) -> None:
+        """Report an answer; `prompt` is the prompt's tokens where the library makes more of it."""
         outputs, counts = self.answers.checked([request.index], [row], request.sink)
         (reason,) = self.answers.reasons([row])
-        prompt = len(self.prompts[request.index])
-        request.done(outputs[0] if outputs else None, counts[0], reason, prompt)
+        tokens = len(self.prompts[request.index]) if prompt is None else prompt
+        request.done(outputs[0] if outputs else None, counts[0], reason, tokens)
 
     def generation_of(self, index: int) -> Generation:
         return self.generation.of(self.prompts.lengths.get(index))

@@ -9,11 +9,14 @@ import struct
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from pytest_mlperf.core.errors import Rule, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import engine_error, is_count, refused_sample
+
+if TYPE_CHECKING:
+    from pytest_mlperf.engines.llm.speech import SpeechClips
 
 
 class Chats(Protocol):
@@ -37,6 +40,7 @@ class TokenPrompts:
         max_prompt_tokens: Prompts are cut to so many tokens; None cuts none.
         lengths: How long the answer is to be, of loaded samples of which the data set says it.
         chats: Makes tokens of chats; None where such samples are refused.
+        clips: Makes tokens of clips of sound; None where samples are none.
     """
 
     dataset: Dataset
@@ -47,6 +51,7 @@ class TokenPrompts:
     max_prompt_tokens: int | None = None
     lengths: dict[int, int] = field(default_factory=dict)
     chats: Chats | None = None
+    clips: SpeechClips | None = None
     _ids: dict[int, list[int]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -72,10 +77,13 @@ class TokenPrompts:
         for index in indices:
             self._ids.pop(index, None)
             self.lengths.pop(index, None)
-        if self.chats is not None:
-            self.chats.forget(indices)
+        for media in (self.chats, self.clips):
+            if media is not None:
+                media.forget(indices)
 
     def _tokens(self, index: int) -> list[int]:
+        if self.clips is not None:
+            return self.clips.tokens(index)
         prompt = self.dataset.input(index)
         if isinstance(prompt, Mapping) and "messages" in prompt:
             if self.chats is not None:
@@ -253,6 +261,7 @@ class Generation(TextOptions):
         vocabulary: int | None,
         *contexts: int | None,
         chats: Chats | None = None,
+        clips: SpeechClips | None = None,
     ) -> TokenPrompts:
         """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
         return TokenPrompts(
@@ -263,6 +272,7 @@ class Generation(TextOptions):
             max_new_tokens=self.max_new_tokens,
             max_prompt_tokens=self.max_prompt_tokens,
             chats=chats,
+            clips=clips,
         )
 
     def of(self, length: int | None) -> Generation:

@@ -12,9 +12,10 @@ from typing import Any
 from pytest_mlperf.core.case import PLAIN, PRECISION_NAMES, PrecisionName
 from pytest_mlperf.core.errors import SuiteError, UnavailableError, text_of
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines import broken, not_installed, sha256, weight_files
+from pytest_mlperf.engines import broken, is_count, not_installed, sha256, weight_files
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.pictures import PictureChats, picture_processor
+from pytest_mlperf.engines.llm.speech import SpeechClips, prompt_tokens
 
 TOKENIZER_FILES = (
     "tokenizer.json",
@@ -77,7 +78,7 @@ def read_config(folder: Path) -> Config:
     return Config(
         architecture=str((config.get("architectures") or ["unknown"])[0]),
         vocabulary=text.get("vocab_size"),
-        context=text.get("max_position_embeddings"),
+        context=text.get("max_position_embeddings") or text.get("max_target_positions"),
         eos=end_tokens(folder, text.get("eos_token_id")),
         quantization=config.get("quantization_config") or {},
     )
@@ -170,6 +171,27 @@ def picture_chats(
         )
     processor = picture_processor(engine, folder) if processes else None
     return PictureChats(tokenizer=tokenizer, picture_token=token, processor=processor)
+
+
+POSITIONS_PER_SECOND = 50
+"""Of a Whisper's encoder: 100 frames, two of them each."""
+
+
+def speech_clips(
+    engine: str, folder: Path, dataset: Dataset, tokenizer: Any, context: int | None, most: int
+) -> SpeechClips:
+    """Return how a Whisper model takes clips; prompt and `most` tokens must fit its `context`."""
+    prompt = prompt_tokens(engine, tokenizer, folder, context, most)
+    positions = read_json(folder / "config.json").get("max_source_positions")
+    file = folder / "preprocessor_config.json"
+    seconds: Any = read_json(file).get("chunk_length")
+    if not is_count(seconds) or positions != seconds * POSITIONS_PER_SECOND:
+        raise broken(
+            file,
+            f"chunk_length is {seconds!r} seconds, and the model's encoder has {positions!r} "
+            f"positions, {POSITIONS_PER_SECOND} a second; copy the file that belongs to it",
+        )
+    return SpeechClips(dataset=dataset, prompt=prompt, seconds=seconds)
 
 
 def read_json(file: Path) -> dict[str, Any]:

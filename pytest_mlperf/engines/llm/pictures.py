@@ -22,7 +22,8 @@ DATA, BASE64 = "data:image/", ";base64,"
 
 def has_chats(dataset: Dataset) -> bool:
     """Whether a data set's samples are messages, and not text or token ids."""
-    return bool(len(dataset)) and isinstance(dataset.input(0), Mapping)
+    sample = dataset.input(0) if len(dataset) else None
+    return isinstance(sample, Mapping) and "messages" in sample
 
 
 @dataclass(kw_only=True, slots=True)

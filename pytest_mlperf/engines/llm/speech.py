@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.case import SPEECH_LABELS
+from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines import refused_sample
+from pytest_mlperf.engines import broken, refused_sample
 
 if TYPE_CHECKING:
     import numpy as np
@@ -60,3 +63,51 @@ def clip_of(dataset: Dataset, index: int, seconds: float) -> NDArray[Any]:
             "it out, or cut it",
         )
     return audio
+
+
+def prompt_tokens(
+    engine: str, tokenizer: Any, folder: Path, positions: int | None, most: int
+) -> list[int]:
+    """Return the tokens that transcripts begin with; they and `most` more must fit the model."""
+    vocabulary = tokenizer.get_vocab()
+    missing = [name for name in PROMPT if name not in vocabulary]
+    if missing:
+        raise broken(
+            folder,
+            f"its tokenizer has no {', '.join(missing)}; use a Whisper model of many languages",
+        )
+    if positions is not None and len(PROMPT) + most > positions:
+        raise SuiteError(
+            f"engine {engine}: max_new_tokens = {most} and {len(PROMPT)} of the prompt do not "
+            f"fit the model's {positions} positions; set max_new_tokens to at most "
+            f"{positions - len(PROMPT)}",
+            option="max_new_tokens",
+        )
+    return [vocabulary[name] for name in PROMPT]
+
+
+@dataclass(kw_only=True, slots=True)
+class SpeechClips:
+    """Clips of sound that one model is asked to write down.
+
+    Attributes:
+        prompt: The tokens that every transcript begins with.
+        seconds: Longer clips are refused.
+    """
+
+    dataset: Dataset
+    prompt: Sequence[int]
+    seconds: float
+    _clips: dict[int, NDArray[Any]] = field(default_factory=dict)
+
+    def tokens(self, index: int) -> list[int]:
+        """Return what a clip's transcript begins with, and keep the clip."""
+        self._clips[index] = clip_of(self.dataset, index, self.seconds)
+        return list(self.prompt)
+
+    def __getitem__(self, index: int) -> NDArray[Any]:
+        return self._clips[index]
+
+    def forget(self, indices: Iterable[int]) -> None:
+        for index in indices:
+            self._clips.pop(index, None)

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 import transformers
 
-from pytest_mlperf.core.errors import SuiteError, text_of
+from pytest_mlperf.core.errors import text_of
 from pytest_mlperf.core.extension import Dataset, Sink
 from pytest_mlperf.engines import broken
-from pytest_mlperf.engines.llm.generation import Answers, Generation, Tokens
-from pytest_mlperf.engines.llm.speech import PROMPT, RATE, clip_of, spelled
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.llm.speech import RATE, clip_of
+from pytest_mlperf.engines.llm.transcripts import Transcripts
 from pytest_mlperf.engines.torch._batching import Batch, Streamer, generation_config
 from pytest_mlperf.engines.torch._devices import enough_memory
 from pytest_mlperf.engines.torch._sampling import DrawnOnly, numbers
@@ -40,42 +41,6 @@ def open_features(folder: Path, config: Any) -> Any:
             f"takes {taken[0]}, {taken[1]} and {taken[2]}; copy the file that belongs to it",
         )
     return extractor
-
-
-def prompt_tokens(tokenizer: Any, folder: Path, positions: int, most: int) -> list[int]:
-    """Return the tokens that transcripts begin with; they and `most` more must fit the model."""
-    vocabulary = tokenizer.get_vocab()
-    missing = [name for name in PROMPT if name not in vocabulary]
-    if missing:
-        raise broken(
-            folder,
-            f"its tokenizer has no {', '.join(missing)}; use a Whisper model of many languages",
-        )
-    if len(PROMPT) + most > positions:
-        raise SuiteError(
-            f"engine torch-whisper: max_new_tokens = {most} and {len(PROMPT)} of the prompt do not "
-            f"fit the model's {positions} positions; set max_new_tokens to at most "
-            f"{positions - len(PROMPT)}",
-            option="max_new_tokens",
-        )
-    return [vocabulary[name] for name in PROMPT]
-
-
-class Transcripts(Answers):
-    """Reports transcripts as their characters; tokens are counted with the end token."""
-
-    def __init__(self, generation: Generation, tokenizer: Any, *, watch_ends: bool) -> None:
-        super().__init__(generation, watch_ends=watch_ends)
-        self._tokenizer = tokenizer
-
-    def checked(
-        self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
-    ) -> tuple[list[bytes] | None, list[int]]:
-        outputs, counts = super().checked(indices, rows, sink)
-        if outputs is None:
-            return None, counts
-        texts = self._tokenizer.batch_decode([list(row) for row in rows], skip_special_tokens=True)
-        return [spelled(text) for text in texts], counts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -12,6 +12,8 @@ from pytest_mlperf.core.errors import Rule
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines.llm.model_folder import find_model, load_tokenizer, read_config
 from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.engines.llm.speech import prompt_tokens
+from pytest_mlperf.engines.llm.transcripts import Transcripts
 from pytest_mlperf.engines.torch._base import (
     TokenOptions,
     TorchBase,
@@ -96,7 +98,7 @@ class WhisperEngine(TorchBase):
             features = _speech.open_features(self._folder, loaded.model.config)
             tokenizer, digest = load_tokenizer(self.name, self._folder)
         positions, most = loaded.model.config.max_target_positions, options.max_new_tokens
-        prompt = _speech.prompt_tokens(tokenizer, self._folder, positions, most)
+        prompt = prompt_tokens(self.name, tokenizer, self._folder, positions, most)
         generation = dataclasses.replace(self._generation, eos=loaded.eos)
         self._generation = generation
         self._facts |= {
@@ -113,7 +115,7 @@ class WhisperEngine(TorchBase):
                 features=features,
                 prompt=prompt,
                 generation=generation,
-                answers=_speech.Transcripts(generation, tokenizer, watch_ends=not self._dummy),
+                answers=Transcripts(generation, tokenizer, watch_ends=not self._dummy),
             ),
             batch_size=options.batch_size,
         )

@@ -4,25 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
 from pytest_mlperf.core.case import PLAIN, PrecisionName
+from pytest_mlperf.core.errors import Rule
 from pytest_mlperf.engines import check_words
-from pytest_mlperf.engines.llm.engine import LibraryEngine, LibraryOptions, check_names
+from pytest_mlperf.engines.llm.engine import (
+    GenerateTask,
+    LibraryEngine,
+    LibraryOptions,
+    check_names,
+)
 from pytest_mlperf.engines.llm.model_folder import (
     DTYPES,
     Config,
     picture_chats,
     read_config,
     read_quantisation,
+    speech_clips,
     weights_fact,
     with_ends,
 )
 from pytest_mlperf.engines.llm.model_folder import check_agrees as check_weights
-from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
+from pytest_mlperf.engines.llm.pictures import has_chats
+from pytest_mlperf.engines.llm.speech import is_speech
 from pytest_mlperf.engines.vllm._library import (
     WAYS,
     AcceptedDrafts,
@@ -67,6 +76,7 @@ RESERVED: Mapping[str, str] = {
     "skip_tokenizer_init": "nothing: prompts are always handed over as token ids",
     "dtype": "precision",
     "disable_log_stats": "the option request_metrics",
+    "mm_processor_cache_gb": "the option mm_processor_cache_gb",
     "generation_config": "the options temperature, top_p, top_k and seed",
     "override_generation_config": "the options max_new_tokens, min_new_tokens and ignore_eos",
     **dict.fromkeys(
@@ -96,6 +106,9 @@ class VllmOptions(LibraryOptions):
         enable_prefix_caching: Keep what prompts have in common from one to the next. MLPerf forbids
             it in its closed division, and as LoadGen issues the same samples again and again it
             would measure memory rather than work.
+        mm_processor_cache_gb: GB for what is made of pictures, kept from one query to the next.
+            0 keeps nothing, as MLPerf asks for in its closed division, and while prefix caching is
+            off too, pictures of two queries are never taken for the same.
         enforce_eager: No CUDA graphs and no torch.compile: loads faster, runs slower.
         request_metrics: Let vLLM stamp each request itself; ours are held against its stamps.
         engine_args: Further engine arguments by vLLM's names.
@@ -117,6 +130,7 @@ class VllmOptions(LibraryOptions):
     kv_cache_dtype: str = "auto"
     quantization: str | None = None
     enable_prefix_caching: bool = False
+    mm_processor_cache_gb: float = 0.0
     enforce_eager: bool = False
     request_metrics: bool = True
     engine_args: Mapping[str, Any] = field(default_factory=dict)
@@ -136,6 +150,11 @@ class VllmOptions(LibraryOptions):
                 *("batch_size", "api"),
             )
         self._check_quantization(precision)
+
+    def _rules(self, precision: str) -> Iterator[Rule]:
+        yield from super()._rules(precision)
+        size = self.mm_processor_cache_gb
+        yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB from 0 on"
 
     def _check_quantization(self, precision: str) -> None:
         """Refuse a precision that the option quantization cannot make."""
@@ -189,6 +208,18 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
     return {name: value for name, value in arguments.items() if value is not None}
 
 
+def media_arguments(options: VllmOptions, *, pictures: bool) -> dict[str, Any]:
+    """Return the further arguments of a model that is asked about pictures, or about sound."""
+    return {
+        # vLLM's own processors make patches and features, and want a tokenizer for that.
+        "skip_tokenizer_init": False,
+        "mm_processor_cache_gb": options.mm_processor_cache_gb,
+        # Else room is kept for the longest film that fits, which no data set has.
+        **({"limit_mm_per_prompt": {"video": 0}} if pictures else {}),
+        **options.engine_args,
+    }
+
+
 def most_together(
     arguments: Mapping[str, Any], settled: Mapping[str, str], batch_size: int | None
 ) -> dict[str, str]:
@@ -216,10 +247,12 @@ class VllmEngine(LibraryEngine):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
     Prompts are text, tokenised by the model's own tokenizer, or lists of token ids; vLLM itself
-    gets and gives token ids only, and with `api = "offline"` pictures of chats beside them.
+    gets and gives token ids only, and beside them the pictures of chats, or clips of sound. The
+    answer to a clip is its transcript: int64, little-endian, a character's label each.
 
     Args:
-        dataset: Its inputs are text or lists of token ids, or chats with pictures.
+        dataset: Its inputs are text or lists of token ids, chats with pictures, or clips of sound,
+            as data set librispeech gives them to a Whisper model.
         model: Folder of the model: config.json, safetensors files, and for text a tokenizer.
             Nothing is downloaded.
         precision: "fp32", "bf16" or "fp16": the type of plain weights. "fp8", "nvfp4", "mxfp4",
@@ -239,6 +272,7 @@ class VllmEngine(LibraryEngine):
     install: ClassVar[str] = f"{WAYS} (docs/vllm.md)"
     divides = "data_parallel_size"
     copies = True
+    hears = True
 
     _options: VllmOptions
 
@@ -260,6 +294,9 @@ class VllmEngine(LibraryEngine):
     def _open(self, undo: contextlib.ExitStack) -> None:
         undo.enter_context(environment())
         version, config, arguments = self._prepare()
+        pictures, sound = has_chats(self._dataset), is_speech(self._dataset)
+        if pictures or sound:
+            arguments |= media_arguments(self._options, pictures=pictures)
         dummy = self._options.dummy
         self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
         self._facts |= describe_arguments(arguments)
@@ -273,7 +310,7 @@ class VllmEngine(LibraryEngine):
             self._facts["work.drafts"] = "true"
             self._drafts = AcceptedDrafts() if self._options.request_metrics else None
 
-    def _prepare(self) -> tuple[str, Config, Mapping[str, Any]]:
+    def _prepare(self) -> tuple[str, Config, dict[str, Any]]:
         version = find_version()
         config = read_config(self._folder)
         check_agrees(self._folder, self._precision, self._options.quantization, config)
@@ -282,28 +319,34 @@ class VllmEngine(LibraryEngine):
         check_names(self._options, arguments, taken, f"vLLM {version}", "engine argument")
         return version, config, arguments
 
-    def _chats(self, tokenizer: Any) -> PictureChats | None:
-        """Return how chats with pictures become prompts; None where the data set has none."""
-        if not has_chats(self._dataset):
-            return None
-        if self._options.api != "offline":
-            raise self._options.refused(
-                'chats with pictures are taken with api = "offline", in which vLLM prepares '
-                "pictures itself; for other scenarios use engine openai with vLLM's server",
-                "api",
+    def _make_media_task(self, config: Config) -> GenerateTask:
+        """Return what is asked: of text alone, or of pictures or sound too."""
+        tokenizer, options, chats, clips = self._load_tokenizer(), self._options, None, None
+        if has_chats(self._dataset):
+            chats = picture_chats("vllm", self._folder, tokenizer, processes=False)
+        elif is_speech(self._dataset):
+            limits = [each for each in (config.context, options.max_model_len) if each is not None]
+            clips = speech_clips(
+                "vllm",
+                self._folder,
+                self._dataset,
+                tokenizer,
+                min(limits, default=None),
+                options.max_new_tokens,
             )
-        return picture_chats("vllm", self._folder, tokenizer, processes=False)
+        if options.max_prompt_tokens is not None and (chats or clips):
+            raise options.refused(
+                "max_prompt_tokens cuts prompts of text; leave it out where a data set has "
+                "pictures or sound",
+                "max_prompt_tokens",
+            )
+        return self._make_task(tokenizer, config, options.max_model_len, chats, clips)
 
     def _load(
         self, config: Config, arguments: Mapping[str, Any], log: Log, undo: contextlib.ExitStack
     ) -> AsyncBackend | OfflineBackend:
         options = self._options
-        tokenizer = self._load_tokenizer()
-        chats = self._chats(tokenizer)
-        self._task = self._make_task(tokenizer, config, options.max_model_len, chats)
-        if chats is not None:
-            # vLLM's own processor makes patches of pictures, and wants a tokenizer for that.
-            arguments = {**arguments, "skip_tokenizer_init": False}
+        self._task = self._make_media_task(config)
         undo.callback(Started().end)
         backend: AsyncBackend | OfflineBackend
         if options.api == "offline":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import importlib
 import multiprocessing
@@ -12,6 +13,7 @@ import signal
 import stat
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from itertools import count
@@ -27,6 +29,7 @@ from pytest_mlperf.engines.llm.engine import GenerateTask, StampGaps, impossible
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, Streams
+from pytest_mlperf.engines.vllm._prompts import Prompts
 
 ERROR_STREAM = 2
 
@@ -357,6 +360,10 @@ class SamplingByLength:
         return self._made[key]
 
 
+AHEAD = 2
+"""Samples with pictures or sound that vLLM has at a time, as a multiple of those it works on."""
+
+
 class AsyncBackend:
     """AsyncLLM: samples come and go one by one, tokens are told as they come."""
 
@@ -373,7 +380,7 @@ class AsyncBackend:
         self._is_piecewise = streams
         self._names = map(str, count())
         self._closing = False
-        self._as_prompt = find("tokens_input")
+        self._prompts = Prompts(task.prompts, find("tokens_input"))
         self._piecewise = SamplingByLength(task, "DELTA")
         self._whole = SamplingByLength(task, "FINAL_ONLY")
         engine_args = find("AsyncEngineArgs")(**arguments)
@@ -384,7 +391,18 @@ class AsyncBackend:
             self._streams.close()
             raise
         self.settled = self._llm.vllm_config
+        self._room = self._ahead(int(arguments.get("data_parallel_size") or 1))
         self.put = self._streams.put
+
+    def _ahead(self, copies: int) -> AbstractAsyncContextManager[Any]:
+        """Return what keeps samples back until vLLM may need them soon.
+
+        What is made of a picture is many times its file: of all samples at once, as in Offline, it
+        would fill the machine's memory.
+        """
+        if not self._prompts.has_media:
+            return contextlib.nullcontext()
+        return asyncio.Semaphore(AHEAD * copies * self.settled.scheduler_config.max_num_seqs)
 
     def close(self) -> None:
         """End vLLM's processes, then the loop, whose tasks vLLM still uses for that."""
@@ -397,11 +415,13 @@ class AsyncBackend:
     async def _answer(self, request: StreamedRequest) -> None:
         """Ask, tell tokens as they come where they are timed, and report the answer."""
         try:
-            output, row, seen = await self._ask(request)
+            async with self._room:
+                output, row, seen = await self._ask(request)
             if self._is_piecewise(request.sink):
                 compare(self._task.gaps, seen, output.metrics)
             self._task.check(request.index, row, output.outputs[0].finish_reason)
-            self._task.report(request, row)
+            media = self._prompts.has_media
+            self._task.report(request, row, len(output.prompt_token_ids) if media else None)
         except Exception as error:
             if self._closing:  # nobody waits for it any more
                 return
@@ -412,7 +432,7 @@ class AsyncBackend:
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], SeenRequest]:
         """Return the last output, all tokens, and when the first and the last came."""
-        prompt = self._as_prompt(self._task.prompts[request.index])
+        prompt = await self._prompts.rendered(self._llm, request.index)
         piecewise = self._is_piecewise(request.sink)
         params = (self._piecewise if piecewise else self._whole).of(request.index)
         row: list[int] = []
@@ -439,6 +459,7 @@ class OfflineBackend:
     ) -> None:
         self._task = task
         self._log = log
+        self._prompts = Prompts(task.prompts)
         self._whole = SamplingByLength(task, "FINAL_ONLY")
         self._llm = find("LLM")(**arguments)
         self.settled = self._llm.llm_engine.vllm_config
@@ -452,15 +473,8 @@ class OfflineBackend:
             # LLM itself has no way to end but to be forgotten.
             self._llm.llm_engine.engine_core.shutdown()
 
-    def _prompt(self, index: int) -> dict[str, Any]:
-        """Return a prompt as LLM.generate takes it, a picture being one token of it."""
-        prompts = self._task.prompts
-        pictures = prompts.chats.pictures(index) if prompts.chats else []
-        media = {"multi_modal_data": {"image": pictures}} if pictures else {}
-        return {"prompt_token_ids": prompts[index], **media}
-
     def _work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        prompts = list(map(self._prompt, indices))
+        prompts = list(map(self._prompts.of, indices))
         try:
             params = list(map(self._whole.of, indices))
             outputs = self._llm.generate(prompts, params, use_tqdm=False)

@@ -18,6 +18,7 @@ collect_ignore = (
         "test_answers.py",
         "test_faults.py",
         "test_loadgen.py",
+        "test_media.py",
         "test_real.py",
         "test_real_server.py",
     ]

@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.engines.vllm import VllmEngine
 from pytest_mlperf.testing import check_engine
-from tests.engines.recording import Recorder, SizedSamples, answers_of, ask, packed
+from tests.engines.recording import Recorder, SizedSamples, ask, packed
 from tests.engines.torch import models
 from tests.engines.torch.models import EOS, MIXED, write_tokenizer
 from tests.engines.vllm.running import answers, open_engine
-from tests.suites.tiny_twin import Twin
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("standin")]
 
@@ -240,27 +238,3 @@ def test_drafts_that_nobody_counts_are_not_known(counting: Path, options: dict[s
 
         assert engine.accepted_drafts() is None
         assert ("work.drafts" in engine.describe()) is bool(options)
-
-
-def pictured(**options: Any) -> tuple[VllmEngine, Any]:
-    """Return the engine on chats of the tiny Qwen3-VL, and their data set."""
-    pytest.importorskip("pyarrow")
-    twin = Twin("qwen3-vl")
-    given = {"dataset": twin.dataset, "model": str(twin.model), "precision": "fp32"}
-    return VllmEngine(**{**given, "max_new_tokens": 6, **options}), twin
-
-
-def test_chats_with_pictures_are_answered_as_by_the_torch_engine() -> None:
-    """LLM.generate gets token ids, a place for each picture, and the pictures."""
-    engine, twin = pictured(api="offline")
-    given = {"dataset": twin.dataset, "model": str(twin.model), "precision": "fp32"}
-    theirs = TorchEngine(**given, max_new_tokens=6)
-
-    assert answers_of(engine, 3) == answers_of(theirs, 3)
-
-
-def test_the_async_api_takes_no_pictures_and_says_what_does() -> None:
-    engine, _ = pictured()
-
-    with pytest.raises(SuiteError, match='pictures are taken with api = "offline"'):
-        engine.__enter__()

@@ -6,8 +6,11 @@ project is installed there. Each test loads vLLM once, which takes half a minute
 
 from __future__ import annotations
 
+import json
+import os
 import shutil
 import struct
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -19,10 +22,13 @@ from pytest_mlperf.run.child.protocol import PACKAGE
 from pytest_mlperf.run.logs import parse_detail
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.engines.under_loadgen import token_settings
+from tests.engines.vllm import shapes
+from tests.engines.vllm.ready import READY
 from tests.engines.vllm.tiny import DATA, LONGEST, PYTHON, SAMPLES, TWIN, equal, needs_vllm
-from tests.run.harness import spec
+from tests.run.harness import ROOT, spec
+from tests.suites.tiny_twin import TINY, Twin
 
-pytestmark = needs_vllm
+pytestmark = [needs_vllm, pytest.mark.process, pytest.mark.slow]
 
 SMALL: dict[str, Any] = {
     "max_new_tokens": LONGEST,
@@ -75,3 +81,94 @@ def test_vllm_itself_answers_as_the_torch_engine_does(
     answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY)
     rows = [struct.unpack(f"<{len(each) // 8}q", each) for each in answered.values()]
     assert equal(dict(zip(answered, rows, strict=True)))
+
+
+def accuracy_outputs(tmp_path: Path, samples: int, **parts: Any) -> list[bytes]:
+    """Return what vLLM answers to samples 0, 1, … in a worker of its own Python."""
+    assert PYTHON
+    shutil.copytree(PACKAGE, tmp_path / "code" / PACKAGE.name)
+    build = Build(python=[PYTHON], code=tmp_path / "code", title=f"python {PYTHON}", key="python")
+    settings = token_settings("Offline", samples, target_qps=4.0, min_query_count=samples)
+    case = spec(
+        tmp_path, engine="pytest_mlperf.engines.vllm:VllmEngine", settings=settings, **parts
+    )
+    with WorkerProcess(case, Patience(progress_s=900), lambda event: None, build=build) as worker:
+        worker.wait_for("loaded")
+        assert worker.wait_for("finished")["result"]["faults"] == []
+        worker.wait_for("ready")
+        worker.send({"command": "accuracy", "block": 0, "indices": list(range(samples))})
+        accuracy = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+    answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY)
+    outputs = dict(zip(answered, answered.values(), strict=True))
+    return [outputs[index] for index in range(samples)]
+
+
+MEDIA = {
+    "whisper": {
+        "dataset": "pytest_mlperf.datasets.librispeech:LibriSpeechDataset",
+        "dataset_options": {"path": str(TINY / "whisper/data/librispeech")},
+        "most": 40,
+    },
+    "qwen3-vl": {
+        "dataset": "pytest_mlperf.datasets.shopify:ShopifyDataset",
+        "dataset_options": {"path": str(TINY / "qwen3-vl/data")},
+        "most": 64,
+    },
+}
+
+
+def needs(*modules: str) -> None:
+    """Skip where vLLM's Python lacks a module: builds of torchvision are often for CUDA."""
+    code = "; ".join(f"import {module}" for module in modules)
+    if subprocess.run([str(PYTHON), "-c", code], capture_output=True, check=False).returncode:
+        pytest.skip(f"{PYTHON} cannot import one of {', '.join(modules)}")
+
+
+@pytest.mark.parametrize("api", ["async", "offline"])
+@pytest.mark.parametrize("name", sorted(MEDIA))
+def test_vllm_itself_hears_and_sees_as_the_torch_engines_do(
+    tmp_path: Path, name: str, api: str
+) -> None:
+    """Answers, and so their score, are those of the torch engine but for 1 in 20."""
+    if name == "qwen3-vl":
+        needs("torchvision", "pyarrow")
+    parts, twin = dict(MEDIA[name]), Twin(name)
+    options = {**SMALL, "api": api, "max_new_tokens": parts.pop("most"), "max_model_len": None}
+
+    outputs = accuracy_outputs(
+        tmp_path,
+        len(twin.dataset),
+        options={key: value for key, value in options.items() if value is not None},
+        model=str(READY[name](tmp_path / "model")),
+        precision="fp32",
+        **parts,
+    )
+
+    same = sum(map(bytes.__eq__, outputs, twin.answers()))
+    print(f"{name}: {same} of {len(outputs)} answers are those of the torch engine")
+    assert same >= 0.95 * len(outputs)
+
+
+@pytest.mark.parametrize(("name", "kind"), [("whisper", "speech"), ("qwen3-vl", "chats")])
+def test_vllm_itself_refuses_the_prompts_that_the_stand_in_refuses(
+    tmp_path: Path, name: str, kind: str
+) -> None:
+    """By the same errors: what the other tests hold the engine against is how vLLM is."""
+    if name == "qwen3-vl":
+        needs("torchvision")
+    model = str(READY[name](tmp_path / "model"))
+
+    done = subprocess.run(
+        [str(PYTHON), "-m", "tests.engines.vllm.shapes", model, kind],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+        env={**os.environ, "HF_HUB_OFFLINE": "1", "VLLM_WORKER_MULTIPROC_METHOD": "spawn"},
+    )
+
+    assert done.returncode == 0, done.stderr[-4000:]
+    raised = json.loads(done.stdout.splitlines()[-1])
+    assert shapes.differences(raised, model, kind) == []

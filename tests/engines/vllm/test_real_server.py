@@ -10,7 +10,7 @@ from tests.engines.vllm.tiny import LONGEST, PYTHON, SAMPLES, TWIN, equal, needs
 
 pytest.importorskip("httptools", reason="needs pytest-mlperf[openai]")
 
-pytestmark = needs_vllm
+pytestmark = [needs_vllm, pytest.mark.process, pytest.mark.slow]
 
 OPTIONS = ["--dtype", "float32", "--max-model-len", "512", "--max-num-seqs", "32"]
 OPTIONS += ["--enforce-eager", "--no-enable-prefix-caching", "--gpu-memory-utilization", "0.1"]

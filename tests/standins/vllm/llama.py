@@ -15,6 +15,9 @@ from torch.nn.functional import embedding, linear, rms_norm, scaled_dot_product_
 class Llama:
     """Reads a folder; computes in one type."""
 
+    modalities = ()
+    has_encoder = False
+
     def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:
         config = json.loads((folder / "config.json").read_text("utf-8"))
         self.longest: int = config["max_position_embeddings"]
@@ -31,9 +34,8 @@ class Llama:
         self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
     def placed(self, tokens: list[int], pictures: list[Any]) -> list[int]:
-        """Return the tokens: this model sees no pictures."""
-        if pictures:
-            raise ValueError("At most 0 image(s) may be provided in one prompt.")
+        """Return the tokens: this model takes nothing else."""
+        assert not pictures
         return tokens
 
     def scores(self, tokens: list[int], _: list[Any]) -> Any:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -15,10 +16,13 @@ from typing import Any
 import torch
 
 from vllm.api import VERSION
+from vllm.encoder_cache import CACHE
 from vllm.faults import fault_of
+from vllm.heard import Heard
 from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from vllm.pictured import Pictured
+from vllm.renderer import Renderer
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.reader import COUNTED
 
@@ -31,6 +35,11 @@ DTYPES = {
     "auto": torch.float32,
 }
 
+KINDS: dict[str, Any] = {
+    "WhisperForConditionalGeneration": Heard,
+    "Qwen3VLMoeForConditionalGeneration": Pictured,
+}
+
 
 @dataclass(eq=False)
 class Row:
@@ -38,7 +47,7 @@ class Row:
 
     prompt: list[int]
     sampling: SamplingParams
-    pictures: list[Any] = field(default_factory=list)
+    encoded: list[Any] = field(default_factory=list)
     answer: list[int] = field(default_factory=list)
     stats: RequestStateStats = field(default_factory=RequestStateStats)
     told: int = 0
@@ -52,9 +61,9 @@ class Model:
         if args.dtype not in DTYPES:
             raise ValueError(f"Unknown dtype: {args.dtype}")
         config = json.loads((Path(args.model) / "config.json").read_text("utf-8"))
-        pictured = "image_token_id" in config
-        # Its processor of pictures has to have a tokenizer, which vLLM else does without.
-        if args.trust_remote_code or args.skip_tokenizer_init is pictured:
+        kind = KINDS.get(config["architectures"][0], Llama)
+        # Processors of pictures and sound have to have a tokenizer, which vLLM else does without.
+        if args.trust_remote_code or args.skip_tokenizer_init is (kind is not Llama):
             raise NotImplementedError("this stand-in gets token ids, and runs no code of a model's")
         _physical_numbers()
         self.args = args
@@ -66,7 +75,6 @@ class Model:
             raise RuntimeError("Engine core initialization failed. See root cause above.")
         torch.set_num_threads(1)  # two that wait for each other busily are slower than one
         dummy = args.load_format == "dummy"
-        kind = Pictured if pictured else Llama
         self._model = kind(Path(args.model), DTYPES[args.dtype], dummy=dummy)
         self._ends = set(_ends(Path(args.model)))
         self.longest = args.max_model_len or self._model.longest
@@ -75,15 +83,17 @@ class Model:
             [sys.executable, "-c", wait], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL
         )
         self.requests = 0
+        self.renderer = Renderer(args, modalities=kind.modalities, has_encoder=kind.has_encoder)
 
-    def row(self, prompt: Any, sampling: Any) -> Row:
+    def row(self, rendered: Any, sampling: Any) -> Row:
         self.requests += 1
-        tokens = prompt["prompt_token_ids"]
+        tokens, media = list(rendered["prompt_token_ids"]), rendered.get("media", [])
         if not 0 < len(tokens) < self.longest:
             raise ValueError(f"The prompt (length {len(tokens)}) is longer than the maximum")
         assert isinstance(sampling, SamplingParams)
-        pictures = prompt.get("multi_modal_data", {}).get("image", [])
-        return Row(self._model.placed(list(tokens), pictures), sampling, pictures)
+        with torch.inference_mode():
+            encoded = [CACHE.of(name, partial(self._model.encoded, item)) for name, item in media]
+        return Row(self._model.placed(tokens, [item for _, item in media]), sampling, encoded)
 
     def step(self, row: Row) -> None:
         """Give a row its next token, and with drafts those that follow: each guess is right."""
@@ -97,7 +107,7 @@ class Model:
     def _next(self, row: Row) -> None:
         sampling = row.sampling
         with torch.inference_mode():
-            scores = self._model.scores(row.prompt + row.answer, row.pictures)
+            scores = self._model.scores(row.prompt + row.answer, row.encoded)
             ends = set(sampling.stop_token_ids) | (set() if sampling.ignore_eos else self._ends)
             if len(row.answer) < sampling.min_tokens:
                 scores[sorted(ends)] = -float("inf")
@@ -123,7 +133,8 @@ class Model:
         new = row.answer[row.told :]
         row.told = len(row.answer)
         quiet = self.fault == "silent" or self.args.disable_log_stats
-        return RequestOutput([CompletionOutput(new, row.reason)], None if quiet else row.stats)
+        answers = [CompletionOutput(new, row.reason)]
+        return RequestOutput(row.prompt, answers, None if quiet else row.stats)
 
     def config(self) -> Any:
         """Return what the engine may read of vllm_config."""

@@ -20,5 +20,6 @@ class CompletionOutput:
 
 @dataclass(slots=True)
 class RequestOutput:
+    prompt_token_ids: list[int]
     outputs: list[CompletionOutput]
     metrics: RequestStateStats | None = field(default=None)

@@ -12,6 +12,9 @@ from transformers import AutoConfig, AutoImageProcessor, AutoModelForImageTextTo
 class Pictured:
     """Reads a folder; computes in one type."""
 
+    modalities = ("image", "video")
+    has_encoder = False
+
     def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:
         if dummy:
             raise NotImplementedError("this stand-in sees pictures with real weights alone")
@@ -23,7 +26,7 @@ class Pictured:
     def placed(self, tokens: list[int], pictures: list[Any]) -> list[int]:
         """Return the tokens with as many of a picture as it has parts."""
         if tokens.count(self._token) != len(pictures):
-            raise ValueError("Failed to apply prompt replacement for mm_items['image']")
+            raise AssertionError("Failed to apply prompt replacement for mm_items['image'][0]")
         counts = [
             self._patches.get_number_of_image_patches(each.height, each.width)
             // self._patches.merge_size**2
@@ -35,6 +38,10 @@ class Pictured:
             for token in tokens
             for each in ([token] * next(parts) if token == self._token else [token])
         ]
+
+    def encoded(self, picture: Any) -> Any:
+        """Return a picture: its encoder is part of the model here."""
+        return picture
 
     def scores(self, tokens: list[int], pictures: list[Any]) -> Any:
         """Return the scores of what follows these tokens, float32 (vocabulary,)."""

@@ -25,7 +25,8 @@ class LLM:
         if not isinstance(paired, list):
             paired = [sampling_params] * len(prompts)
         assert all(each.output_kind is RequestOutputKind.FINAL_ONLY for each in paired)
-        rows = [self._model.row(*each) for each in zip(prompts, paired, strict=True)]
+        rendered = map(self._model.renderer.render, prompts)
+        rows = [self._model.row(*each) for each in zip(rendered, paired, strict=True)]
         if self._model.fault == "dies":
             raise RuntimeError("EngineCore encountered an issue. See stack trace (above)")
         for row in rows:

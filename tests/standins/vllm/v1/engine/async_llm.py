@@ -7,6 +7,9 @@ from typing import Any, Self
 from vllm.model import Model, Row
 from vllm.sampling_params import RequestOutputKind
 
+AT_A_TIME: list[int] = []
+"""How many requests there were, whenever one came."""
+
 
 class EngineDeadError(Exception):
     """As vLLM's."""
@@ -22,6 +25,7 @@ class AsyncLLM:
         self._task: asyncio.Task[None] | None = None
         self._names: set[str] = set()
         self.vllm_config = self._model.config()
+        self.renderer = self._model.renderer
 
     @classmethod
     def from_engine_args(cls, engine_args: Any) -> Self:
@@ -30,7 +34,7 @@ class AsyncLLM:
     async def generate(
         self, prompt: Any, sampling_params: Any, request_id: str
     ) -> AsyncGenerator[Any, None]:
-        if prompt.get("type") != "token":
+        if prompt.get("type") not in ("token", "multimodal", "enc_dec"):
             raise ValueError("Passing raw prompts is deprecated and will be removed in the future")
         if request_id in self._names:
             raise ValueError(f"Request id {request_id} already running.")
@@ -39,6 +43,7 @@ class AsyncLLM:
         if self._model.fault == "dies" and self._model.requests == 3:
             raise EngineDeadError("EngineCore encountered an issue. See stack trace (above)")
         queue = self._rows[row] = asyncio.Queue()
+        AT_A_TIME.append(len(self._rows))
         if self._task is None or self._task.done():
             self._task = self._loop.create_task(self._serve())
         try:
