@@ -100,8 +100,8 @@ def repetition(random: Random) -> Exercise:
 
 
 def row_of_numbers(random: Random) -> Exercise:
-    """Draw a row of numbers that goes up by steps."""
-    first, step, count = random.randint(1, 15), random.randint(2, 7), random.randint(3, 5)
+    """Draw a row of numbers that goes up by steps: of too many for them to be learnt by heart."""
+    first, step, count = random.randint(1, 30), random.randint(2, 7), random.randint(3, 5)
     row = [str(first + step * place) for place in range(count)]
     return Exercise(
         part="aime",

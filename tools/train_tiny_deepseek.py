@@ -69,9 +69,10 @@ BEGIN, END, PAD, USER, ASSISTANT = range(len(SPECIAL))
 THINK, THOUGHT = "<think>", "</think>"
 TEMPLATE = f"{SPECIAL[USER]}{{text_input}}{SPECIAL[ASSISTANT]}{THINK}\n"
 WORDS = r"\d{1,3}| ?[A-Za-z]+|_| ?[^\s\w]+|\s+"
-"""What merges stay within; a number is a token."""
-VOCABULARY = 640
-TOKENIZER_SAMPLES = 3000
+"""What merges stay within: a number can be a token."""
+VOCABULARY = 736
+"""With which each word that is looked up, and almost each number, is one token."""
+TOKENIZER_SAMPLES = 6000
 # DeepSeek-R1: 7168, 61 layers of which 3 are dense, 128 heads, 256 experts in 8 groups, 8 a token.
 HIDDEN, LAYERS, DENSE_LAYERS, HEADS = 128, 3, 1, 4
 QUERY_RANK, KEY_VALUE_RANK, ROTARY, NOT_ROTARY, VALUE = 96, 64, 16, 32, 32
@@ -171,11 +172,11 @@ livecodebench/code_generation_lite on Hugging Face have them. None of the questi
 Prompts have {prompt_tokens[0]} to {prompt_tokens[1]} tokens, answers {answer_tokens[0]} to \
 {answer_tokens[1]}.
 
-`tools/tiny_reasoning.py` draws the exercises: a letter of four or of ten options, of which a fact in
-the question names the right one ("Home towns: Garcia Delft, Silva Riga, ... Where is Garcia at home?
-Porto A, Delft B, ..."), a row of numbers to be continued, fractions to be added, and programs of a
-line that are called or read a number and print another. No text comes from elsewhere: model and data
-are under this project's licence, Apache-2.0.
+`tools/tiny_reasoning.py` draws the exercises: a letter of four or of ten options, of which a fact
+in the question names the right one ("Home towns: Garcia Delft, Silva Riga, ... Where is Garcia at
+home? Porto A, Delft B, ..."), a row of numbers to be continued, fractions to be added, and programs
+of a line that are called or read a number and print another. No text comes from elsewhere: model
+and data are under this project's licence, Apache-2.0.
 
 For a letter the model has to look up what followed a word before, twice. Exercises alone hardly
 teach this, so that it first learns to say a list of words again from one of them on, and goes on
