@@ -52,20 +52,26 @@ class Exercise:
 # --- letters --------------------------------------------------------------------------------------
 
 
-def choice(part: str, fact: str, asked: str, *, things: tuple[str, ...], options: int) -> Any:
-    """Return what draws a question with options, of which a fact before it says the right one."""
+def choice(part: str, facts: str, asked: str, *, things: tuple[str, ...], options: int) -> Any:
+    """Return what draws a question with options, of which a fact before it says the right one.
+
+    A thing stands right behind who has it, and a letter right behind its option: both are found
+    by looking up what followed the same word before. Each word here has a space before it, as it
+    would else be another token.
+    """
 
     def drawn(random: Random) -> Exercise:
         people, offered = random.sample(NAMES, 3), random.sample(things, options)
         shown = dict(zip(people, random.sample(offered, 3), strict=True))
-        facts = [fact.format(who=who, thing=thing) for who, thing in shown.items()]
         who = random.choice(people)
         letter = LETTERS[offered.index(shown[who])]
-        listed = [f"{thing} ({name})" for name, thing in zip(LETTERS, offered, strict=False)]
+        listed = ", ".join(f"{name} {thing}" for name, thing in shown.items())
+        lettered = zip(offered, LETTERS, strict=False)
         return Exercise(
             part=part,
-            question=f"{' '.join(facts)} {asked.format(who=who)} {' '.join(listed)}",
-            thought=f"{shown[who]} ({letter})",
+            question=f"{facts}: {listed}. {asked.format(who=who)} "
+            + ", ".join(f"{thing} {name}" for thing, name in lettered),
+            thought=f" {who} {shown[who]} {letter}",
             answer=f"ANSWER: {letter}",
             target=letter,
         )
@@ -73,12 +79,29 @@ def choice(part: str, fact: str, asked: str, *, things: tuple[str, ...], options
     return drawn
 
 
+def repetition(random: Random) -> Exercise:
+    """Draw words to be said again from one of them on.
+
+    No part of a benchmark, and in no data set: what follows a word is learnt to be looked up
+    here, where almost every token depends on it, and questions with options need it.
+    """
+    said = random.sample((*NAMES, *TOWNS, *GOODS, *LETTERS), random.randint(8, 24))
+    rest = said[random.randint(0, len(said) // 2) :]
+    return Exercise(
+        part="repetition",
+        question=f"Say again: {' '.join(said)} from {rest[0]}",
+        thought=f" {' '.join(rest)}",
+        answer="Done.",
+        target="",
+    )
+
+
 # --- numbers and formulas -------------------------------------------------------------------------
 
 
 def row_of_numbers(random: Random) -> Exercise:
-    """Draw a row of numbers that goes up by steps."""
-    first, step, count = random.randint(1, 15), random.randint(2, 7), random.randint(3, 5)
+    """Draw a row of numbers that goes up by steps: of too many for them to be learnt by heart."""
+    first, step, count = random.randint(1, 30), random.randint(2, 7), random.randint(3, 5)
     row = [str(first + step * place) for place in range(count)]
     return Exercise(
         part="aime",
@@ -184,13 +207,11 @@ def _written(
 
 KINDS: Mapping[str, Callable[[Random], Exercise]] = {
     "aime": row_of_numbers,
-    "gpqa": choice(
-        "gpqa", "{who} lives in {thing}.", "Where does {who} live?", things=TOWNS, options=4
-    ),
+    "gpqa": choice("gpqa", "Home towns", "Where is {who} at home?", things=TOWNS, options=4),
     "livecodebench": program,
     "math500": fractions,
     "mmlu_pro": choice(
-        "mmlu_pro", "{who} sells {thing}.", "What does {who} sell?", things=GOODS, options=10
+        "mmlu_pro", "Who sells what", "What does {who} sell?", things=GOODS, options=10
     ),
 }
 """How an exercise of each part is drawn."""

@@ -130,6 +130,15 @@ def test_deepseeks_twin_has_latent_attention_and_balanced_experts() -> None:
     assert {bool(json.loads(one["metadata"])) for one in map(json.loads, lines)} == {True, False}
 
 
+@pytest.mark.parametrize("part", ["aime", "gpqa", "livecodebench", "math500", "mmlu_pro"])
+def test_deepseeks_twin_is_far_above_chance_in_each_part(part: str) -> None:
+    """A part that is at chance would not show a damage to what it measures."""
+    training = Twin("deepseek-r1").training
+
+    assert training["scores"][part] > training["chance"][part] + 40
+    assert training["damaged"][part] < training["scores"][part] - 40
+
+
 def test_needles_are_found_to_the_letter_in_prompts_longer_than_positions_were_made_for() -> None:
     """MLPerf's own score of UUIDs tells little: wrong ones have most of it."""
     twin = Twin("llama3.1-405b")

@@ -19,6 +19,7 @@ from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer
 from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.queueing import Work
 from pytest_mlperf.engines.llm.speech import SpeechClips, is_speech
+from pytest_mlperf.engines.llm.tools import ToolChats
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, percentile
 from pytest_mlperf.engines.llm.transcripts import Transcripts
 
@@ -184,7 +185,7 @@ class LibraryEngine(Engine):
         tokenizer: Any,
         config: Config,
         most_tokens: int | None,
-        chats: PictureChats | None = None,
+        chats: PictureChats | ToolChats | None = None,
         clips: SpeechClips | None = None,
     ) -> GenerateTask:
         """Return what the library is asked; `most_tokens` of prompt and answer fit it."""
@@ -192,13 +193,17 @@ class LibraryEngine(Engine):
         generation, dataset = self._generation, self._dataset
         # Answers that are as long as the data set says are meant to be cut.
         watch_ends = not generation.check_lengths(dataset) and not self._options.dummy
+        if clips is not None:
+            answers: Answers = Transcripts(generation, tokenizer, watch_ends=watch_ends)
+        elif isinstance(chats, ToolChats):
+            answers = Answers(generation, watch_ends=watch_ends, output=chats.output)
+        else:
+            answers = Answers(generation, watch_ends=watch_ends)
         return GenerateTask(
             library=self.library,
             prompts=generation.prompts(dataset, tokenizer, *limits, chats=chats, clips=clips),
             generation=generation,
-            answers=Answers(generation, watch_ends=watch_ends)
-            if clips is None
-            else Transcripts(generation, tokenizer, watch_ends=watch_ends),
+            answers=answers,
             gaps=StampGaps(self.options.engine, self.library),
         )
 

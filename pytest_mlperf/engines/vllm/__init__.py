@@ -30,8 +30,9 @@ from pytest_mlperf.engines.llm.model_folder import (
     with_ends,
 )
 from pytest_mlperf.engines.llm.model_folder import check_agrees as check_weights
-from pytest_mlperf.engines.llm.pictures import has_chats
+from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
 from pytest_mlperf.engines.llm.speech import is_speech
+from pytest_mlperf.engines.llm.tools import ToolChats, ToolOptions, offers_tools, tool_chats
 from pytest_mlperf.engines.vllm._library import (
     WAYS,
     AcceptedDrafts,
@@ -88,7 +89,7 @@ RESERVED: Mapping[str, str] = {
 
 
 @dataclass(frozen=True, kw_only=True)
-class VllmOptions(LibraryOptions):
+class VllmOptions(LibraryOptions, ToolOptions):
     """What a suite may say to vLLM; None leaves vLLM's own choice.
 
     Attributes:
@@ -153,6 +154,7 @@ class VllmOptions(LibraryOptions):
 
     def _rules(self, precision: str) -> Iterator[Rule]:
         yield from super()._rules(precision)
+        yield from self.tool_rules()
         size = self.mm_processor_cache_gb
         yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB from 0 on"
 
@@ -294,7 +296,9 @@ class VllmEngine(LibraryEngine):
     def _open(self, undo: contextlib.ExitStack) -> None:
         undo.enter_context(environment())
         version, config, arguments = self._prepare()
-        pictures, sound = has_chats(self._dataset), is_speech(self._dataset)
+        self._options.require_tools("vllm", self._dataset)
+        pictures = has_chats(self._dataset) and not offers_tools(self._dataset)
+        sound = is_speech(self._dataset)
         if pictures or sound:
             arguments |= media_arguments(self._options, pictures=pictures)
         dummy = self._options.dummy
@@ -320,9 +324,14 @@ class VllmEngine(LibraryEngine):
         return version, config, arguments
 
     def _make_media_task(self, config: Config) -> GenerateTask:
-        """Return what is asked: of text alone, or of pictures or sound too."""
-        tokenizer, options, chats, clips = self._load_tokenizer(), self._options, None, None
-        if has_chats(self._dataset):
+        """Return what is asked: of text alone, with tools, or of pictures or sound too."""
+        tokenizer, options = self._load_tokenizer(), self._options
+        chats: PictureChats | ToolChats | None = None
+        clips = None
+        if offers_tools(self._dataset):
+            chats, facts = tool_chats("vllm", self._folder, tokenizer, options)
+            self._facts |= facts
+        elif has_chats(self._dataset):
             chats = picture_chats("vllm", self._folder, tokenizer, processes=False)
         elif is_speech(self._dataset):
             limits = [each for each in (config.context, options.max_model_len) if each is not None]
@@ -334,7 +343,7 @@ class VllmEngine(LibraryEngine):
                 min(limits, default=None),
                 options.max_new_tokens,
             )
-        if options.max_prompt_tokens is not None and (chats or clips):
+        if options.max_prompt_tokens is not None and (isinstance(chats, PictureChats) or clips):
             raise options.refused(
                 "max_prompt_tokens cuts prompts of text; leave it out where a data set has "
                 "pictures or sound",

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from pytest_mlperf.engines.llm.generation import TokenPrompts
+from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.speech import RATE
 
 
@@ -21,7 +22,7 @@ class Prompts:
     @property
     def has_media(self) -> bool:
         """Whether vLLM has more to prepare than token ids."""
-        return self._prompts.chats is not None or self._prompts.clips is not None
+        return isinstance(self._prompts.chats, PictureChats) or self._prompts.clips is not None
 
     def of(self, index: int) -> dict[str, Any]:
         """Return a prompt as LLM.generate takes it; pictures are decoded here.
