@@ -12,7 +12,8 @@ A page is read from top to bottom, as its reader does:
   unless `<!-- exits with 1 -->` stands above the fence: then its last command must end so;
 - `<!-- before: COMMAND -->` above a fence is run before it, and makes what its
   reader has already;
-- `<!-- needs: MODULE -->` above a fence leaves it out where that module is not installed;
+- `<!-- needs: MODULE -->` above a fence leaves it out where that module is not installed, and
+  `<!-- needs: MODULE, exits with 1 -->` says both;
 - `<!-- not run: REASON -->` above a fence `console` leaves it out; reasons are counted.
 """
 
@@ -39,6 +40,9 @@ DISTURBED = "record again when it is"
 """What a recording says when one of its runs was disturbed: a reader does so, and so do we."""
 
 TRIES = 4
+
+INVALID, OTHERS = re.compile(r"^INVALID \S+::", re.MULTILINE), "the machine was busy"
+"""A test that could not be judged, and why that is nothing that a page can say."""
 
 LIMIT_S = 300
 """Of one command."""
@@ -85,6 +89,10 @@ SHORTER: Mapping[str, str] = {
 """What takes a reader minutes: the tests are content with runs of half a second."""
 
 
+class BusyMachineError(Exception):
+    """Others used the machine, as often as a command was tried."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Command:
     """A command and what the page says that it prints; nothing: anything."""
@@ -120,7 +128,7 @@ class Fence:
     @property
     def needs(self) -> str | None:
         """The module without which its commands cannot run, or None."""
-        found = re.fullmatch(r"<!-- needs: (\w+) -->", self.comment)
+        found = re.fullmatch(r"<!-- needs: (\w+)(, exits with \d+)? -->", self.comment)
         return found[1] if found else None
 
     @property
@@ -137,7 +145,7 @@ class Fence:
     @property
     def exits_with(self) -> int:
         """The exit code of its last command."""
-        found = re.fullmatch(r"<!-- exits with (\d+) -->", self.comment)
+        found = re.fullmatch(r"<!-- (?:needs: \w+, )?exits with (\d+) -->", self.comment)
         return int(found[1]) if found else 0
 
     def commands(self) -> list[Command]:
@@ -265,8 +273,11 @@ class Reader:
     def _try(self, command: str) -> tuple[int, str]:
         for _ in range(TRIES):
             code, output = self._run(command)
-            if DISTURBED not in output:
-                break
+            busy = INVALID.search(output) and OTHERS in output
+            if DISTURBED not in output and not busy:
+                return code, output
+        if busy:
+            raise BusyMachineError(f"{command}: {OTHERS}")
         return code, output
 
     def _run(self, command: str) -> tuple[int, str]:

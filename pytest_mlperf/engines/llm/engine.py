@@ -19,8 +19,8 @@ from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer
 from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.queueing import Work
 from pytest_mlperf.engines.llm.speech import SpeechClips, is_speech
-from pytest_mlperf.engines.llm.tools import ToolChats
 from pytest_mlperf.engines.llm.streaming import StreamedRequest, percentile
+from pytest_mlperf.engines.llm.tools import ToolChats
 from pytest_mlperf.engines.llm.transcripts import Transcripts
 
 LOAD_FORMATS = ("auto", "dummy")

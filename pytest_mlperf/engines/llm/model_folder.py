@@ -61,7 +61,8 @@ def find_model(
 class Config:
     """What a model's configuration says to all engines; None where it does not say.
 
-    `context` is for prompt and answer together; `quantization` is empty for plain weights.
+    `context` is for prompt and answer together; `quantization` is empty for plain weights; a model
+    that `sees` has an encoder of pictures, whatever it is asked.
     """
 
     architecture: str = "unknown"
@@ -69,6 +70,7 @@ class Config:
     context: int | None = None
     eos: tuple[int, ...] = ()
     quantization: Mapping[str, Any] = field(default_factory=dict)
+    sees: bool = False
 
 
 def read_config(folder: Path) -> Config:
@@ -81,6 +83,7 @@ def read_config(folder: Path) -> Config:
         context=text.get("max_position_embeddings") or text.get("max_target_positions"),
         eos=end_tokens(folder, text.get("eos_token_id")),
         quantization=config.get("quantization_config") or {},
+        sees="vision_config" in config,
     )
 
 

@@ -210,14 +210,19 @@ def engine_arguments(folder: Path, precision: str, options: VllmOptions) -> dict
     return {name: value for name, value in arguments.items() if value is not None}
 
 
-def media_arguments(options: VllmOptions, *, pictures: bool) -> dict[str, Any]:
-    """Return the further arguments of a model that is asked about pictures, or about sound."""
+def media_arguments(options: VllmOptions, *, pictures: bool, sees: bool) -> dict[str, Any]:
+    """Return the further arguments of a model that sees pictures, or hears sound.
+
+    Args:
+        pictures: It is asked about some; a model that `sees` may be asked about text alone.
+    """
+    # Else room is kept for the longest film that fits, which no data set has, and for pictures.
+    unused = ("video",) if pictures else ("image", "video") if sees else ()
     return {
         # vLLM's own processors make patches and features, and want a tokenizer for that.
         "skip_tokenizer_init": False,
         "mm_processor_cache_gb": options.mm_processor_cache_gb,
-        # Else room is kept for the longest film that fits, which no data set has.
-        **({"limit_mm_per_prompt": {"video": 0}} if pictures else {}),
+        **({"limit_mm_per_prompt": dict.fromkeys(unused, 0)} if unused else {}),
         **options.engine_args,
     }
 
@@ -299,8 +304,8 @@ class VllmEngine(LibraryEngine):
         self._options.require_tools("vllm", self._dataset)
         pictures = has_chats(self._dataset) and not offers_tools(self._dataset)
         sound = is_speech(self._dataset)
-        if pictures or sound:
-            arguments |= media_arguments(self._options, pictures=pictures)
+        if pictures or sound or config.sees:
+            arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
         dummy = self._options.dummy
         self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
         self._facts |= describe_arguments(arguments)

@@ -23,12 +23,14 @@ from tests.suites.tiny_twin import TINY, Twin
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("standin")]
 
 APIS = ["async", "offline"]
-LONGEST = {"qwen3-vl": 6, "whisper": 40}
-"""Most tokens of an answer: a few of a category, all of a transcript."""
+LONGEST = {"qwen3-vl": 6, "whisper": 40, "qwen3.6": 64}
+"""Most tokens of an answer: a few of a category, all of a transcript, all of a call."""
+
+QUIET = {"qwen3.6": {"chat_template_kwargs": {"enable_thinking": False}}}
 
 
 class Twins:
-    """The tiny Qwen3-VL and the tiny Whisper, read when one is first wanted."""
+    """The tiny Qwen3-VL, Whisper and Qwen3.6, read when one is first wanted."""
 
     def __init__(self) -> None:
         self._read: dict[str, Twin] = {}
@@ -48,17 +50,18 @@ def twins() -> Twins:
 
 def on_vllm(twin: Twin, **options: Any) -> VllmEngine:
     """Return the engine on a twin's samples."""
-    given = {"max_new_tokens": LONGEST[twin.name], **options}
+    given = {"max_new_tokens": LONGEST[twin.name], **QUIET.get(twin.name, {}), **options}
     return open_engine(twin.model, [], **{"dataset": twin.dataset, **given})
 
 
 def on_torch(twin: Twin) -> Any:
-    kind = {"qwen3-vl": TorchEngine, "whisper": WhisperEngine}[twin.name]
+    kind = WhisperEngine if twin.name == "whisper" else TorchEngine
     return kind(
         dataset=twin.dataset,
         model=str(twin.model),
         precision="fp32",
         max_new_tokens=LONGEST[twin.name],
+        **QUIET.get(twin.name, {}),
     )
 
 
@@ -71,11 +74,11 @@ def answered(engine: Any, samples: int, *, one_by_one: bool = False) -> Recordin
 
 
 @pytest.mark.parametrize("api", APIS)
-@pytest.mark.parametrize(("name", "samples"), [("qwen3-vl", 3), ("whisper", 6)])
+@pytest.mark.parametrize(("name", "samples"), [("qwen3-vl", 3), ("whisper", 6), ("qwen3.6", 3)])
 def test_answers_are_those_of_the_torch_engine(
     twins: Twins, name: str, samples: int, api: str
 ) -> None:
-    """Categories as tokens, transcripts as characters; tokens are counted alike."""
+    """Categories as tokens, transcripts as characters, calls as JSON; tokens are counted alike."""
     theirs = answered(on_torch(twins[name]), samples)
 
     ours = answered(on_vllm(twins[name], api=api), samples, one_by_one=api == "async")
@@ -154,7 +157,11 @@ def test_media_are_prepared_for_few_samples_at_a_time(
 
 @pytest.mark.parametrize(
     ("name", "expected"),
-    [("qwen3-vl", {"limit_mm_per_prompt": "{'video': 0}"}), ("whisper", {})],
+    [
+        ("qwen3-vl", {"limit_mm_per_prompt": "{'video': 0}"}),
+        ("qwen3.6", {"limit_mm_per_prompt": "{'image': 0, 'video': 0}"}),
+        ("whisper", {}),
+    ],
 )
 def test_the_fingerprint_tells_what_is_kept_and_the_tokenizer(
     twins: Twins, name: str, expected: dict[str, str]

@@ -21,7 +21,7 @@ from vllm.faults import fault_of
 from vllm.heard import Heard
 from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
-from vllm.pictured import Pictured
+from vllm.pictured import Pictured, Written
 from vllm.renderer import Renderer
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.reader import COUNTED
@@ -38,6 +38,7 @@ DTYPES = {
 KINDS: dict[str, Any] = {
     "WhisperForConditionalGeneration": Heard,
     "Qwen3VLMoeForConditionalGeneration": Pictured,
+    "Qwen3_5ForConditionalGeneration": Written,
 }
 
 

@@ -50,3 +50,20 @@ class Pictured:
         kinds = (ids == self._token).int()
         output = self._model(input_ids=ids, mm_token_type_ids=kinds, **seen, use_cache=False)
         return output.logits[0, -1].float()
+
+
+class Written(Pictured):
+    """A model that sees pictures and is asked about text alone."""
+
+    def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:
+        if dummy:
+            raise NotImplementedError("this stand-in writes with real weights alone")
+        self._model = AutoModelForImageTextToText.from_pretrained(folder, dtype=dtype).eval()
+        self.longest: int = self._model.config.text_config.max_position_embeddings
+
+    def placed(self, tokens: list[int], pictures: list[Any]) -> list[int]:
+        assert not pictures
+        return tokens
+
+    def scores(self, tokens: list[int], _: list[Any]) -> Any:
+        return self._model(input_ids=torch.tensor([tokens]), use_cache=False).logits[0, -1].float()
