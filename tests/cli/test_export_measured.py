@@ -25,7 +25,10 @@ NEEDED = ("MLPERF_ENDPOINTS_PYTHON", "MLPERF_SUBMISSION_PYTHON")
 QUESTIONS = 13_368
 """Samples of the benchmark that is named: the checker counts them."""
 
-TOKENS, SERVICE_MS = 4, 4
+TOKENS, SERVICE_MS, PACE_MS = 4, 100, 20
+SCORED_TOKENS = 17
+"""Tokens that are asked for where answers are scored, by which the server knows to hurry."""
+
 ANSWER = "".join(f" word{number}" for number in range(TOKENS))
 
 SUITE = """\
@@ -52,6 +55,7 @@ settings = {{ client = {{ num_workers = 1, stream_all_chunks = true }} }}
 [[engines.options.accuracy]]
 name = "questions"
 path = "questions.jsonl"
+generation_config_override = {{ max_new_tokens = {scored} }}
 accuracy_config = {{ eval_method = "string_match", ground_truth = "answer", \
 extractor = "identity_extractor" }}
 
@@ -59,7 +63,7 @@ extractor = "identity_extractor" }}
 name = "Concurrency"
 max_concurrency = {highest}
 seed_set = "A"
-min_duration = "3s"
+min_duration = "15s"
 """
 
 
@@ -78,12 +82,13 @@ def test_a_curve_that_their_client_measured_passes_their_checker(
     asked = [{"prompt": f"Count {number}.", "answer": ANSWER} for number in range(QUESTIONS)]
     for name, rows in (("prompts", prompts), ("questions", asked)):
         Path(f"{name}.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows), "utf-8")
-    with echo_server(TOKENS, SERVICE_MS) as url:
+    with echo_server(TOKENS, SERVICE_MS, PACE_MS, SCORED_TOKENS) as url:
         text = SUITE.format(
             url=url,
             tokenizer=pytester.path / "tokenizer",
             python=os.environ["MLPERF_ENDPOINTS_PYTHON"],
             highest=HIGHEST,
+            scored=SCORED_TOKENS,
         )
         Path("s.mlperf.toml").write_text(text, "utf-8")
         pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")

@@ -2,7 +2,8 @@
 
 Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serves until its stdin
 ends. Every answer is the same text of so many tokens: the first one after the service time, the
-others with it, or each a pace after the one before. Kept free of the package, so that nothing of it
+others with it, or each a pace after the one before. Who asks for exactly `--at-once` tokens at most
+is answered without delay. Kept free of the package, so that nothing of it
 can help or hinder.
 """
 
@@ -80,8 +81,10 @@ class Echo(asyncio.Protocol):
 
     running = 0
 
-    def __init__(self, tokens: int, service_s: float, pace_s: float = 0.0) -> None:
-        self._tokens = tokens
+    def __init__(
+        self, tokens: int, service_s: float, pace_s: float = 0.0, at_once: int | None = None
+    ) -> None:
+        self._tokens, self._at_once = tokens, at_once
         self._service_s, self._pace_s = service_s, pace_s
         self._buffer = b""
         self._streams: dict[tuple[int, int, str, bool, bool], Stream] = {}
@@ -120,7 +123,9 @@ class Echo(asyncio.Protocol):
             self._streams[key] = stream
         loop = asyncio.get_running_loop()
         Echo.running += 1
-        if self._pace_s:
+        if most == self._at_once:
+            self._write(b"".join(stream.pieces))
+        elif self._pace_s:
             for number, token in enumerate(stream.pieces):
                 due_s = self._service_s + number * self._pace_s
                 loop.call_later(due_s, self._write, token)
@@ -148,21 +153,26 @@ class Echo(asyncio.Protocol):
         )
 
 
-async def serve(tokens: int, service_s: float, pace_s: float, port: int) -> None:
+async def serve(
+    tokens: int, service_s: float, pace_s: float, at_once: int | None, port: int
+) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Echo(tokens, service_s, pace_s), "127.0.0.1", port, backlog=4096
+        lambda: Echo(tokens, service_s, pace_s, at_once), "127.0.0.1", port, backlog=4096
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
 
 
 @contextmanager
-def echo_server(tokens: int = 8, service_ms: float = 0.0, pace_ms: float = 0.0) -> Iterator[str]:
+def echo_server(
+    tokens: int = 8, service_ms: float = 0.0, pace_ms: float = 0.0, at_once: int | None = None
+) -> Iterator[str]:
     """Start one, yield its address, and end it; it ends by itself when this process does."""
     script = str(Path(__file__).absolute())
     command = [sys.executable, "-I", script, "--tokens", str(tokens)]
     times = ["--service-ms", str(service_ms), "--pace-ms", str(pace_ms)]
+    times += [] if at_once is None else ["--at-once", str(at_once)]
     with subprocess.Popen(
         [*command, *times], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -180,9 +190,11 @@ def main() -> None:
     parser.add_argument("--tokens", type=int, default=8)
     parser.add_argument("--service-ms", type=float, default=0.0)
     parser.add_argument("--pace-ms", type=float, default=0.0)
+    parser.add_argument("--at-once", type=int)
     parser.add_argument("--port", type=int, default=0)
     given = parser.parse_args()
-    asyncio.run(serve(given.tokens, given.service_ms / 1000, given.pace_ms / 1000, given.port))
+    times = given.service_ms / 1000, given.pace_ms / 1000
+    asyncio.run(serve(given.tokens, *times, given.at_once, given.port))
 
 
 if __name__ == "__main__":
