@@ -138,6 +138,15 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
     )
 
 
+def lengths_within(log: CurveLog) -> dict[str, float]:
+    """Return the relative standard error of the mean length of answers, at each point."""
+    return {
+        at_point("tokens_per_sample", point.point): point.length_se
+        for point in log.points
+        if point.length_se
+    }
+
+
 def curve_finishes(log: CurveLog) -> dict[str, int]:
     """Return how often answers ended for which reason, at each point."""
     return {

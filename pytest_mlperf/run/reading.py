@@ -32,6 +32,7 @@ from pytest_mlperf.run.curve import (
     curve_figures,
     curve_finishes,
     curve_validity,
+    lengths_within,
     read_curve,
 )
 from pytest_mlperf.run.figures import (
@@ -198,12 +199,14 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         witnesses.append(_light(evidence, job, figures, energy))
     fields = together(*witnesses)
     # A curve's points have other rates: what they differ by is no scatter.
-    within = result["within_se"] and not evidence.settings.points
+    within = {"throughput": result["within_se"]} if result["within_se"] else {}
+    if isinstance(timed, CurveLog):
+        within = lengths_within(timed)
     # Who was late, or had to wait, says nothing about the engine's limit.
     judged = not client.invalid and not load.invalid
     return Run(
         **{**fields, "limit_missed": validity.limit_missed and judged},
-        within_se={"throughput": result["within_se"]} if within else {},
+        within_se=within,
         target_qps=evidence.target_qps or 0.0,
         session=conditions.session,
         started=evidence.started,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import fmean, geometric_mean
+from statistics import NormalDist, fmean, geometric_mean
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise, surer
 from pytest_mlperf.core.judge.formulas import t_isf
@@ -128,7 +128,7 @@ def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRu
     """Return a sentence where answers at a point of a curve have another length, else None.
 
     Who says less is faster. But which samples end within a window is chance, as far as the runs of
-    each side differ among themselves.
+    each side differ among themselves, and as a slower server ends fewer of them.
     """
     points = {point for run in now for name in run.metrics if (point := point_of(name))}
     for name in (at_point(count, point) for point in sorted(points) for count in sorted(COUNTS)):
@@ -143,14 +143,24 @@ def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRu
 
 
 def _chance(before: Sequence[Value], now: Sequence[Value], probability: float) -> float:
-    """Return the share by which means differ by chance no more often; 0: one run shows none."""
+    """Return the share by which means differ by chance no more often.
+
+    Samples come in the same order in every run, so that a window of m requests has the first ones
+    of one of n: its mean has s^2 (1/m - 1/n) more of a single answer's variance, s^2.
+    """
+    more = abs(_within(now) - _within(before))
+    of_samples = math.sqrt(more) * NormalDist().inv_cdf(1 - probability / 2)
     df = len(before) + len(now) - 2
     if not df:
-        return 0.0
+        return of_samples
     logs = [[math.log(value.value) for value in side] for side in (before, now)]
     squares = sum((log - fmean(side)) ** 2 for side in logs for log in side)
     se = math.sqrt(squares / df * (1 / len(before) + 1 / len(now)))
-    return t_isf(probability / 2, df) * se
+    return math.hypot(t_isf(probability / 2, df) * se, of_samples)
+
+
+def _within(runs: Sequence[Value]) -> float:
+    return fmean(run.within_se**2 for run in runs)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from statistics import fmean, stdev
 from time import perf_counter
 from typing import Any, Protocol
 
@@ -114,6 +115,8 @@ class PointWindow:
         client_reach: Requests/s of this length that it reaches against a server that computes
             nothing; None: not measured.
         failed: Requests that failed in the window, and count for nothing else.
+        length_se: Relative standard error of the mean length of answers, by how the lengths of
+            single answers differ: what another choice of samples would change. 0: nobody knows.
     """
 
     point: float
@@ -135,6 +138,7 @@ class PointWindow:
     client_busy: float = 0.0
     client_reach: float | None = None
     failed: int = 0
+    length_se: float = 0.0
 
 
 @dataclass(slots=True)
@@ -453,6 +457,7 @@ class SlotSink(GuardedSink):
                 turns=list(self._turn_medians()),
                 client_busy=(self.cpu_clock() - self._cpu_s) / (now_s - begun_s),
                 failed=self._failed,
+                length_se=_relative_se(self._tokens),
             )
             self.of_window = [
                 Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)
@@ -504,6 +509,13 @@ class SlotSink(GuardedSink):
             took_s[part] += one_s
         for part, count in enumerate(requests):
             yield count, tokens[part], took_s[part] / count if count else 0.0
+
+
+def _relative_se(counts: Sequence[int]) -> float:
+    """Return the standard error of a mean of counts by its value; 0 where they show none."""
+    if len(counts) < 2 or not sum(counts):
+        return 0.0
+    return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
 
 
 def _part(at_s: float, begun_s: float, duration_s: float) -> int:

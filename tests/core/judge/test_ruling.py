@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
+from statistics import fmean, stdev
 from typing import Any
 
 import pytest
@@ -568,3 +569,41 @@ def test_unchanged_answers_seldom_seem_longer_or_shorter() -> None:
     told = sum(other_length(measured(1), measured(4)) is not None for _ in range(2_000))
 
     assert told / 2_000 <= 0.01
+
+
+def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
+    """Return runs whose windows have so many of the first answers."""
+    (run,) = runs(1)
+    name = "tokens_per_sample@8"
+    return [
+        replace(
+            run,
+            metrics={name: fmean(lengths[:count])},
+            within_se={name: stdev(lengths[:count]) / fmean(lengths[:count]) / math.sqrt(count)},
+        )
+        for count in requests
+    ]
+
+
+def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
+    """Half as fast, it comes half as far in the same order of samples, whose lengths differ."""
+    chance = Random(20261127)
+    told = blind = 0
+    for _ in range(1_000):
+        lengths = [chance.randint(40, 120) for _ in range(400)]
+        before = windows(lengths, *([400] * 4))
+        now = windows(lengths, 200)
+        told += other_length(now, before) is not None
+        unknown = ([replace(run, within_se={}) for run in side] for side in (now, before))
+        blind += other_length(*unknown) is not None
+
+    assert told / 1_000 <= 0.01
+    assert blind / 1_000 > 0.05  # what the scatter from run to run alone would make of it
+
+
+def test_shorter_answers_of_a_server_that_is_faster_by_them_are_found() -> None:
+    chance = Random(20261127)
+    lengths = [chance.randint(40, 120) for _ in range(2_000)]
+    before = windows(lengths, *([1_000] * 4))
+
+    assert other_length(windows([round(0.92 * one) for one in lengths], 1_080), before)
