@@ -84,7 +84,7 @@ def used() -> Iterator[tuple[str, str]]:
         yield module, name
     for name in engine_arguments(Path("model"), "fp8", EVERYTHING):
         yield "AsyncEngineArgs()", name
-    for name in media_arguments(EVERYTHING, pictures=True):
+    for name in media_arguments(EVERYTHING, pictures=True, sees=True):
         yield "AsyncEngineArgs()", name
     for name in sampling_arguments(generation, None):
         yield "SamplingParams()", name
