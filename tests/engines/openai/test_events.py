@@ -323,3 +323,48 @@ def test_events_that_come_together_say_what_each_of_them_says(
 
     assert together.take(b"".join(parts)) == each
     assert together == alone
+
+
+HIDDEN = {
+    "an error": '{"delta":{"content":""},NULL}],"error":{"message":"boom"},"x":[{NULL}]',
+    "a count": '{"delta":{"content":"b"}}],"usage":{"completion_tokens":9},"x":[{NULL}]',
+    "an end": '{"delta":{},"finish_reason": "stop"}],"x":[{NULL}]',
+    "no text": '{"delta":{"content":7},NULL}]',
+    "an error behind token ids": (
+        '{"delta":{"content":"a"},NULL,"token_ids":[]}],"error":"bad","details":[{"loc":[]}]'
+    ),
+}
+"""What events say between a beginning and an end that are those of an event which only adds."""
+
+
+@pytest.mark.parametrize("said", HIDDEN.values(), ids=HIDDEN)
+def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same(said: str) -> None:
+    ids = ',"token_ids":[1]' if "token_ids" in said else ""
+    usual = '{"delta":{"content":"a"},NULL' + ids + "}]"
+    plain, other = (
+        b'data: {"id":"1","choices":[%s}\n\n'
+        % text.replace("NULL", '"finish_reason":null').encode()
+        for text in (usual, said)
+    )
+
+    def told(answer: StreamedAnswer, *blocks: bytes) -> tuple[Any, ...]:
+        try:
+            for block in blocks:
+                answer.take(block)
+        except Failed as failure:
+            return (str(failure),)
+        return answer.n_ids, answer.finish, answer.completion_tokens
+
+    together = told(StreamedAnswer(keeps=False), plain, plain + other + plain)
+    assert together == told(StreamedAnswer(keeps=False), plain, plain, other, plain)
+
+
+def test_token_ids_are_those_of_json_whatever_stands_between_them() -> None:
+    answer = StreamedAnswer(keeps=False)
+    event_bytes = [
+        b'data: {"choices":[{"text":"a","finish_reason":null,"token_ids":[%s]}]}\n\n' % ids
+        for ids in (b"1", b"1,2", b"", b" ", b"\t", b"3, 4", b"5")
+    ]
+    answer.take(event_bytes[0])
+
+    assert answer.take(b"".join(event_bytes)) == 1 + 2 + 0 + 0 + 0 + 2 + 1
