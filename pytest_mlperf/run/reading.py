@@ -123,6 +123,9 @@ def _fingerprint(job: Job, loaded: Event) -> dict[str, str]:
     }
 
 
+SCORED_BETWEEN = "no energy is told: MLCommons' client scored answers between the points (accuracy)"
+
+
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
     """What there is of one process when its worker is gone.
@@ -185,7 +188,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     if isinstance(timed, CurveLog) and timed.scored:
         # What was spent on scoring between the points belongs to no request that counts.
         energy = [replace(one, metrics={}) for one in energy]
-    beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
+    unspent = (SCORED_BETWEEN,) if energy and isinstance(timed, CurveLog) and timed.scored else ()
+    beside = Findings(notes=(*evidence.control.notes, *evidence.notes, *unspent))
     unlike = _unlike(conditions.machine.differing(job.accelerator))
     client = client_findings(figures.metrics, result["client"], job)
     busy, watched = result["contention"], conditions.watched

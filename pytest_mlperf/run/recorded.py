@@ -96,4 +96,5 @@ def recorded_window(point: RecordedPoint, begin_s: float, end_s: float) -> Point
         under_way=float(point.concurrency),
         metrics=point.metrics,
         parts=(),
+        length_se=point.length_se,
     )

@@ -92,6 +92,7 @@ class RecordedPoint:
             must agree in it.
         servers: URLs that were asked.
         metrics: By name, SI units.
+        length_se: Relative standard error of the mean length of answers; 0: nobody knows.
         requests: Completed.
         duration_s: From the first request to the last answer, both ends of the load included.
         ended_s: Seconds since the epoch, of the file where the client does not say.
@@ -111,6 +112,7 @@ class RecordedPoint:
     digest: str
     invalid: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
+    length_se: float = 0.0
 
 
 def has_result(folder: Path) -> bool:
@@ -167,6 +169,7 @@ def read_point(folder: Path) -> RecordedPoint:
         digest=hashlib.sha256(json.dumps(raw, sort_keys=True).encode()).hexdigest(),
         invalid=tuple(Reason(key=r.key, text=at + r.text) for r in (*invalid, *unscored)),
         notes=tuple(at + note for note in (*notes, *accuracy)),
+        length_se=_length_se(summary, requests),
     )
 
 
@@ -378,6 +381,14 @@ def _metrics(
     if "tpot_p90" in metrics:
         metrics["tps_per_user"] = 1 / metrics["tpot_p90"]
     return metrics, tuple(notes)
+
+
+def _length_se(summary: _Block, requests: int) -> float:
+    lengths = _distribution(summary, "output_sequence_lengths", "tokens")
+    mean, deviation = lengths.number("avg"), lengths.number("std_dev")
+    if not mean or not deviation or requests < 2 or min(mean, deviation) < 0:
+        return 0.0
+    return deviation / mean / math.sqrt(requests)
 
 
 def _require_agreement(summary: _Block, key: str, amount: float | None, duration_s: float) -> None:

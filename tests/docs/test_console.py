@@ -195,7 +195,7 @@ def test_a_run_beside_others_is_made_again_and_then_says_nothing(tmp_path: Path)
     """What a page shows is of a machine that nobody else used."""
     reader = Reader(tmp_path / "reader", tmp_path / "site")
     reader.folder.mkdir()
-    said = "echo INVALID s.toml::test; echo the machine was busy"
+    said = "echo INVALID the machine was busy, which explains much"
     once = f"echo x >> tries; test $(wc -l < tries) = 2 || {{ {said}; false; }}"
 
     reader.follow(f"```console\n$ {once}\n$ wc -l < tries\n2\n```\n")

@@ -27,7 +27,7 @@ from pytest_mlperf.core.measurement import Run, Subject, moment_of
 from pytest_mlperf.core.metrics import METRICS, at_point, gated_metrics
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.reports.terminal.layout import plural
-from pytest_mlperf.run.curve import CurveLog, curve_figures
+from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
 from pytest_mlperf.run.recorded import recorded_window
 from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point
 from pytest_mlperf.suite.values import checked_accelerator, checked_name
@@ -180,11 +180,12 @@ def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, cas
         recorded_window(point, point.ended_s - point.duration_s, point.ended_s) for point in points
     )
     samples = sum(point.requests for point in points)
-    figures = curve_figures(CurveLog(path="", samples=samples, points=windows), case.accelerator)
+    log = CurveLog(path="", samples=samples, points=windows)
+    figures = curve_figures(log, case.accelerator)
     digest = hashlib.sha256("".join(point.digest for point in points).encode()).hexdigest()
     return Run(
         metrics=figures.metrics,
-        within_se={},
+        within_se=lengths_within(log),
         samples=samples,
         queries=samples,
         duration_s=sum(point.duration_s for point in points),

@@ -148,8 +148,10 @@ def _chance(before: Sequence[Value], now: Sequence[Value], probability: float) -
     Samples come in the same order in every run, so that a window of m requests has the first ones
     of one of n: its mean has s^2 (1/m - 1/n) more of a single answer's variance, s^2.
     """
-    more = abs(_within(now) - _within(before))
-    of_samples = math.sqrt(more) * NormalDist().inv_cdf(1 - probability / 2)
+    of_samples = 0.0
+    if all(run.within_se for run in (*before, *now)):  # older baselines do not know
+        more = abs(_within(now) - _within(before))
+        of_samples = math.sqrt(more) * NormalDist().inv_cdf(1 - probability / 2)
     df = len(before) + len(now) - 2
     if not df:
         return of_samples

@@ -264,6 +264,12 @@ class Generation(TextOptions):
         clips: SpeechClips | None = None,
     ) -> TokenPrompts:
         """Return prompts that fit a vocabulary and all that limits a context; None is unknown."""
+        if self.max_prompt_tokens is not None and (chats is not None or clips is not None):
+            raise SuiteError(
+                "max_prompt_tokens cuts prompts of text; leave it out where a data set has chats "
+                "or sound, which are nothing without their end",
+                option="max_prompt_tokens",
+            )
         return TokenPrompts(
             dataset=dataset,
             tokenizer=tokenizer,

@@ -237,7 +237,7 @@ def _logged(name: str, arguments: Any, written: str) -> str:
     for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
             if not _is_deep(function):
-                return json.dumps({"type": "function", "function": function})
+                return json.dumps({"type": "function", "function": function}, allow_nan=False)
     raise AssertionError("text is JSON")
 
 

@@ -304,6 +304,12 @@ class VllmEngine(LibraryEngine):
         self._options.require_tools("vllm", self._dataset)
         pictures = has_chats(self._dataset) and not offers_tools(self._dataset)
         sound = is_speech(self._dataset)
+        if self._options.mm_processor_cache_gb and not (pictures or sound):
+            raise self._options.refused(
+                "mm_processor_cache_gb is for pictures and sound, and the data set has none; leave "
+                "it out",
+                "mm_processor_cache_gb",
+            )
         if pictures or sound or config.sees:
             arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
         dummy = self._options.dummy
@@ -347,12 +353,6 @@ class VllmEngine(LibraryEngine):
                 tokenizer,
                 min(limits, default=None),
                 options.max_new_tokens,
-            )
-        if options.max_prompt_tokens is not None and (isinstance(chats, PictureChats) or clips):
-            raise options.refused(
-                "max_prompt_tokens cuts prompts of text; leave it out where a data set has "
-                "pictures or sound",
-                "max_prompt_tokens",
             )
         return self._make_task(tokenizer, config, options.max_model_len, chats, clips)
 

@@ -601,6 +601,16 @@ def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
     assert blind / 1_000 > 0.05  # what the scatter from run to run alone would make of it
 
 
+def test_a_baseline_that_does_not_know_how_lengths_differ_excuses_nothing() -> None:
+    lengths = [40, 120] * 200
+    before = [replace(run, within_se={}) for run in windows(lengths, *([400] * 4))]
+    (now,) = windows(lengths, 400)
+    longer = replace(now, metrics={name: 1.03 * value for name, value in now.metrics.items()})
+
+    assert other_length([now], before) is None
+    assert other_length([longer], before)
+
+
 def test_shorter_answers_of_a_server_that_is_faster_by_them_are_found() -> None:
     chance = Random(20261127)
     lengths = [chance.randint(40, 120) for _ in range(2_000)]

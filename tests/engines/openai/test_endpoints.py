@@ -167,6 +167,17 @@ def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str)
     assert tries == {"c4", "c4.1", "c4.2", "c4.3"}
 
 
+@pytest.mark.process
+def test_a_client_may_be_silent_while_it_scores(tmp_path: Path, url: str) -> None:
+    """Longer than a request may take; while it measures that ends it."""
+    scored = {"accuracy_config": {"eval_method": "code_bench_scorer"}}
+    events, code = run_to_end(
+        case(tmp_path, url, "scores in silence", request_timeout=1, accuracy=[scored])
+    )
+
+    assert code == 0, events
+
+
 FAILURES = {
     "is not installed": r"engine endpoints: \S+ has no MLCommons client \(ModuleNotFoundError: .*"
     r"install it there: .*",
@@ -323,6 +334,8 @@ def _until_the_client_works(pid: int) -> list[psutil.Process]:
         ("extra", {"top_p": 0.5}),
         ("min_new_tokens", 4),
         ("settings", {"runtime": {}}),
+        ("accuracy", {"path": __file__, "accuracy_config": {"eval_method": "rouge"}}),
+        ("accuracy", ["questions.jsonl"]),
         ("accuracy", [{"path": __file__}]),
         ("accuracy", [{"path": __file__, "accuracy_config": {"num_repeats": 2}}]),
         ("accuracy", [{"path": "none.jsonl", "accuracy_config": {"eval_method": "rouge"}}]),
