@@ -253,6 +253,8 @@ class Engine:
         settings: LoadGenSettings,
         folder: Path,
         alive: Callable[[], None],
+        *,
+        scored: bool,
     ) -> None:
         """Have the engine's harness keep so many requests under way; only one with `harness` does.
 
@@ -261,6 +263,7 @@ class Engine:
             settings: Length, seeds and whether tokens are counted.
             folder: Where its result is to be; it makes it.
             alive: To be called whenever it is seen to work.
+            scored: It is the point of its region at which a harness that scores does so.
         """
         raise NotImplementedError
 

@@ -24,7 +24,6 @@ from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.engines.openai import OpenAiEngine, OpenAiOptions
 from pytest_mlperf.engines.serving import GONE, ServerProcess, last_lines
 from pytest_mlperf.processes import answer_of, ended, last_line
-from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.stores.endpoints import ENDED, EVENTS, RecordedPoint, read_point
 
 SOURCE = "git+https://github.com/mlcommons/endpoints"
@@ -209,6 +208,8 @@ class EndpointsEngine(OpenAiEngine):
         settings: LoadGenSettings,
         folder: Path,
         alive: Callable[[], None],
+        *,
+        scored: bool,
     ) -> None:
         """Have the client keep so many requests under way, and leave its result in a new folder.
 
@@ -219,6 +220,7 @@ class EndpointsEngine(OpenAiEngine):
             settings: Length, seeds and whether tokens are counted.
             folder: The client makes it.
             alive: Called whenever the client has shown that it works.
+            scored: The client scores too, where the suite names data sets for it.
 
         Raises:
             RunError: It did not end as it should, or not in time; nothing of it runs on.
@@ -234,7 +236,7 @@ class EndpointsEngine(OpenAiEngine):
         length_s = settings.min_duration_ms / 1000
         content = self._configuration(concurrency, settings, prompts)
         asked = content
-        if concurrency in scored_points([int(point) for point in settings.points]):
+        if scored:
             asked = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
         if self._ours.whole_passes:
             self._measure_passes(content, asked, length_s, folder, alive)
@@ -380,7 +382,7 @@ class EndpointsEngine(OpenAiEngine):
     ) -> None:
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = LONGER * expected_s + 2 * quiet_s + START_S
-        window = _Window(folder / EVENTS) if self._ours.accuracy else None
+        window = _WindowEnd(folder / EVENTS) if self._ours.accuracy else None
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **({KEY: self._key} if self._key else {})}
@@ -421,7 +423,7 @@ def _are_tables(value: object) -> bool:
     return isinstance(value, list | tuple) and all(isinstance(each, Mapping) for each in value)
 
 
-class _Window:
+class _WindowEnd:
     """Tells from the client's growing events whether it has measured, and only scores."""
 
     def __init__(self, events: Path) -> None:

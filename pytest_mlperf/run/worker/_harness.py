@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.rounds.endpoints import scored_points
 from pytest_mlperf.run.worker._sink import Faults
 from pytest_mlperf.run.worker.closed_loop import SCHEMA, order
 
@@ -44,7 +45,8 @@ def measured(
     at_edges()
     for point in points:
         name = f"c{point:g}"
-        engine.measure_point(round(point), settings, folder / name, pulse.beat)
+        scored = round(point) in scored_points([round(each) for each in points])
+        engine.measure_point(round(point), settings, folder / name, pulse.beat, scored=scored)
         clocks[name] = time.time() - time.monotonic()
     at_edges()
     return {"schema": SCHEMA, "order": points, "recorded": clocks}
