@@ -15,8 +15,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.datasets.shopify import ShopifyDataset
 from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
-from pytest_mlperf.testing import RecordingSink
-from tests.suites.tiny_twin import TINY, Twin, load_tool
+from tests.suites.tiny_twin import TINY, Twin, ask, load_tool
 
 pytestmark = [
     pytest.mark.process,
@@ -117,18 +116,6 @@ def test_the_picture_decides_and_not_the_text(twin: Twin) -> None:
 def options_of(twin: Twin, dataset: Any, **options: Any) -> dict[str, Any]:
     shared = {"dataset": dataset, "model": str(twin.model), "precision": "fp32"}
     return {**shared, "max_new_tokens": 64, "threads": 1, "batch_size": 32, **options}
-
-
-def ask(engine: TorchEngine, count: int, *, one_by_one: bool = False) -> list[bytes]:
-    """Return an engine's answers to the first samples."""
-    sink, indices = RecordingSink(count), range(count)
-    with engine:
-        engine.load_samples(indices)
-        for part in [[index] for index in indices] if one_by_one else [list(indices)]:
-            engine.submit(part, part, sink)
-        sink.wait_for_end()
-    assert sink.error is None
-    return [sink.outputs[index] for index in indices]
 
 
 def test_samples_that_come_one_by_one_are_answered_alike(twin: Twin, answers: list[bytes]) -> None:

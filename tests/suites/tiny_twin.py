@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.extension import Scores
+from pytest_mlperf.core.extension import Engine, Scores
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
 from pytest_mlperf.testing import RecordingSink
@@ -20,6 +20,18 @@ from tests.jobs import job_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
+
+
+def ask(engine: Engine, count: int, *, one_by_one: bool = False) -> list[bytes]:
+    """Return an engine's answers to the first samples."""
+    sink, indices = RecordingSink(count), range(count)
+    with engine:
+        engine.load_samples(indices)
+        for part in [[index] for index in indices] if one_by_one else [list(indices)]:
+            engine.submit(part, part, sink)
+        sink.wait_for_end()
+    assert sink.error is None
+    return [sink.outputs[index] for index in indices]
 
 
 class Twin:
@@ -43,18 +55,13 @@ class Twin:
 
     def answers(self, model: Path | None = None) -> list[bytes]:
         """Return the engine's answer to each sample, with the suite's options."""
-        indices, sink = range(len(self.dataset)), RecordingSink(len(self.dataset))
         given = {
             "dataset": self.dataset,
             "model": str(model or self.model),
             "precision": self.precision,
         }
-        with registry.resolve(self.engine.target)(**given, **self.engine.options) as engine:
-            engine.load_samples(indices)
-            engine.submit(indices, indices, sink)
-            sink.wait_for_end()
-        assert sink.error is None
-        return [sink.outputs[index] for index in indices]
+        engine = registry.resolve(self.engine.target)(**given, **self.engine.options)
+        return ask(engine, len(self.dataset))
 
     def score(self, answers: Sequence[bytes]) -> Scores:
         """Return the scores of these answers by the scorer of the suite."""

@@ -314,7 +314,8 @@ class EndpointsEngine(OpenAiEngine):
         asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
         config = folder.with_name(f"{folder.name}.json")
         config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
-        self._follow(config, folder, expected_s, alive)
+        scores = len(content["datasets"]) > 1
+        self._follow(config, folder, expected_s, alive, scores=scores)
 
     def _write_prompts(self, file: Path) -> None:
         chat = self._options.api == "chat"
@@ -379,10 +380,12 @@ class EndpointsEngine(OpenAiEngine):
         folder: Path,
         expected_s: float,
         alive: Callable[[], None],
+        *,
+        scores: bool,
     ) -> None:
         log, quiet_s = folder.with_name(f"{folder.name}.log"), self._options.request_timeout
         limit_s = LONGER * expected_s + 2 * quiet_s + START_S
-        window = _WindowEnd(folder / EVENTS) if self._ours.accuracy else None
+        window = _WindowEnd(folder / EVENTS) if scores else None
         log.write_bytes(b"")
         command = [*self._ours.client, "-m", "inference_endpoint.main", "benchmark"]
         environment = {**_environment(), **({KEY: self._key} if self._key else {})}
