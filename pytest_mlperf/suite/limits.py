@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from pydantic import ValidationError
@@ -85,13 +85,17 @@ def _placed(scenario: ScenarioEntry) -> bool:
 
 
 def limit_defects(
-    limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], engines: Sequence[EngineEntry]
+    limits: Mapping[str, Any],
+    scenarios: Sequence[ScenarioEntry],
+    engines: Sequence[EngineEntry],
+    judged: Collection[str],
 ) -> Iterator[Defect]:
     """Yield what is wrong with a suite's limits.
 
     Args:
         scenarios: Its scenarios, which may have limits of their own.
         engines: Its engine entries, one of which may be the reference.
+        judged: Metrics of performance that are gated in one of the scenarios.
     """
     tables: list[tuple[tuple[str | int, ...], Mapping[str, Any]]] = [(("limits",), limits)]
     tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(scenarios)]
@@ -107,12 +111,12 @@ def limit_defects(
     for where, table in tables:
         if SLOWEST_REPLICA in table and not copies:
             yield (*where, SLOWEST_REPLICA), "no engine entry has replicas, one of which is slowest"
-    for name in limits:
-        if (
-            point_of(name)
-            and name in METRICS
-            and not any(name in gateable(scenario) for scenario in scenarios)
-        ):
+    for name in (one for one in limits if one in METRICS and one not in {*judged, *EFFICIENCY}):
+        if any(name in gateable(scenario) for scenario in scenarios):
+            key = f'"{name}"' if point_of(name) else name
+            how = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
+            yield ("limits", name), f"no scenario gates this by itself; {how}"
+        elif point_of(name):
             yield ("limits", name), "no scenario has this point, or measures this at its points"
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario)

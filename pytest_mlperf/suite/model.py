@@ -324,23 +324,24 @@ class Suite(Table):
         """Smallest share of the best official result that passes; None: any does."""
         return share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
+    def judged(self, scenario: ScenarioEntry) -> list[str]:
+        """Return the metrics that are gated in a scenario: its own, and those its `limits` name."""
+        own = tuple(FOUND) if scenario.find else gated_metrics(scenario.name, tokens=self.tokens)
+        own += tuple(at_point(name, c) for name in own for c in scenario.points or ())
+        return list(dict.fromkeys((*own, *scenario.limits)))
+
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
-        The scenario's own metrics and those its `limits` name; a limit comes from there, else from
-        the suite's `[limits]`, else from the metric table.
+        A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
+        metric table.
         """
-        judged = gated_metrics(scenario.name, tokens=self.tokens)
-        if scenario.find:
-            judged = tuple(FOUND)
-        judged += tuple(at_point(name, c) for name in judged for c in scenario.points or ())
-        names = dict.fromkeys((*judged, *scenario.limits))
         limits = {**self.limits, **scenario.limits}
         return {
             name: share(limits[name][METRICS[name].limit_key])
             if name in limits
             else METRICS[name].limit
-            for name in names
+            for name in self.judged(scenario)
         }
 
 
@@ -523,7 +524,8 @@ def _rates(suite: Suite) -> Iterator[Defect]:
 
 
 def _limits(suite: Suite) -> Iterator[Defect]:
-    yield from limit_defects(suite.limits, suite.scenarios, suite.engines)
+    judged = {name for scenario in suite.scenarios for name in suite.judged(scenario)}
+    yield from limit_defects(suite.limits, suite.scenarios, suite.engines, judged)
     name, where = suite.workload.name, ("limits", OF_BEST)
     if OF_BEST not in suite.limits:
         return

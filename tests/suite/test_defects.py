@@ -921,6 +921,11 @@ POINTS = "scenarios[0].points"
         with_(more='"throughput@9" = { max_drop = "5%" }\n'),
         "20: limits.'throughput@9': no scenario has this point, or measures this at its points",
     ),
+    gated_nowhere=(
+        CURVE + '"ttft_p50@8" = { max_rise = "5%" }\n',
+        "20: limits.'ttft_p50@8': no scenario gates this by itself; "
+        'write limits = { "ttft_p50@8" = … } in a scenario that is to gate it',
+    ),
 )
 def test_points_of_a_curve_increase_and_belong_to_it(text: str, message: str) -> None:
     assert defects(text) == [message]

@@ -46,7 +46,7 @@ target_qps = { H200 = 13.0, "2xH100" = 9.5 }
 
 [limits]
 throughput = { max_drop = "3%" }
-ttft_p99 = { max_rise = "10%" }
+latency_p99 = { max_rise = "10%" }
 tokens_per_joule = { max_drop = "5%" }
 accuracy = { margin = "0.5%" }
 
@@ -56,7 +56,7 @@ H200 = { usd_per_gpu_hour = 3.29, as_of = 2026-11-01 }
 [[expected_failures]]
 scenario = "Server"
 accelerator = "H200"
-metric = "ttft_p99"
+metric = "latency_p99"
 reason = "issue 812"
 until = 2027-01-31
 """
