@@ -278,6 +278,11 @@ class MetricVerdict:
         return (provisional and enough) or (self.outcome is not None and self.outcome.fails)
 
     @property
+    def word(self) -> str:
+        """What tables say of it: the outcome, and of a provisional one what it leans to."""
+        return " ".join(filter(None, (self.outcome or "reported", self.leans)))
+
+    @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
         """What the baseline lacks for this word; None also where runs in turns proved it."""
         return None if self.confirmed else self.lacking

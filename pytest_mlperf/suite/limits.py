@@ -111,13 +111,7 @@ def limit_defects(
     for where, table in tables:
         if SLOWEST_REPLICA in table and not copies:
             yield (*where, SLOWEST_REPLICA), "no engine entry has replicas, one of which is slowest"
-    for name in (one for one in limits if one in METRICS and one not in {*judged, *EFFICIENCY}):
-        if any(name in gateable(scenario) for scenario in scenarios):
-            key = f'"{name}"' if point_of(name) else name
-            how = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
-            yield ("limits", name), f"no scenario gates this by itself; {how}"
-        elif point_of(name):
-            yield ("limits", name), "no scenario has this point, or measures this at its points"
+    yield from _gated_nowhere(limits, scenarios, judged)
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario)
         for name in scenario.limits:
@@ -127,6 +121,19 @@ def limit_defects(
                     f"{name} cannot be gated in {scenario.name}"
                     f"{' with find' if scenario.find else ''}{nearest(name, sorted(measured))}",
                 )
+
+
+def _gated_nowhere(
+    limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
+) -> Iterator[Defect]:
+    """Yield the limits that hold nothing, but for those of other scenarios than a suite has."""
+    for name in (one for one in limits if one in METRICS and one not in {*judged, *EFFICIENCY}):
+        if any(name in gateable(scenario) for scenario in scenarios):
+            key = f'"{name}"' if point_of(name) else name
+            how = f"write limits = {{ {key} = … }} in a scenario that is to gate it"
+            yield ("limits", name), f"no scenario gates this by itself; {how}"
+        elif point_of(name):
+            yield ("limits", name), "no scenario has this point, or measures this at its points"
 
 
 def _table_defects(

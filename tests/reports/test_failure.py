@@ -125,7 +125,7 @@ PROVISIONAL samples/s −6.3 % (−6.9 to −5.7 %); drop if sessions differ < 1
 case      resnet50-Offline-ort-fp16-H200  suites/rn.mlperf.toml:14
 
 metric     baseline     now  change        interval  limit  verdict
-samples/s    24 118  22 598  −6.3 %  −6.9 to −5.7 %   −3 %  PROVISIONAL
+samples/s    24 118  22 598  −6.3 %  −6.9 to −5.7 %   −3 %  PROVISIONAL drop
 
 official  23.5 % of the best official result per GPU (v4.1, Dell): 96,029
           samples/s in XE9680_H200_SXM_141GBx8_TRT, 8 GPUs

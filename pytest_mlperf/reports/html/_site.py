@@ -118,8 +118,12 @@ def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
             made.mkdir(mode=0o755)
             # While one page is written the next is made: on many disks a new file takes as long.
             with ThreadPoolExecutor(max_workers=1) as writer:
-                written = writer.map(partial(_write, made), _pages(cases, place))
-            count = sum(name.endswith(".html") for name in written)
+                under_way = writer.submit(int)
+                for page in _pages(cases, place):
+                    under_way.result()
+                    under_way = writer.submit(_write, made, page)
+                under_way.result()
+            count = len(list(made.glob("*.html")))
             if folder.exists():
                 folder.replace(Path(temporary) / "older")
             made.replace(folder)
@@ -128,11 +132,10 @@ def write_site(cases: Sequence[SiteCase], folder: Path, place: str) -> int:
     return count
 
 
-def _write(folder: Path, page: tuple[str, str]) -> str:
-    """Write a file by name and content, and return its name."""
+def _write(folder: Path, page: tuple[str, str]) -> int:
+    """Write a file by name and content, and return the characters written."""
     name, content = page
-    (folder / name).write_text(content, "utf-8")
-    return name
+    return (folder / name).write_text(content, "utf-8")
 
 
 def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:

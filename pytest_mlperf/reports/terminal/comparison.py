@@ -103,7 +103,7 @@ def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
     cells = metric_cells(metric)
     return {
         **cells,
-        "verdict": str(metric.outcome or one.outcome),
+        "verdict": metric.word if metric.outcome else str(one.outcome),
         "A": cells["baseline"],
         "B": cells["now"],
         "runs": f"{metric.runs_baseline}, {metric.runs}",

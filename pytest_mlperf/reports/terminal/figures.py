@@ -245,7 +245,7 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
         "change": shown(metric.change, change),
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
         "limit": shown(metric.limit, partial(limit, metric.metric)),
-        "verdict": str(metric.outcome or "reported"),
+        "verdict": metric.word,
     }
 
 
@@ -262,10 +262,10 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     """
     verdict = result.verdict
     answer = verdict.gate.answer if verdict.kind == "accuracy" and verdict.gate else ""
-    word = str(verdict.outcome) if result.failed else None
+    word = str(verdict.outcome)
     for place, row in enumerate(_rows(verdict)):
         first = {"gate": answer} if answer and not place else {}
-        failed = {"failed": "yes"} if row["verdict"] == word else {}
+        failed = {"failed": "yes"} if result.failed and row["verdict"].startswith(word) else {}
         yield {"test": "" if place else str(verdict.kind), **row, **first, **failed}
 
 
@@ -285,7 +285,7 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
         yield {"verdict": word}
     for metric in gated:
         cells = metric_cells(metric)
-        spoken = str(metric.outcome) if metric.outcome and not whole else word
+        spoken = metric.word if metric.outcome and not whole else word
         if verdict.kind == "accuracy":
             scores = score_cells(metric)
             reference = f"ref {scores['reference']}" if scores["reference"] else ""

@@ -137,10 +137,10 @@ def column_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
 
 
 def _coloured(cell: str, *, failed: bool) -> str:
-    word = cell.rstrip()
-    if word not in set(Outcome):
+    word = next((one for one in Outcome if f"{cell} ".startswith(f"{one} ")), None)
+    if word is None:
         return cell
-    code = RED if failed else COLOURS.get(Outcome(word), RED)
+    code = RED if failed else COLOURS.get(word, RED)
     return f"\x1b[{code}m{word}\x1b[0m{cell[len(word) :]}"
 
 
