@@ -319,7 +319,7 @@ def _typed(text: str, schema: Any) -> Any:
     """
     if not isinstance(schema, Mapping):
         return text
-    kind = schema.get("type", "string")
+    kind = schema.get("type", "object" if "anyOf" in schema else "string")
     if isinstance(kind, list):
         kind = next((one for one in kind if one != "null"), "string")
     if text.lower() == "null":
