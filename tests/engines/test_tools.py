@@ -33,6 +33,7 @@ LAMP = {
     "sent": {"type": "boolean"},
     "sizes": {"type": "array", "items": {"type": "integer"}},
     "to": {"type": ["null", "object"]},
+    "size": {"anyOf": [{"type": "integer"}, {"type": "string"}]},
 }
 SCHEMAS = {"order_lamp": LAMP, "ring": {}}
 TOOLS = [
@@ -91,6 +92,8 @@ def read(text: str, form: str = TAGGED) -> list[Function] | str:
         ("sizes", "['a', True]", ["a", True]),
         ("sizes", "[1, 2", "[1, 2"),
         ("to", '{"city": "Oslo"}', {"city": "Oslo"}),
+        ("size", "3", 3),
+        ("size", "three", "three"),
         ("unheard_of", "3", "3"),
     ],
 )
