@@ -51,13 +51,29 @@ def test_copies_in_one_server_add_up_and_of_caches_the_fullest_counts() -> None:
             {"kv_cache_use": 0.5, "waiting": 3, "prefix_hit_share": 0.2},
         ),
         ("tgi_queue_size 4\ntgi_batch_current_size 16\n", {"waiting": 4, "running": 16}),
+        (
+            "llamacpp:prompt_tokens_total 60\nllamacpp:prompt_tokens_cached_total 40\n"
+            "llamacpp:requests_processing 8\nllamacpp:requests_deferred 1\n",
+            {"prefix_queries": 100, "prefix_hits": 40, "running": 8, "waiting": 1},
+        ),
+        ("llamacpp:prompt_tokens_total 60\n", {}),  # older, without its cache
         # Older vLLM has another name; where both are there, the newer one counts.
         ("vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.4\n", {"kv_cache_use": 0.4}),
         ("vllm:gpu_cache_usage_perc 0.9\n", {"kv_cache_use": 0.9}),
         ("vllm:num_requests_waiting -1\nvllm:num_requests_running 1e200\n", {}),
         ('[{"numActiveRequests": 3}]', {}),
     ],
-    ids=["sglang", "tensorrt-llm", "tgi", "both", "older", "impossible", "json"],
+    ids=[
+        "sglang",
+        "tensorrt-llm",
+        "tgi",
+        "llama.cpp",
+        "older llama.cpp",
+        "both",
+        "older",
+        "impossible",
+        "json",
+    ],
 )
 def test_each_servers_names_mean_the_same(page: str, expected: dict[str, float]) -> None:
     assert read_server(page.encode()) == expected

@@ -16,19 +16,23 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "vllm:prefix_cache_hits_total",
         "vllm:gpu_prefix_cache_hits_total",
         "sglang:cached_tokens_total",
+        "llamacpp:prompt_tokens_cached_total",
     ),
     "prefix_queries": (
         "vllm:prefix_cache_queries_total",
         "vllm:gpu_prefix_cache_queries_total",
         "sglang:prompt_tokens_total",
+        "llamacpp:prompt_tokens_total+llamacpp:prompt_tokens_cached_total",
     ),
     "accepted": (
         "vllm:spec_decode_num_accepted_tokens_total",
         "trtllm_spec_decode_num_accepted_tokens_total",
+        "llamacpp:spec_decode_num_accepted_tokens_total",
     ),
     "drafted": (
         "vllm:spec_decode_num_draft_tokens_total",
         "trtllm_spec_decode_num_draft_tokens_total",
+        "llamacpp:spec_decode_num_draft_tokens_total",
     ),
     "preemptions": (
         "vllm:num_preemptions_total",
@@ -36,7 +40,8 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "sglang:num_retracted_requests_total",
     ),
 }
-"""Counters by what they count, under the names that servers have for them; the first one counts."""
+"""Counters by what they count, under the names that servers have for them; the first one counts.
+Where two names are joined, it is their sum."""
 
 GAUGES: Mapping[str, tuple[str, ...]] = {
     "waiting": (
@@ -85,7 +90,11 @@ PEAKS = ("waiting", "running", "kv_cache_use")
 """Gauges whose largest value is kept beside their mean, as `waiting_max`."""
 
 _NAMES = frozenset(
-    name for table in (COUNTERS, GAUGES) for names in table.values() for name in names
+    part
+    for table in (COUNTERS, GAUGES)
+    for names in table.values()
+    for name in names
+    for part in name.split("+")
 )
 
 
@@ -98,9 +107,10 @@ def read_server(page: bytes) -> dict[str, float]:
     values = {}
     for table in (COUNTERS, GAUGES):
         for quantity, names in table.items():
-            name = next((name for name in names if name in by_name), None)
-            if name is not None:
-                values[quantity] = OF_COPIES.get(quantity, sum)(by_name[name])
+            shown = [parts for name in names if by_name.keys() >= {*(parts := name.split("+"))}]
+            if shown:
+                each = [value for part in shown[0] for value in by_name[part]]
+                values[quantity] = OF_COPIES.get(quantity, sum)(each)
     return values
 
 

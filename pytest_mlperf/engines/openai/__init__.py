@@ -433,6 +433,8 @@ class OpenAiEngine(Engine):
         self._metrics, metrics = self._streams.run(metrics_page(client))
         self._facts |= self._streams.run(server_facts(client, metrics))
         self._describe_server()
+        if not client.keeps_connections:
+            self._facts["connections"] = "new for each request: the server closes them"
         self._open_counter()
 
     def _open_counter(self) -> None:

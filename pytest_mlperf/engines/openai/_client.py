@@ -71,6 +71,11 @@ class Client:
         ).encode()
         self.open, self.close = self._connections.open, self._connections.close
 
+    @property
+    def keeps_connections(self) -> bool:
+        """Whether a connection takes one request after the other, as far as is known."""
+        return self._connections.keeps
+
     async def stream(
         self, body: bytes, answer: StreamedAnswer, listener: Listener, header: bytes = b""
     ) -> None:
@@ -101,6 +106,7 @@ class Client:
         try:
             async with asyncio.timeout(self._timeout_s):
                 await self.stream(body, answer, Listener())
+                await self._connections.rest()
         except TimeoutError:
             raise Failed(
                 "time-out", f"no whole answer within request_timeout = {self._timeout_s:g} s"
@@ -119,6 +125,7 @@ class Client:
         try:
             async with asyncio.timeout(limit_s):
                 await self._connections.ask(request, page)
+                await self._connections.rest()
         except TimeoutError:
             raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
         except (NoConnection, OSError) as error:

@@ -13,14 +13,18 @@ from urllib.parse import quote, urlsplit
 from pytest_mlperf.core.errors import text_of
 from pytest_mlperf.engines import not_installed
 
-KEEP_S = 2.0
-"""An idle connection is used again for so long: servers close theirs after 5 s, without a word."""
+KEEP_S = 1.0
+"""An idle connection is used again for so long: servers close theirs without a word, after 2 s
+(gunicorn) or 5 s (uvicorn, hypercorn, Node)."""
 
 UNSAID = (
     f"on a connection kept from the request before: if the server is well, it must keep idle ones "
     f"longer than {KEEP_S:g} s, or say that it closes one"
 )
 """What a server may have done that gives no answer at all."""
+
+REST_S = 0.05
+"""A server that closes a connection after an answer, and did not say so, has done it by then."""
 
 RESETS = (ConnectionResetError, BrokenPipeError)
 """How a connection that the other end has closed breaks."""
@@ -200,9 +204,14 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """Connections to one server, as many as there are requests; used on one event loop."""
+    """Connections to one server, as many as there are requests; used on one event loop.
+
+    Attributes:
+        keeps: They are kept for the next request.
+    """
 
     def __init__(self, url: str) -> None:
+        self.keeps = True
         parts = urlsplit(url)
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -251,11 +260,24 @@ class Connections:
             if reused is None or connection.answered or not isinstance(error, RESETS):
                 raise
             raise ConnectionResetError(f"{text_of(error)}, {UNSAID}") from None
-        if connection.kept:
+        if connection.kept and self.keeps:
             connection.idle_s = self._loop.time()
             self._idle.append(connection)
         else:
             connection.drop()
+
+    async def rest(self) -> None:
+        """See what the server does to a connection that has nothing to do, outside a run.
+
+        Some servers, as that of llama.cpp, close it after a stream and do not say so: a request
+        that is on its way by then would be lost, and each has a connection of its own from here on.
+        """
+        if self._idle:
+            connection = self._idle[-1]
+            await asyncio.sleep(REST_S)
+            if not connection.ready:
+                self.keeps = False
+                self._idle.clear()
 
     def _kept(self) -> HttpConnection | None:
         """Return the connection that waits least; the others would be too old sooner."""
