@@ -160,11 +160,26 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say
         'submit H200 0 175 --gres=gpu:h200:1 "$@"',
         'submit cpu 0 150 "$@"',
     ]
-    assert text.count("--mlperf-profile official") == 1
+    assert text.count("--mlperf-profile=official") == 1
     assert '-m pytest_mlperf plan --profile official --format json > "$folder/plan.json"' in text
     only = script(say, "suites/a.mlperf.toml", "--accelerator", "H200")
     assert only.count("\nsubmit ") == 1
     assert "plan suites/a.mlperf.toml --accelerator H200 --format json" in only
+
+
+def test_the_last_job_looks_for_what_the_arrays_measure(cluster: Path, say: Say) -> None:
+    """A manifest of more would have tests that no array measures, and never be whole."""
+    suite("a.mlperf.toml", "a", '["H200", "cpu"]')
+    how = ("--fleet", "cpu", "--fleet", "B200", "--max-runs", "7", "--compliance")
+
+    text = script(say, *how)
+
+    assert text.count("\nsubmit ") == 1
+    (line,) = [one for one in text.splitlines() if 'plan.json"' in one and " plan " in one]
+    words = line.partition(" plan ")[2].partition(" --format")[0].split()
+    manifest = say("plan", *words, "--format", "json")
+    assert manifest == say("plan", *how, "--format", "json")
+    assert '="$2" --mlperf-max-runs=7 --mlperf-compliance ' in text
 
 
 @pytest.mark.process

@@ -18,7 +18,7 @@ suites_on() {
 if [ "${1:-}" = --measure ]; then
   suites_on "$2"
   # With "=": of words that are files pytest makes its rootdir, where node ids start.
-  exec "$python" -m pytest "${suites[$SLURM_ARRAY_TASK_ID]}" --mlperf-accelerator="$2"@PROFILE@ \
+  exec "$python" -m pytest "${suites[$SLURM_ARRAY_TASK_ID]}" --mlperf-accelerator="$2"@OPTIONS@ \
     --mlperf-manifest="$3/plan.json" --mlperf-json="$3/parts/$2.$SLURM_ARRAY_TASK_ID.json"
 fi
 
