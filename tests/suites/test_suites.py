@@ -89,6 +89,42 @@ def test_the_official_profile_has_mlperfs_gate(kind: str, file: Path) -> None:
         assert set(bounds) == set(case.suite.rules.metrics)
 
 
+def datacenter(engine: str) -> list[Planned]:
+    cases = [case for file in FOLDERS["datacenter"] for case in plan_suite(file)]
+    return [case for case in cases if case.engine.use == engine]
+
+
+def test_tensorrt_llm_takes_the_prompts_that_a_suite_has_room_for() -> None:
+    """It refuses prompts of more than max_num_tokens, 8192 unasked, but in chunks."""
+    for case in datacenter("tensorrt_llm"):
+        options = case.options
+        longest = options["max_seq_len"] - options["max_new_tokens"]
+        chunked = options.get("enable_chunked_prefill", False)
+        assert chunked or longest <= options.get("max_num_tokens", 8192), case.case.id
+
+
+def test_no_server_keeps_what_prompts_have_in_common() -> None:
+    """MLPerf's closed division forbids it, and servers do it unasked."""
+    off = {"--no-enable-prefix-caching", "--disable-radix-cache"}
+    served = [case for case in datacenter("openai") if "serve" in case.options]
+
+    assert served
+    assert [case.case.id for case in served if not off & {*case.options["serve"]}] == []
+
+
+def test_experts_in_fp8_blocks_are_divided_where_blocks_end() -> None:
+    """Qwen3 235B has experts 1,536 wide: vLLM refuses tensor parallelism of 8 within them."""
+    whole = [case for case in datacenter("vllm") if case.case.workload.startswith("qwen3-vl")]
+    served = [case for case in datacenter("openai") if case.case.workload.startswith("qwen3-vl")]
+
+    fp8 = [case.options for case in whole if case.case.precision == "fp8"]
+    assert fp8
+    assert all(one["engine_args"]["enable_expert_parallel"] for one in fp8)
+    commands = [case.options["serve"] for case in served if case.case.precision == "fp8"]
+    assert commands
+    assert all("--enable-expert-parallel" in one for one in commands)
+
+
 def test_every_accelerator_has_suites_in_the_datacenter() -> None:
     named = {case.case.accelerator for file in FOLDERS["datacenter"] for case in plan_suite(file)}
 
