@@ -245,7 +245,8 @@ def test_a_python_or_a_folder_that_is_none_stops_the_job(
         ("suites/datacenter/resnet50.mlperf.toml", "H200", "mlperf-H200-datacenter-resnet50"),
         ("suites/edge/resnet50.mlperf.toml", "H200", "mlperf-H200-edge-resnet50"),
         ("suites/tiny", "cpu", "mlperf-cpu-tiny"),
-        ("bench/a b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b"),
+        ("bench/a b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b-3131962983"),
+        ("bench/a'b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b-3215372786"),
     ],
 )
 def test_jobs_of_one_run_give_artifacts_of_different_names(
