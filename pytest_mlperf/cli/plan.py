@@ -380,8 +380,8 @@ PASS_S = 3600.0
 """Likewise seconds of an accuracy pass over a whole data set of MLPerf's."""
 
 GENERATED_S = 8 * 3600.0
-"""Likewise of one whose answers are generated. On 8 H200 the slowest official ones took 7.5 hours of
-Llama 3.1 405B (v5.1, Interactive) and 4 of Wan 2.2 (v6.0)."""
+"""Likewise of one whose answers are generated. On 8 H200 the slowest official ones took 7.5 hours
+for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
 
 GENERATING = {
     *("summarization", "mixed-language", "reasoning", "multimodal", "function-calling"),
