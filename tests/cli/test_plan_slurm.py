@@ -183,6 +183,27 @@ def test_the_last_job_looks_for_what_the_arrays_measure(cluster: Path, say: Say)
 
 
 @pytest.mark.process
+def test_engines_that_start_ranks_do_not_see_the_job(
+    cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPI would allow them the one task that sbatch asked for."""
+    suite("a.mlperf.toml", "a")
+    script(say)
+    seen = cluster.parent / "tools" / "python"
+    seen.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; env\n', "utf-8")
+    seen.chmod(0o755)
+    monkeypatch.setenv("MLPERF_PYTHON", str(seen))
+    for name in ("SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "PMIX_RANK", "PMI_RANK", "OMPI_X"):
+        monkeypatch.setenv(name, "0")
+
+    done = submit("--measure", "cpu", "out")
+
+    assert done.stdout.splitlines()[2] == "suites/a.mlperf.toml"
+    assert "--mlperf-json=out/parts/cpu.0.json" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith(("SLURM", "PM", "OM"))]
+
+
+@pytest.mark.process
 def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say) -> None:
     """Nobody would join it."""
     suite("a.mlperf.toml", "a")
