@@ -11,7 +11,10 @@ import pytest
 
 from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.rounds import ROUNDS, load_round
+from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, model_of
 
@@ -101,6 +104,29 @@ def test_tensorrt_llm_takes_the_prompts_that_a_suite_has_room_for() -> None:
         longest = options["max_seq_len"] - options["max_new_tokens"]
         chunked = options.get("enable_chunked_prefill", False)
         assert chunked or longest <= options.get("max_num_tokens", 8192), case.case.id
+
+
+KEYS_AND_VALUES = {
+    "gptj": (2 * 28 * 16 * 256, 1919),
+    "llama2-70b": (2 * 80 * 8 * 128, 1024),
+    "mixtral-8x7b": (2 * 32 * 8 * 128, 2048),
+    "llama3_1-8b": (2 * 32 * 8 * 128, 4096 - 128),
+}
+"""Numbers that a model keeps of a token, 2 bytes each; and tokens of the longest prompt."""
+
+
+def test_a_batch_of_transformers_fits_beside_the_weights() -> None:
+    """Longest prompts come first, so what does not fit fails at once; a tenth is for the rest."""
+    specs = known_gpus().values()
+    for case in datacenter("torch"):
+        numbers, longest = KEYS_AND_VALUES[workload_of(case)]
+        parameters = find_work(workload_of(case)).parameters  # type: ignore[union-attr]
+        weights = parameters * (1 if case.case.precision == "int8" else 2)
+        kind = split(case.case.accelerator)[1]
+        own = [s.memory for s in specs if s.accelerator == kind and (s.memory or 0) > weights]
+        rows = case.options["batch_size"] * case.options.get("num_beams", 1)
+        cache = rows * (longest + case.options["max_new_tokens"]) * numbers * 2
+        assert weights + cache < 0.9 * min(own), case.case.id
 
 
 def test_no_server_keeps_what_prompts_have_in_common() -> None:
