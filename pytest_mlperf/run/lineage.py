@@ -167,7 +167,7 @@ def _plain(version: str) -> str:
 
 
 def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]:
-    """Return the versions that pip sees, oldest first; with candidates such as 1.3.0rc5 if early."""
+    """Return the versions that pip sees, oldest first; if early, with those such as 1.3.0rc5."""
     options = ["--disable-pip-version-check", "--no-input", "--retries=1", *["--pre"] * early]
     asked = ("-m", "pip", "index", "versions", *options, library)
     try:
