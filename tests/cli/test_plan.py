@@ -166,8 +166,8 @@ def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
     """One more run for each compliance test, and hours for answers that are generated."""
     official = SUITE.replace("${{NOWHERE}}/x", "x").replace('name = "{name}"', 'name = "resnet50"')
 
-    def minutes(text: str, *options: str) -> int:
-        Path("a.mlperf.toml").write_text(text.format(profile="quick", accelerators='["H200"]'))
+    def minutes(text: str, *options: str, on: str = "H200") -> int:
+        Path("a.mlperf.toml").write_text(text.format(profile="quick", accelerators=f'["{on}"]'))
         _, shown = say("plan", "a.mlperf.toml", "--format", "github", *options)
         return int(json.loads(shown)["include"][0]["minutes"])
 
@@ -178,6 +178,9 @@ def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
     assert minutes(official, "--compliance") == plain + 2 * 3 * (3 * 1 + 5)
     assert minutes(spoken) == plain + 2 * 7 * 60
     assert minutes(spoken, "--max-runs", "5000") == JOB_MINUTES
+    assert minutes(official, on="cpu") == 2 * (3 * 5 + 8 * 60)
+    twin = official.replace('name = "resnet50"', 'name = "small"\ntwin_of = "resnet50"')
+    assert minutes(twin, on="cpu") == 30
 
 
 def test_the_matrix_is_refused_where_github_would_cut_it(here: Path, say: Say) -> None:
