@@ -120,6 +120,7 @@ def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
     )
     array, last = Path("calls").read_text("utf-8").splitlines()
     assert array.startswith("--parsable --job-name=mlperf-cpu --array=0-1 --time=30 --exclusive ")
+    assert " --signal=B:INT@120 " in array
     assert "--partition=gpu --account=our team" in array
     assert "--gres=none --dependency=afterany:101" in last
     merged = read_results(Path("out/results.json"))

@@ -43,7 +43,9 @@ give_up() { # what is submitted already would have nobody to join it
 }
 submit() { # ACCELERATOR LAST MINUTES [options of sbatch]
   local job
+  # Interrupted before its time is over, pytest writes what is decided.
   job=$(sbatch --parsable --job-name="mlperf-$1" --array="0-$2" --time="$3" --exclusive \
+    --signal=B:INT@120 \
     --output="$folder/$1.%a.log" "${@:4}" "$script" --measure "$1" "$folder") || give_up
   arrays="$arrays:${job%%;*}"
 }
