@@ -39,8 +39,12 @@ def call(path: str, *, method: str = "GET", body: dict[str, Any] | None = None) 
     return json.loads(done.stdout) if done.stdout.strip() else None
 
 
-def pages(path: str) -> Iterator[Any]:
+def pages(path: str, key: str = "") -> Iterator[Any]:
     """Yield every entry of a list, page by page.
+
+    Args:
+        path: As `call` takes it.
+        key: Where each answer has its part of the list; "": it is the answer.
 
     Raises:
         Refused: It answered with an error.
@@ -48,7 +52,8 @@ def pages(path: str) -> Iterator[Any]:
     joint = "&" if "?" in path else "?"
     number = 1
     while True:
-        found = call(f"{path}{joint}per_page={PAGE}&page={number}")
+        answer = call(f"{path}{joint}per_page={PAGE}&page={number}")
+        found = answer[key] if key else answer
         yield from found
         if len(found) < PAGE:
             return

@@ -86,12 +86,12 @@ def _signalled(processes: Collection[int], kind: signal.Signals) -> Iterator[int
 
 def busy() -> list[str]:
     """Return what is wrong with the GPUs that this runner may use; nothing where there are none."""
-    if shutil.which("nvidia-smi") is None:
+    if shutil.which("nvidia-smi") is None or os.environ.get("CUDA_VISIBLE_DEVICES") in {"", "-1"}:
         return []
     found = [
         f"GPU {index} has {used} MiB in use"
         for index, used in query("--query-gpu=index,memory.used")
-        if int(used) > IDLE_MIB
+        if used.isdigit() and int(used) > IDLE_MIB  # of memory shared with the CPU "[N/A]"
     ]
     return found + [
         f"process {process} is on a GPU with {used} MiB"

@@ -6,7 +6,7 @@ import os
 import sys
 
 import gpu_run
-from api import Refused, call, fail, plain
+from api import Refused, call, fail, pages, plain
 
 KEPT = ("merged-results", "baselines-mlperf-")
 """How the names of the artifacts begin that baselines are made of."""
@@ -28,7 +28,7 @@ def artifacts(run_id: str, repository: str) -> list[str]:
     gpu_run.check(run, repository)
     if gpu_run.approved(run):
         raise Refused(f"run {run_id} measured a fork's commit: baselines are made from a branch")
-    found = call(f"repos/{repository}/actions/runs/{run_id}/artifacts?per_page=100")["artifacts"]
+    found = pages(f"repos/{repository}/actions/runs/{run_id}/artifacts", "artifacts")
     kept = [one for one in found if str(one["name"]).startswith(KEPT) and not one["expired"]]
     if not any(one["name"] == KEPT[0] for one in kept):
         raise Refused(f"run {run_id} has no artifact {KEPT[0]} any more")

@@ -128,7 +128,8 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
         return []
     power, wall, notes = runs[-1].power, runs[-1].wall, of_all_runs(runs)
     if power is not None and power.joules is not None and power.mean_w is not None:
-        peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most"
+        whose = " of one GPU" if runs[-1].gpus else ""  # where there are several
+        peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most{whose}"
         notes.append(
             f"{power.joules:,.0f} J ({_uncertain(power.uncertainty_j)}) in {power.window_s:.1f} "
             f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}{_net(power)}: {LABEL}"

@@ -29,7 +29,7 @@ part={name}.$JOB_COMPLETION_INDEX
 case $JOB_COMPLETION_INDEX in
 {suites}
 esac
-python3 -m pytest "$1" --mlperf-accelerator={accelerator}{profile} \\
+python3 -m pytest "$1" --mlperf-accelerator={accelerator}{options} \\
   --mlperf-manifest="$MLPERF_PLAN" --mlperf-runs-dir="$MLPERF_RESULTS/$part" \\
   --mlperf-json="$MLPERF_RESULTS/parts/$part.json"
 echo $? > "$MLPERF_RESULTS/parts/$part.done"
@@ -75,7 +75,7 @@ def objects(
     cluster: Cluster,
     *,
     run: str,
-    profile: str | None,
+    options: Sequence[str],
 ) -> dict[str, Any]:
     """Return a List of objects for `kubectl apply`.
 
@@ -84,7 +84,7 @@ def objects(
         plan: The manifest of the plan, as JSON.
         cluster: Where they run.
         run: Id of this plan: names the objects and the folder of its results.
-        profile: Of all suites; None: each suite's.
+        options: Of pytest, for all suites.
 
     Raises:
         MlperfError: The manifest is larger than a cluster keeps.
@@ -96,7 +96,7 @@ def objects(
     names = _names(jobs)
     items = [kept]
     for accelerator, minutes in jobs.items():
-        items.append(_measuring(accelerator, names[accelerator], minutes, cluster, run, profile))
+        items.append(_measuring(accelerator, names[accelerator], minutes, cluster, run, options))
     items.append(_joining(jobs, names, cluster, run))
     return {"apiVersion": "v1", "kind": "List", "items": items}
 
@@ -116,14 +116,14 @@ def _measuring(
     minutes: Mapping[str, int],
     cluster: Cluster,
     run: str,
-    profile: str | None,
+    options: Sequence[str],
 ) -> dict[str, Any]:
     cases = (f"{place}) set -- {shlex.quote(suite)} ;;" for place, suite in enumerate(minutes))
     script = MEASURE.format(
         name=name,
         suites="\n".join(cases),
         accelerator=shlex.quote(accelerator),
-        profile=f" --mlperf-profile={profile}" if profile else "",
+        options="".join(f" {shlex.quote(word)}" for word in options),
     )
     pod = _pod(script, cluster, run)
     pod["nodeSelector"] = {LABEL: accelerator}

@@ -32,6 +32,7 @@ from pytest_mlperf.cli.suites import (
     rootdir,
 )
 from pytest_mlperf.core.baseline import SESSIONS
+from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.promise import GROW, Promise, promise
@@ -47,6 +48,9 @@ from pytest_mlperf.suite.plan import Planned
 
 MATRIX_LIMIT = 256
 """Jobs that GitHub makes of one matrix at most."""
+
+JOB_MINUTES = 5 * 24 * 60
+"""So long may a job on a machine of one's own take at most, as GitHub says."""
 
 Costs = Mapping[tuple[Path, str], CaseCost]
 
@@ -99,15 +103,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-runs",
         type=whole(lambda runs: runs >= 2, "at least 2: one run alone never fails"),
-        default=5,
         metavar="N",
-        help="most runs of a case (default 5)",
+        help=f"most runs of a case (default {Policy.max_runs}, as pytest's --mlperf-max-runs)",
     )
     parser.add_argument(
         "--prices",
         type=Path,
         metavar="FILE",
         help="TOML with [prices], as suites have it; goes before what suites say",
+    )
+    parser.add_argument(
+        "--compliance",
+        action="store_true",
+        help="plan MLPerf's compliance tests too, as pytest --mlperf-compliance makes them",
     )
     jobs = parser.add_argument_group("jobs of Kubernetes")
     jobs.add_argument("--image", help="container image whose working directory is the project")
@@ -124,7 +132,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the plan."""
-    cases = read_suites(find_suites(parsed.suites), parsed.profile)
+    if parsed.format != "kubernetes" and (parsed.image or parsed.claim or parsed.mount):
+        raise MlperfError("--image, --claim and --mount are for --format kubernetes")
+    cases = read_suites(find_suites(parsed.suites), parsed.profile, audited=parsed.compliance)
     tests, named = with_pairs(cases), set(parsed.accelerator)
     require_accelerators(named, (name for one in tests for name in one.accelerators))
     planned = [one for one in tests if not named or named & set(one.accelerators)]
@@ -139,22 +149,40 @@ def run(parsed: argparse.Namespace) -> int:
         for case in planned
         if (cost := past.get((case.case.id, case.suite.profile)))
     }
-    jobs = jobs_of(planned, measured, parsed.max_runs)
+    max_runs = parsed.max_runs or Policy.max_runs
+    jobs = jobs_of(planned, measured, max_runs)
     if parsed.format == "github":
         print(json.dumps(matrix(jobs)))
     elif parsed.format == "slurm":
-        print(script(jobs, parsed.suites, parsed.accelerator, parsed.profile), end="")
+        print(script(jobs, _planned_by(parsed), _measured_with(parsed)), end="")
     elif parsed.format in {"json", "kubernetes"}:
         root = rootdir(parsed.suites)
-        text = json_text(manifest(planned, measured, root=root, max_runs=parsed.max_runs))
+        text = json_text(manifest(planned, measured, root=root, max_runs=max_runs))
         print(text if parsed.format == "json" else _on_kubernetes(jobs, text, parsed))
     else:
-        show(_table(planned, measured, parsed.max_runs))
+        show(_table(planned, measured, max_runs))
         prices = read_prices(parsed.prices) if parsed.prices else {}
-        for spent in money(planned, measured, parsed.max_runs, prices):
+        for spent in money(planned, measured, max_runs, prices):
             show(fold(spent, width()))
         show(sessions.notes)
     return 0
+
+
+def _planned_by(parsed: argparse.Namespace) -> list[str]:
+    """Return the words of `plan` that plan the same tests again."""
+    words = list(map(str, parsed.suites))
+    for option, names in (("--accelerator", parsed.accelerator), ("--fleet", parsed.fleet)):
+        words += [word for name in names for word in (option, name)]
+    words += ["--profile", parsed.profile] if parsed.profile else []
+    words += ["--max-runs", str(parsed.max_runs)] if parsed.max_runs else []
+    return words + ["--compliance"] * parsed.compliance
+
+
+def _measured_with(parsed: argparse.Namespace) -> list[str]:
+    """Return the options with which pytest measures what is planned."""
+    words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
+    words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
+    return words + ["--mlperf-compliance"] * parsed.compliance
 
 
 def _on_kubernetes(
@@ -166,7 +194,7 @@ def _on_kubernetes(
             "--claim, a PersistentVolumeClaim (ReadWriteMany) for the results"
         )
     where = Cluster(image=parsed.image, claim=parsed.claim, mounts=mounts_of(parsed.mount))
-    return text_of_list(objects(jobs, plan, where, run=new_id(), profile=parsed.profile))
+    return text_of_list(objects(jobs, plan, where, run=new_id(), options=_measured_with(parsed)))
 
 
 def money(planned: Sequence[Testable], measured: Costs, max_runs: int, prices: Prices) -> list[str]:
@@ -317,7 +345,12 @@ def _data(case: Testable) -> dict[str, Any]:
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:
     """Return a GitHub matrix: a job per accelerator and suite with the minutes that it may take."""
     rows = [
-        {"accelerator": name, "suite": suite, "runner": runner_labels(name), "minutes": minutes}
+        {
+            "accelerator": name,
+            "suite": suite,
+            "runner": runner_labels(name),
+            "minutes": min(minutes, JOB_MINUTES),
+        }
         for name, suites in jobs.items()
         for suite, minutes in suites.items()
     ]
@@ -346,6 +379,16 @@ of weights at 1 GB/s, and compiling."""
 PASS_S = 3600.0
 """Likewise seconds of an accuracy pass over a whole data set of MLPerf's."""
 
+LONG_PASS_S = 8 * 3600.0
+"""Likewise of one whose answers are generated, or that a CPU makes. On 8 H200 the slowest official
+ones took 7.5 hours for Llama 3.1 405B (v5.1, Interactive) and 4 for Wan 2.2 (v6.0)."""
+
+GENERATING = {
+    *("summarization", "mixed-language", "reasoning", "multimodal", "function-calling"),
+    *("retrieval-augmented", "text-to-image", "text-to-video"),
+}
+"""Tasks of rounds, beside language models, whose answers are generated."""
+
 LEAST_MINUTES = 30
 """Time for a job at least: models take minutes to load."""
 
@@ -358,9 +401,14 @@ def jobs_of(
     for case in planned:
         for name in case.accelerators:
             spent = SLACK * cost_of(case, measured).at_most_s(max_runs)
-            if (case.path, case.case.id) not in measured and split(name)[1] != "cpu":
-                passes = "accuracy" in case.kinds and case.suite.rules is not None
-                spent += max_runs * case.fewest_runs * LOADING_S + PASS_S * passes
+            audits = sum(kind in AUDITS for kind in case.kinds)
+            if (case.path, case.case.id) in measured:  # those sessions may have made none
+                spent += SLACK * audits * case.seconds_per_run
+            elif split(name)[1] != "cpu":
+                spent += (max_runs * case.fewest_runs + audits) * LOADING_S
+                spent += _pass_s(case, LONG_PASS_S if _generates(case) else PASS_S)
+            elif case.suite.is_mlperf:
+                spent += _pass_s(case, LONG_PASS_S)
             seconds[name][relative(case.path)] += spent
     return {
         name: {
@@ -371,6 +419,15 @@ def jobs_of(
     }
 
 
+def _pass_s(case: Testable, seconds: float) -> float:
+    return seconds if "accuracy" in case.kinds and case.suite.rules is not None else 0.0
+
+
+def _generates(case: Testable) -> bool:
+    rules = case.suite.rules
+    return rules is not None and (rules.tokens or rules.task in GENERATING)
+
+
 ARRAY_LIMIT = 1001
 """Jobs of an array at most, as Slurm is set up unless a site changed it (MaxArraySize).
 
@@ -379,19 +436,16 @@ Source: https://slurm.schedmd.com/slurm.conf.html#OPT_MaxArraySize
 
 
 def script(
-    jobs: Mapping[str, Mapping[str, int]],
-    suites: Sequence[Path],
-    accelerators: Sequence[str],
-    profile: str | None,
+    jobs: Mapping[str, Mapping[str, int]], plan: Sequence[str], options: Sequence[str]
 ) -> str:
     """Return the script of some jobs, each with the minutes that it may take.
 
-    No suite stands for those below suites/, no accelerator for all, no profile for each suite's.
+    Args:
+        jobs: By accelerator and suite file.
+        plan: Words of `plan` that give their manifest.
+        options: Of pytest, for all of them.
     """
     text = files("pytest_mlperf.cli").joinpath("templates/slurm.sh").read_text("utf-8")
-    words = [*map(str, suites)]
-    words += [word for name in accelerators for word in ("--accelerator", name)]
-    words += ["--profile", profile] if profile else []
     files_of = [
         f"  {shlex.quote(name)})\n    suites=(\n"
         + "".join(f"      {shlex.quote(suite)}\n" for suite in minutes)
@@ -401,8 +455,8 @@ def script(
     replaced = {
         "@PYTHON@": shlex.quote(sys.executable),
         "@SUITES@": "\n".join(files_of),
-        "@PROFILE@": f" --mlperf-profile {profile}" if profile else "",
-        "@PLAN@": "".join(f" {shlex.quote(word)}" for word in words),
+        "@OPTIONS@": "".join(f" {shlex.quote(word)}" for word in options),
+        "@PLAN@": "".join(f" {shlex.quote(word)}" for word in plan),
         "@SUBMIT@": "\n".join(_submit(name, jobs[name]) for name in jobs),
     }
     return re.sub("|".join(replaced), lambda match: replaced[match[0]], text)

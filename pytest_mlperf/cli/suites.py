@@ -95,8 +95,13 @@ def _below(folder: Path) -> Iterator[Path]:
         yield from (Path(root) / name for name in files if name.endswith(SUFFIX))
 
 
-def read_suites(files: Sequence[Path], profile: Profile | None = None) -> list[Planned]:
+def read_suites(
+    files: Sequence[Path], profile: Profile | None = None, *, audited: bool = False
+) -> list[Planned]:
     """Return the cases of suites in order; `profile` replaces each suite's own.
+
+    Args:
+        audited: MLPerf's compliance tests are made too.
 
     Raises:
         SuiteError: A suite is defective, or two describe one case; all defects are listed.
@@ -106,7 +111,7 @@ def read_suites(files: Sequence[Path], profile: Profile | None = None) -> list[P
     claimed: dict[tuple[Path, str, str], Path] = {}
     for file in files:
         try:
-            cases = in_profile(plan_suite(file), profile)
+            cases = in_profile(plan_suite(file), profile, audited=audited)
         except SuiteError as error:
             defects.append(str(error))
             continue

@@ -87,7 +87,11 @@ def sha256(files: Sequence[Path]) -> str:
     looks = _looks(files)
     if sum(look[3] for look in looks) < WORTH_BYTES:
         return _hashed(files)
-    place = cache_folder() / "sha256" / hashlib.sha256(repr(looks).encode()).hexdigest()
+    try:
+        folder = cache_folder()
+    except RuntimeError:  # a user without a home, as in some containers
+        return _hashed(files)
+    place = folder / "sha256" / hashlib.sha256(repr(looks).encode()).hexdigest()
     with contextlib.suppress(OSError, ValueError):
         stored = place.read_text("ascii").strip()
         if re.fullmatch("[0-9a-f]{64}", stored):

@@ -147,7 +147,8 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
     if match is None:
         raise MlperfError(f"--versions {text!r} is not LIBRARY==A..B, such as vllm==0.30..0.33")
     library, *ends = match.groups()
-    there = _available(library, elsewhere.command if elsewhere else [sys.executable])
+    early = any(re.search("[a-z]", end.partition("+")[0]) for end in ends)
+    there = _available(library, elsewhere.command if elsewhere else [sys.executable], early=early)
     places = []
     for end in ends:
         same = [place for place, one in enumerate(there) if _plain(one) == _plain(end)]
@@ -165,9 +166,9 @@ def _plain(version: str) -> str:
     return re.sub(r"(\.0)+$", "", version)
 
 
-def _available(library: str, python: Sequence[str]) -> list[str]:
-    """Return the versions that pip sees, oldest first."""
-    options = ("--disable-pip-version-check", "--no-input", "--retries=1")
+def _available(library: str, python: Sequence[str], *, early: bool) -> list[str]:
+    """Return the versions that pip sees, oldest first; if early, with those such as 1.3.0rc5."""
+    options = ["--disable-pip-version-check", "--no-input", "--retries=1", *["--pre"] * early]
     asked = ("-m", "pip", "index", "versions", *options, library)
     try:
         done = run_pip(python, *asked, limit_s=ASK_S)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.cli.plan import MATRIX_LIMIT, runner_labels
+from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, runner_labels
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
 from tests.cli.text import flat, widest
 
@@ -160,6 +160,27 @@ def test_the_matrix_has_one_job_per_accelerator_and_suite_in_a_stable_order(
         ]
     }
     assert say("plan", "suites/b.mlperf.toml", "suites", "--format", "github") == (0, shown)
+
+
+def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
+    """One more run for each compliance test, and hours for answers that are generated."""
+    official = SUITE.replace("${{NOWHERE}}/x", "x").replace('name = "{name}"', 'name = "resnet50"')
+
+    def minutes(text: str, *options: str, on: str = "H200") -> int:
+        Path("a.mlperf.toml").write_text(text.format(profile="quick", accelerators=f'["{on}"]'))
+        _, shown = say("plan", "a.mlperf.toml", "--format", "github", *options)
+        return int(json.loads(shown)["include"][0]["minutes"])
+
+    plain = minutes(official)
+    spoken = official.replace("resnet50", "llama2-70b-99").replace("SingleStream", "Server")
+
+    # Two scenarios of ResNet-50, each with TEST01, TEST04 and TEST05 of a minute and 5 of loading.
+    assert minutes(official, "--compliance") == plain + 2 * 3 * (3 * 1 + 5)
+    assert minutes(spoken) == plain + 2 * 7 * 60
+    assert minutes(spoken, "--max-runs", "5000") == JOB_MINUTES
+    assert minutes(official, on="cpu") == 2 * (3 * 5 + 8 * 60)
+    twin = official.replace('name = "resnet50"', 'name = "small"\ntwin_of = "resnet50"')
+    assert minutes(twin, on="cpu") == 30
 
 
 def test_the_matrix_is_refused_where_github_would_cut_it(here: Path, say: Say) -> None:

@@ -85,6 +85,28 @@ def test_what_is_missing_is_said(project: Path, say: Say) -> None:
     assert "write CLAIM:/path" in say("plan", "--format", "kubernetes", *WHERE, "--mount", "x")[1]
 
 
+@pytest.mark.parametrize("form", ["table", "json", "github", "slurm"])
+@pytest.mark.parametrize("option", ["--image", "--claim", "--mount"])
+def test_what_is_for_kubernetes_is_refused_elsewhere(
+    project: Path, say: Say, form: str, option: str
+) -> None:
+    suite("a.mlperf.toml", "a")
+
+    assert say("plan", "--format", form, option, "models:/models") == (
+        2,
+        "pytest-mlperf: --image, --claim and --mount are for --format kubernetes\n",
+    )
+
+
+def test_parts_are_measured_as_they_are_planned(project: Path, say: Say) -> None:
+    suite("a.mlperf.toml", "a")
+
+    _, part, _ = made(say, "--profile", "official", "--max-runs", "7", "--compliance")
+
+    (container,) = part["spec"]["template"]["spec"]["containers"]
+    assert " --mlperf-profile=official --mlperf-max-runs=7 --mlperf-compliance " in str(container)
+
+
 def apply(items: list[dict[str, Any]], folder: Path, lost: str = "") -> dict[str, int]:
     """Do what a cluster does with some objects; the pod of a lost part never begins.
 

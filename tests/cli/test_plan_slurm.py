@@ -120,6 +120,7 @@ def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
     )
     array, last = Path("calls").read_text("utf-8").splitlines()
     assert array.startswith("--parsable --job-name=mlperf-cpu --array=0-1 --time=30 --exclusive ")
+    assert " --signal=B:INT@120 " in array
     assert "--partition=gpu --account=our team" in array
     assert "--gres=none --dependency=afterany:101" in last
     merged = read_results(Path("out/results.json"))
@@ -160,11 +161,47 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say
         'submit H200 0 175 --gres=gpu:h200:1 "$@"',
         'submit cpu 0 150 "$@"',
     ]
-    assert text.count("--mlperf-profile official") == 1
+    assert text.count("--mlperf-profile=official") == 1
     assert '-m pytest_mlperf plan --profile official --format json > "$folder/plan.json"' in text
     only = script(say, "suites/a.mlperf.toml", "--accelerator", "H200")
     assert only.count("\nsubmit ") == 1
     assert "plan suites/a.mlperf.toml --accelerator H200 --format json" in only
+
+
+def test_the_last_job_looks_for_what_the_arrays_measure(cluster: Path, say: Say) -> None:
+    """A manifest of more would have tests that no array measures, and never be whole."""
+    suite("a.mlperf.toml", "a", '["H200", "cpu"]')
+    how = ("--fleet", "cpu", "--fleet", "B200", "--max-runs", "7", "--compliance")
+
+    text = script(say, *how)
+
+    assert text.count("\nsubmit ") == 1
+    (line,) = [one for one in text.splitlines() if 'plan.json"' in one and " plan " in one]
+    words = line.partition(" plan ")[2].partition(" --format")[0].split()
+    manifest = say("plan", *words, "--format", "json")
+    assert manifest == say("plan", *how, "--format", "json")
+    assert '="$2" --mlperf-max-runs=7 --mlperf-compliance ' in text
+
+
+@pytest.mark.process
+def test_engines_that_start_ranks_do_not_see_the_job(
+    cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MPI would allow them the one task that sbatch asked for."""
+    suite("a.mlperf.toml", "a")
+    script(say)
+    seen = cluster.parent / "tools" / "python"
+    seen.write_text('#!/bin/sh\nprintf "%s\\n" "$@"; env\n', "utf-8")
+    seen.chmod(0o755)
+    monkeypatch.setenv("MLPERF_PYTHON", str(seen))
+    for name in ("SLURM_ARRAY_TASK_ID", "SLURM_NTASKS", "PMIX_RANK", "PMI_RANK", "OMPI_X"):
+        monkeypatch.setenv(name, "0")
+
+    done = submit("--measure", "cpu", "out")
+
+    assert done.stdout.splitlines()[2] == "suites/a.mlperf.toml"
+    assert "--mlperf-json=out/parts/cpu.0.json" in done.stdout
+    assert not [line for line in done.stdout.splitlines() if line.startswith(("SLURM", "PM", "OM"))]
 
 
 @pytest.mark.process

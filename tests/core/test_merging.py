@@ -108,6 +108,18 @@ def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() 
     )
 
 
+@pytest.mark.parametrize("word", [Outcome.OK, Outcome.INCONCLUSIVE, Outcome.SUSPECT])
+def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say(word: Outcome) -> None:
+    """No metric of it fails, so no other pair excuses it."""
+    of_one = replace(judged(0.004, 0, 30), metrics=(metric(outcome=word, p=0.004),))
+    crept = replace(of_one, outcome=Outcome.PERF_DROP, headline="over 3 accepted baselines")
+    steps = session(result(crept, pairs=30, failed=True))
+
+    merged = joined([steps, part(dict.fromkeys(range(1, 30), 1.0), 30)])
+
+    assert (merged.cases[0].verdict, merged.cases[0].failed) == (crept, True)
+
+
 def test_suspects_of_several_machines_are_a_drop_together() -> None:
     """Each alone is one of too many; beside the others' drops it is none any more."""
     parts = [part({10 * k + n: 1e-6 if n else 0.004 for n in range(10)}, 30) for k in range(3)]

@@ -41,6 +41,18 @@ def test_an_unchanged_file_is_read_once(
     assert sha256([weights]) == digest(b"12345678")
 
 
+def test_who_has_no_home_has_no_cache(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container may run as a number that no user has."""
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setattr(Path, "expanduser", _no_home)
+
+    assert sha256([weights]) == digest(b"12345678")
+
+
+def _no_home(self: Path) -> Path:
+    raise RuntimeError("Could not determine home directory.")
+
+
 def test_a_changed_file_is_read_again(weights: Path) -> None:
     """Also one of the same size whose time of change was put back: that it was is a change too."""
     before = weights.stat()

@@ -71,8 +71,11 @@ def test_prometheus_lines_are_well_formed_whatever_names_hold() -> None:
 
 
 def test_action_benchmarks_hold_each_metric_in_its_direction() -> None:
-    """The file has one direction for all of its values."""
-    results = session(result(DROP))
+    """The file has one direction for all of its values, and one value of each name.
+
+    What performance gates, efficiency reports once more.
+    """
+    results = session(result(DROP), result(replace(DROP, kind="efficiency")))
 
     (bigger,), (smaller,) = (
         json.loads(better(results, Direction.HIGHER)),

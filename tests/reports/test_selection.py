@@ -20,7 +20,8 @@ SUITE = Path("suites/rn.mlperf.toml")
 
 def planned(case: Case, seconds_per_run: float, **fields: Any) -> Testable:
     """Return a case with what the plan needs of it."""
-    shown = {"fewest_runs": 1, "runs_per_value": (1, 1), "elsewhere": "", **fields}
+    usual = {"kinds": ("performance",), "fewest_runs": 1, "runs_per_value": (1, 1), "elsewhere": ""}
+    shown = {**usual, **fields}
     made = SimpleNamespace(case=case, path=SUITE, seconds_per_run=seconds_per_run, **shown)
     return cast(Testable, made)
 

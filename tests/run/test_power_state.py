@@ -93,8 +93,8 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
     told = energy_notes([replace(made, gpus=gpus)])
 
     assert told == [
-        "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most, 0.4 J/token: GPU board energy by NVML, "
-        "not MLPerf Power",
+        "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most of one GPU, 0.4 J/token: GPU board energy "
+        "by NVML, not MLPerf Power",
         "by GPU: GPU 3 6,000 J (± 5), GPU-1 4,000 J, GPU 5 not known",
     ]
 

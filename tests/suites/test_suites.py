@@ -11,7 +11,10 @@ import pytest
 
 from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.hardware.machine import split
+from pytest_mlperf.hardware.specs import known_gpus
 from pytest_mlperf.rounds import ROUNDS, load_round
+from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, model_of
 
@@ -87,6 +90,65 @@ def test_the_official_profile_has_mlperfs_gate(kind: str, file: Path) -> None:
         assert bounds is not None
         assert case.suite.rules is not None
         assert set(bounds) == set(case.suite.rules.metrics)
+
+
+def datacenter(engine: str) -> list[Planned]:
+    cases = [case for file in FOLDERS["datacenter"] for case in plan_suite(file)]
+    return [case for case in cases if case.engine.use == engine]
+
+
+def test_tensorrt_llm_takes_the_prompts_that_a_suite_has_room_for() -> None:
+    """It refuses prompts of more than max_num_tokens, 8192 unasked, but in chunks."""
+    for case in datacenter("tensorrt_llm"):
+        options = case.options
+        longest = options["max_seq_len"] - options["max_new_tokens"]
+        chunked = options.get("enable_chunked_prefill", False)
+        assert chunked or longest <= options.get("max_num_tokens", 8192), case.case.id
+
+
+KEYS_AND_VALUES = {
+    "gptj": (2 * 28 * 16 * 256, 1919),
+    "llama2-70b": (2 * 80 * 8 * 128, 1024),
+    "mixtral-8x7b": (2 * 32 * 8 * 128, 2048),
+    "llama3_1-8b": (2 * 32 * 8 * 128, 4096 - 128),
+}
+"""Numbers that a model keeps of a token, 2 bytes each; and tokens of the longest prompt."""
+
+
+def test_a_batch_of_transformers_fits_beside_the_weights() -> None:
+    """Longest prompts come first, so what does not fit fails at once; a tenth is for the rest."""
+    specs = known_gpus().values()
+    for case in datacenter("torch"):
+        numbers, longest = KEYS_AND_VALUES[workload_of(case)]
+        parameters = find_work(workload_of(case)).parameters  # type: ignore[union-attr]
+        weights = parameters * (1 if case.case.precision == "int8" else 2)
+        kind = split(case.case.accelerator)[1]
+        sizes = [spec.memory or 0.0 for spec in specs if spec.accelerator == kind]
+        rows = case.options["batch_size"] * case.options.get("num_beams", 1)
+        cache = rows * (longest + case.options["max_new_tokens"]) * numbers * 2
+        assert weights + cache < 0.9 * min(s for s in sizes if s > weights), case.case.id
+
+
+def test_no_server_keeps_what_prompts_have_in_common() -> None:
+    """MLPerf's closed division forbids it, and servers do it unasked."""
+    off = {"--no-enable-prefix-caching", "--disable-radix-cache"}
+    served = [case for case in datacenter("openai") if "serve" in case.options]
+
+    assert served
+    assert [case.case.id for case in served if not off & {*case.options["serve"]}] == []
+
+
+def test_experts_in_fp8_blocks_are_divided_where_blocks_end() -> None:
+    """Qwen3 235B has experts 1,536 wide: vLLM refuses tensor parallelism of 8 within them."""
+    whole = [case for case in datacenter("vllm") if case.case.workload.startswith("qwen3-vl")]
+    served = [case for case in datacenter("openai") if case.case.workload.startswith("qwen3-vl")]
+
+    fp8 = [case.options for case in whole if case.case.precision == "fp8"]
+    assert fp8
+    assert all(one["engine_args"]["enable_expert_parallel"] for one in fp8)
+    commands = [case.options["serve"] for case in served if case.case.precision == "fp8"]
+    assert commands
+    assert all("--enable-expert-parallel" in one for one in commands)
 
 
 def test_every_accelerator_has_suites_in_the_datacenter() -> None:

@@ -104,6 +104,7 @@ def test_what_was_measured_is_removed(runner: Runner) -> None:
     [
         ("0, 4\n1, 4\n", "", 0, None),
         ("0, 4\n1, 80123\n", "", 0, "::error::GPU 1 has 80123 MiB in use"),
+        ("0, [N/A]\n", "", 0, None),
         ("0, 4\n", "4711, 300\n", 0, "::error::process 4711 is on a GPU with 300 MiB"),
         (
             "Failed to initialize NVML\n",
@@ -112,7 +113,7 @@ def test_what_was_measured_is_removed(runner: Runner) -> None:
             "::error::nvidia-smi says: Failed to initialize NVML",
         ),
     ],
-    ids=["idle", "memory", "process", "broken"],
+    ids=["idle", "memory", "shared", "process", "broken"],
 )
 def test_a_machine_that_is_not_idle_is_refused(
     runner: Runner, script: str, memory: str, processes: str, code: int, said: str | None
@@ -135,7 +136,8 @@ def test_only_gpus_of_this_runner_count(runner: Runner) -> None:
     )
 
     assert runner.run(f"{CHECK} --settle 0").returncode == 1
-    assert runner.run(f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES="GPU-1").returncode == 0
+    for own in ("GPU-1", "", "-1"):
+        assert runner.run(f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES=own).returncode == 0
 
 
 def test_a_gpu_has_time_to_become_idle(runner: Runner) -> None:

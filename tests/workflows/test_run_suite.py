@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -13,7 +15,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
 from tests.workflows import composite
 from tests.workflows.conftest import CASE, REASON, Measured, given
-from tests.workflows.github import RECORDER, Runner, words
+from tests.workflows.github import RECORDER, Runner, action, words
 
 pytestmark = pytest.mark.process
 
@@ -239,13 +241,49 @@ def test_a_python_or_a_folder_that_is_none_stops_the_job(
     assert outcome.failed == [SCRIPTS[1]]
 
 
+PATIENT = """#!/bin/sh
+trap 'sleep 0.5; echo decided; exit 2' INT
+echo here
+for _ in $(seq 50); do sleep 0.1; done
+"""
+"""A pytest that tells what it has when it is interrupted."""
+
+
+def test_a_job_that_is_cancelled_keeps_what_is_decided(tmp_path: Path) -> None:
+    """GitHub interrupts the shell of a step, and nothing that this started."""
+    runner = Runner(tmp_path)
+    (measure,) = [s for s in action("run-suite")["runs"]["steps"] if s.get("id") == "measure"]
+    program = runner.temp / "mlperf-venv" / "bin" / "python"
+    program.parent.mkdir(parents=True)
+    program.write_text(PATIENT, "utf-8")
+    program.chmod(0o755)
+    (runner.temp / "mlperf-variables").touch()
+    inputs = {**dict.fromkeys(measure["env"], ""), "FOLDER": "."}
+
+    with subprocess.Popen(
+        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", measure["run"]],
+        env=runner.environment(**inputs),
+        cwd=runner.workspace,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as shell:
+        assert shell.stdout is not None
+        assert shell.stdout.readline() == "here\n"
+        shell.send_signal(signal.SIGINT)
+        told = shell.stdout.read()
+
+    assert (shell.returncode, told) == (0, "decided\n")
+    assert runner.outputs() == {"exit-code": "2"}
+
+
 @pytest.mark.parametrize(
     ("suite", "accelerator", "name"),
     [
         ("suites/datacenter/resnet50.mlperf.toml", "H200", "mlperf-H200-datacenter-resnet50"),
         ("suites/edge/resnet50.mlperf.toml", "H200", "mlperf-H200-edge-resnet50"),
         ("suites/tiny", "cpu", "mlperf-cpu-tiny"),
-        ("bench/a b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b"),
+        ("bench/a b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b-3131962983"),
+        ("bench/a'b.mlperf.toml", "8xH100", "mlperf-8xH100-bench-a-b-3215372786"),
     ],
 )
 def test_jobs_of_one_run_give_artifacts_of_different_names(

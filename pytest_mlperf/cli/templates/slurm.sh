@@ -17,9 +17,12 @@ suites_on() {
 # A job of an array: --measure ACCELERATOR FOLDER
 if [ "${1:-}" = --measure ]; then
   suites_on "$2"
+  suite=${suites[$SLURM_ARRAY_TASK_ID]} part=$3/parts/$2.$SLURM_ARRAY_TASK_ID.json
+  # An MPI that an engine starts its ranks with would take this job's one task for all that it may.
+  unset "${!SLURM_@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_@}"
   # With "=": of words that are files pytest makes its rootdir, where node ids start.
-  exec "$python" -m pytest "${suites[$SLURM_ARRAY_TASK_ID]}" --mlperf-accelerator="$2"@PROFILE@ \
-    --mlperf-manifest="$3/plan.json" --mlperf-json="$3/parts/$2.$SLURM_ARRAY_TASK_ID.json"
+  exec "$python" -m pytest "$suite" --mlperf-accelerator="$2"@OPTIONS@ \
+    --mlperf-manifest="$3/plan.json" --mlperf-json="$part"
 fi
 
 # The last job: --merge FOLDER
@@ -40,7 +43,9 @@ give_up() { # what is submitted already would have nobody to join it
 }
 submit() { # ACCELERATOR LAST MINUTES [options of sbatch]
   local job
+  # Interrupted before its time is over, pytest writes what is decided.
   job=$(sbatch --parsable --job-name="mlperf-$1" --array="0-$2" --time="$3" --exclusive \
+    --signal=B:INT@120 \
     --output="$folder/$1.%a.log" "${@:4}" "$script" --measure "$1" "$folder") || give_up
   arrays="$arrays:${job%%;*}"
 }

@@ -44,13 +44,22 @@ class Before(NamedTuple):
 
 def is_open(verdict: Verdict) -> bool:
     """Whether a verdict among many may still change: it neither passed nor is certain to fail."""
-    missed = sum(run.limit_missed for run in verdict.runs)
     return (
         verdict.kind in FALLS
         and verdict.outcome in {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL, *FALLS.values()}
-        and missed < MISSED_TWICE
+        and not _fails_beside(verdict)
         and any(map(_undecided, verdict.metrics))
     )
+
+
+def _fails_beside(verdict: Verdict) -> bool:
+    """Whether a verdict fails for more than rule R says of a metric, which no other pair excuses.
+
+    That is a latency limit that was missed, or what accepted baselines lost in all.
+    """
+    missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
+    metrics_fail = any(metric.fails for metric in verdict.metrics)
+    return missed or (verdict.outcome in FALLS.values() and not metrics_fail)
 
 
 def is_certain(
@@ -92,8 +101,8 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
         certain = metric.confirmed or metric.p is None or old
         return metric.outcome in depends and _gates(metric) and not certain
 
-    missed = sum(run.limit_missed for run in verdict.runs) >= MISSED_TWICE
-    if verdict.kind not in FALLS or missed or not any(map(again, verdict.metrics)):
+    is_last = verdict.kind not in FALLS or _fails_beside(verdict)
+    if is_last or not any(map(again, verdict.metrics)):
         return verdict
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note="") if again(m) else m

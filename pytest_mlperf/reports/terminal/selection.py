@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_mlperf.core.case import Kind
+from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.reports.terminal.layout import duration, fold, plural, relative, table
 from pytest_mlperf.run.conditions import LONGEST_S, is_due
@@ -102,8 +102,9 @@ def cost_of(planned: Testable, measured: Mapping[tuple[Path, str], CaseCost]) ->
     """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
     seconds, runs = planned.seconds_per_run, planned.fewest_runs
     usual, most = planned.runs_per_value
+    audits = sum(kind in AUDITS for kind in planned.kinds)  # one run each
     unmeasured = CaseCost(
-        first_s=runs * usual * seconds,
+        first_s=(runs * usual + audits) * seconds,
         more_s=most * seconds,
         first_runs=runs,
         first_more_s=runs * (most - usual) * seconds,
