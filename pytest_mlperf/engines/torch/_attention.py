@@ -25,9 +25,18 @@ _SCHEMA = (
 )
 
 
-@torch.library.custom_op("pytest_mlperf::attend", mutates_args=("keys", "values"), schema=_SCHEMA)
+@torch.library.custom_op(  # type: ignore[untyped-decorator]
+    "pytest_mlperf::attend", mutates_args=("keys", "values"), schema=_SCHEMA
+)
 def attend(
-    query: Any, key: Any, value: Any, keys: Any, values: Any, column: Any, position: Any, scale: float
+    query: Any,
+    key: Any,
+    value: Any,
+    keys: Any,
+    values: Any,
+    column: Any,
+    position: Any,
+    scale: float,
 ) -> Any:
     """Return what the queries see of the cache and of themselves: (rows, heads, 1, size).
 
@@ -53,7 +62,7 @@ def attend(
     return answer.contiguous()
 
 
-@attend.register_kernel("cuda")
+@attend.register_kernel("cuda")  # type: ignore[untyped-decorator]
 def _attend_on_a_gpu(*given: Any) -> Any:
     # Triton comes with torch's builds for CUDA, and with no other.
     from pytest_mlperf.engines.torch import _attention_gpu
@@ -61,7 +70,7 @@ def _attend_on_a_gpu(*given: Any) -> Any:
     return _attention_gpu.attend(*given)
 
 
-@attend.register_fake
+@attend.register_fake  # type: ignore[untyped-decorator]
 def _like_the_query(query: Any, *_: Any) -> Any:
     return torch.empty_like(query, memory_format=torch.contiguous_format)
 

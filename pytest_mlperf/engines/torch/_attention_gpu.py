@@ -1,4 +1,7 @@
-"""The kernel of `_attention`: one program for each sequence and head of keys, which needs Triton."""
+"""The kernel of `_attention`, in Triton: a program for each sequence and head of keys."""
+
+# Triton takes no annotations but its own:
+# ruff: noqa: ANN001, ANN202
 
 from __future__ import annotations
 
@@ -12,17 +15,26 @@ LEAST = 16
 """Rows of a product of matrices at least: where fewer heads share keys, some are made up."""
 
 WIDE_BYTES = 256
-"""Of wider keys fewer are read together, so that three such blocks fit a multiprocessor's memory."""
+"""Of wider keys fewer are read together, so that three blocks fit a multiprocessor's memory."""
 
 
 def attend(
-    query: Any, key: Any, value: Any, keys: Any, values: Any, column: Any, position: Any, scale: float
+    query: Any,
+    key: Any,
+    value: Any,
+    keys: Any,
+    values: Any,
+    column: Any,
+    position: Any,
+    scale: float,
 ) -> Any:
     """As `_attention.attend`."""
     rows, heads, _, size = query.shape
     kv_heads = key.shape[1]
     if size < LEAST or size & (size - 1):
-        raise ValueError(f"its heads have {size} elements, which is no power of two from {LEAST} on")
+        raise ValueError(
+            f"its heads have {size} elements, which is no power of two from {LEAST} on"
+        )
     query, key, value = (each.contiguous() for each in (query, key, value))
     out = torch.empty_like(query)
     wide = size * query.element_size() > WIDE_BYTES
@@ -38,17 +50,17 @@ def attend(
         scale,
         heads // kv_heads,
         *keys.stride()[:2],
-        SIZE=size,
-        QUERIES=max(LEAST, triton.next_power_of_2(heads // kv_heads)),
-        BLOCK=32 if wide else 64,
+        size=size,
+        queries=max(LEAST, triton.next_power_of_2(heads // kv_heads)),
+        block=32 if wide else 64,
         num_warps=4,
         num_stages=3,
     )
     return out
 
 
-@triton.jit
-def _attend(
+@triton.jit  # type: ignore[untyped-decorator]
+def _attend(  # type: ignore[no-untyped-def]
     query,
     key,
     value,
@@ -61,32 +73,32 @@ def _attend(
     group,
     row_stride,
     head_stride,
-    SIZE: tl.constexpr,
-    QUERIES: tl.constexpr,
-    BLOCK: tl.constexpr,
+    size: tl.constexpr,
+    queries: tl.constexpr,
+    block: tl.constexpr,
 ):
     row, head = tl.program_id(0).to(tl.int64), tl.program_id(1)
     pair = row * tl.num_programs(1) + head
-    along, each = tl.arange(0, SIZE), tl.arange(0, QUERIES)
+    along, each = tl.arange(0, size), tl.arange(0, queries)
     # Of contiguous tensors (rows, heads, 1, size): a head of keys has a group of queries.
-    own = (pair * group + each)[:, None] * SIZE + along[None, :]
+    own = (pair * group + each)[:, None] * size + along[None, :]
     real = (each < group)[:, None]
     q = tl.load(query + own, mask=real, other=0.0)
-    new_key = tl.load(key + pair * SIZE + along)
-    new_value = tl.load(value + pair * SIZE + along)
+    new_key = tl.load(key + pair * size + along)
+    new_value = tl.load(value + pair * size + along)
     end = tl.load(column)
     first = end - tl.load(position + row)
     place = row * row_stride + head * head_stride
-    tl.store(keys + place + end * SIZE + along, new_key)
-    tl.store(values + place + end * SIZE + along, new_value)
+    tl.store(keys + place + end * size + along, new_key)
+    tl.store(values + place + end * size + along, new_value)
     # The new token is never read back: the sums begin with it.
     best = tl.sum(q.to(tl.float32) * new_key.to(tl.float32)[None, :], 1) * scale
-    total = tl.full([QUERIES], 1.0, tl.float32)
-    answer = tl.zeros([QUERIES, SIZE], tl.float32) + new_value.to(tl.float32)[None, :]
-    for begin in range(first // BLOCK * BLOCK, end, BLOCK):
-        at = begin + tl.arange(0, BLOCK)
+    total = tl.full([queries], 1.0, tl.float32)
+    answer = tl.zeros([queries, size], tl.float32) + new_value.to(tl.float32)[None, :]
+    for begin in range(first // block * block, end, block):
+        at = begin + tl.arange(0, block)
         there = (at >= first) & (at < end)
-        places = place + at * SIZE
+        places = place + at * size
         k = tl.load(keys + places[None, :] + along[:, None], mask=there[None, :], other=0.0)
         v = tl.load(values + places[:, None] + along[None, :], mask=there[:, None], other=0.0)
         scores = tl.dot(q, k, input_precision="ieee") * scale

@@ -209,6 +209,12 @@ class TorchOptions(TokenOptions, ToolOptions):
             *("compile", "decode", "num_beams"),
         )
         yield (
+            self.compile and self.device != "cpu" and self.attention != "sdpa",
+            f'compile = true attends by a kernel of its own, but attention = "{self.attention}"; '
+            "leave one of them out",
+            *("compile", "attention"),
+        )
+        yield (
             self.compile and self.batching not in ("static", "dynamic"),
             f"compile = true is for static batches alone, which batching = "
             f'"{self.batching}" does not make; set batching = "static" or "dynamic"',

@@ -29,7 +29,7 @@ Scores = Callable[[Any, Any, Any, Any, Any], Any]
 
 Step = Callable[[], object]
 Capture = Callable[[Step], Step]
-"""Takes a step without keeping what it did, and returns what runs it again and again."""
+"""Runs a step, takes it without running it again, and returns what does so again and again."""
 
 STRIDE = 64
 """Captured steps see a multiple of so many columns of the cache; each such number has a graph."""
@@ -176,6 +176,13 @@ class CudaGraphs:
         self._pool: Any = None
 
     def __call__(self, step: Step) -> Step:
+        # Libraries set themselves up in their first call on a stream, and compilers look at which
+        # it is: a capture could hold neither.
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            step()
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(self._stream.device),
@@ -392,11 +399,10 @@ class StaticDecoder:
         key = rows, visible
         if key in self._steps:
             self._steps[key]()
-            return
-        # Libraries set themselves up in their first call, which a capture could not hold.
-        self._step(rows, visible)
-        if self._capture is not None:
+        elif self._capture is not None:
             self._steps[key] = self._capture(functools.partial(self._step, rows, visible))
+        else:
+            self._step(rows, visible)
 
     def _step(self, rows: int, visible: int) -> None:
         buffers, view = self._buffers, self._view
