@@ -13,8 +13,10 @@ import subprocess
 import sys
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -457,7 +459,7 @@ def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
 
     rows = [(row["gpu"], row["way"], row["batch"]) for row in answer.values["decode"]]
     assert rows == [
-        *[(0, way, batch) for batch in (1, 4) for way in ("static cache", "generate")],
+        *[(0, way, batch) for way in ("generate", "static cache") for batch in (1, 4)],
         *[(gpu, "static cache", batch) for gpu in (1, 3) for batch in (1, 4)],
     ]
     assert len(answer.tables[0].rows) == len(rows)
@@ -466,7 +468,44 @@ def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
     for row in answer.values["decode"]:
         assert 0 < row["share"] == row["tokens_per_second"] / row["limit"]
         assert row["tokens_per_second"] == pytest.approx(row["batch"] / row["step_s"])
-        assert row["equal_tokens"] == (1.0 if row["gpu"] == 0 else None)
+        compared = row["gpu"] == 0 and row["way"] != "generate"
+        assert row["equal_tokens"] == (1.0 if compared else None)
+
+
+def test_a_way_that_breaks_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiled step comes last, where there is time; where it broke others decode without."""
+    pytest.importorskip("transformers")
+    from benchmarks.gpu import decode
+
+    asked: list[tuple[int, str]] = []
+
+    class Model:
+        def __init__(self, _setting: Setting, gpu: Gpu, _device: str) -> None:
+            self._gpu = int(gpu.uuid[-1])
+
+        def measure(self, way: str) -> Iterator[dict[str, Any]]:
+            asked.append((self._gpu, way))
+            if way == decode.COMPILED:
+                raise RuntimeError("no compiler")
+            yield dict.fromkeys(
+                ("way", "batch", "tokens_per_second", "step_s", "limit", "share", "equal_tokens"), 1
+            )
+
+    monkeypatch.setattr(decode, "_Model", Model)
+    monkeypatch.setattr(decode, "free", lambda _setting: None)
+    other = Gpu(uuid="GPU-1", product="NVIDIA H200", memory_gib=140.0)
+    both = dataclasses.replace(setting(tmp_path, seconds=1000.0), others=[other])
+
+    *_, answer = decode.part(both)
+    *_, hasty = decode.part(dataclasses.replace(both, seconds=1.0, others=[]))
+
+    assert asked[:4] == [(0, "generate"), (0, "static"), (0, "compiled"), (1, "static")]
+    assert answer.failures == ["GPU 0, compiled: RuntimeError: no compiler"]
+    assert len(answer.values["decode"]) == 3
+    assert asked[4:] == [(0, "generate"), (0, "static")]
+    assert hasty.tables[0].rows[-1][1] == "compiled: not run: no time left"
 
 
 def test_what_has_no_time_left_is_said(tmp_path: Path) -> None:

@@ -444,13 +444,16 @@ for heads, kv_heads, size in ((4, 4, 16), (8, 2, 32), (4, 1, 64), (4, 2, 128)):
 """
 
 
-def test_the_kernel_attends_as_the_operator_is_defined(tmp_path: Path) -> None:
+@pytest.mark.process
+def test_the_kernel_attends_as_the_operator_is_defined() -> None:
     """By Triton's interpreter, which needs no GPU, of sequences with and without padding."""
     pytest.importorskip("triton")
     environment = {**os.environ, "TRITON_INTERPRET": "1"}
     command = [sys.executable, "-c", INTERPRETED]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
+    if "only 0-dimensional arrays can be converted" in done.stderr:
+        pytest.skip("this Triton's interpreter is older than this NumPy")
     assert done.returncode == 0, done.stderr
 
 
