@@ -67,7 +67,7 @@ PARTS = (
         name="sessions",
         title="Noise of runs and sessions",
         module="sessions",
-        seconds=110,
+        seconds=130,
         rehearsal_s=26,
     ),
 )

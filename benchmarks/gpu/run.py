@@ -221,6 +221,8 @@ def run_part(part: PartSpec, setting: Setting) -> dict[str, Any]:
         found["answer"] = json.loads(result.read_text("utf-8"))
         if status == "ok":
             found["status"] = status_of(found["answer"]["failures"])
+    elif status == "ok":
+        found["status"] = "failed: it answered nothing"
     return found
 
 

@@ -63,11 +63,11 @@ def attend(
 
 
 @attend.register_kernel("cuda")  # type: ignore[untyped-decorator]
-def _attend_on_a_gpu(*given: Any) -> Any:
+def _attend_on_a_gpu(*tensors: Any) -> Any:
     # Triton comes with torch's builds for CUDA, and with no other.
     from pytest_mlperf.engines.torch import _attention_gpu
 
-    return _attention_gpu.attend(*given)
+    return _attention_gpu.attend(*tensors)
 
 
 @attend.register_fake  # type: ignore[untyped-decorator]
@@ -143,5 +143,5 @@ class FusedLayers:
                 del layer.forward
 
 
-def _run_layer(layer: Any, *given: Any, **more: Any) -> Any:
-    return type(layer).forward(layer, *given, **more)
+def _run_layer(layer: Any, *states: Any, **more: Any) -> Any:
+    return type(layer).forward(layer, *states, **more)

@@ -411,15 +411,15 @@ class StaticDecoder:
         view.visible = visible
         position = buffers.position[:rows].add_(1)
         mask = buffers.mask[:rows, :, :, :visible].index_fill_(3, buffers.column, 0)
-        given = buffers.token[:rows], mask, position
+        inputs = buffers.token[:rows], mask, position
         if self._fused is None:
             scores = self._alone if rows == 1 else _scores
-            self._choose(scores(self.model, self._cache, *given))
+            self._choose(scores(self.model, self._cache, *inputs))
             return
         layers = self._cache.layers
         places = buffers.column, buffers.position
         with self._fused.over([(each.keys, each.values, *places) for each in layers]):
-            scores = _scores(self.model, StepCache(layers=layers), *given)
+            scores = _scores(self.model, StepCache(layers=layers), *inputs)
         self._choose(scores)
 
     def _choose(self, scores: Any) -> None:
