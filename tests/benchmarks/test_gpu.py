@@ -25,7 +25,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks.gpu import __main__ as script
-from benchmarks.gpu import board, models, report
+from benchmarks.gpu import board, models, report, sessions
 from benchmarks.gpu.bundle import MACHINE, PURE, SOURCES, WHEELS, BundleError, unpacked
 from benchmarks.gpu.figures import (
     CHI_SQUARE_95,
@@ -340,6 +340,16 @@ def test_what_runs_and_sessions_vary_by_is_found() -> None:
     assert later["run"] == pytest.approx(0.01, rel=0.1)
     assert later["session"] == pytest.approx(0.03, rel=0.1)
     assert later["share"] == pytest.approx(0.9, abs=0.03)
+
+
+def test_sessions_without_time_for_one_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_session", lambda *_: iter(()))
+
+    (answer,) = sessions.part(setting(tmp_path, seconds=3.0))
+
+    assert answer.failures == ["a run takes 0 s: 3 s are too few for a session"]
 
 
 def test_one_session_says_nothing_of_sessions() -> None:

@@ -81,9 +81,9 @@ def _attend(  # type: ignore[no-untyped-def]
     pair = row * tl.num_programs(1) + head
     along, each = tl.arange(0, size), tl.arange(0, queries)
     # Of contiguous tensors (rows, heads, 1, size): a head of keys has a group of queries.
-    own = (pair * group + each)[:, None] * size + along[None, :]
+    inside = (pair * group + each)[:, None] * size + along[None, :]
     real = (each < group)[:, None]
-    q = tl.load(query + own, mask=real, other=0.0)
+    q = tl.load(query + inside, mask=real, other=0.0)
     new_key = tl.load(key + pair * size + along)
     new_value = tl.load(value + pair * size + along)
     end = tl.load(column)
@@ -110,4 +110,4 @@ def _attend(  # type: ignore[no-untyped-def]
         answer = answer * less[:, None]
         answer += tl.dot(shares.to(v.dtype), v, input_precision="ieee")
         best = higher
-    tl.store(out + own, answer / total[:, None], mask=real)
+    tl.store(out + inside, answer / total[:, None], mask=real)
