@@ -64,7 +64,7 @@ class Steps:
 
 PLAIN, COMPILED, GENERATE = "static", "compiled", "generate"
 
-COMPILING_S = 40.0
+COMPILING_S = 30.0
 """With less time left the compiled step is not begun: what is there is not to be cut off."""
 
 

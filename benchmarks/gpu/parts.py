@@ -38,13 +38,13 @@ class PartSpec:
 
 PARTS = (
     PartSpec(
-        name="machine", title="Machine and driver", module="machine", seconds=20, rehearsal_s=6
+        name="machine", title="Machine and driver", module="machine", seconds=40, rehearsal_s=6
     ),
     PartSpec(
         name="decode",
         title="Decoding beside the memory limit",
         module="decode",
-        seconds=120,
+        seconds=150,
         rehearsal_s=14,
         every_gpu=True,
     ),
@@ -62,7 +62,7 @@ PARTS = (
         name="real", title="Real sizes, random weights", module="real", seconds=110, rehearsal_s=36
     ),
     PartSpec(name="suite", title="Tiny suite", module="suite", seconds=85, rehearsal_s=36),
-    PartSpec(name="spread", title="Run-to-run spread", module="spread", seconds=50, rehearsal_s=12),
+    PartSpec(name="spread", title="Run-to-run spread", module="spread", seconds=60, rehearsal_s=12),
     PartSpec(
         name="sessions",
         title="Noise of runs and sessions",
