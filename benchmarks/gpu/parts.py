@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import json
 import sys
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,8 +81,12 @@ def main() -> None:
     """Run the part that argv names, in the setting on stdin; write each answer that it yields."""
     die_with_parent(int(sys.argv[2]))
     setting = Setting.from_json(sys.stdin.read())
-    (module,) = [part.module for part in PARTS if part.name == sys.argv[1]]
-    for answer in importlib.import_module(f"benchmarks.gpu.{module}").part(setting):
+    (name,) = [part.module for part in PARTS if part.name == sys.argv[1]]
+    module = importlib.import_module(f"benchmarks.gpu.{name}")
+    # Parts count from here, and their time is from when they were started.
+    late_s = time.monotonic() - float(sys.argv[3])
+    setting = dataclasses.replace(setting, seconds=setting.seconds - late_s)
+    for answer in module.part(setting):
         text = json.dumps(answer.as_json(), ensure_ascii=False, allow_nan=False)
         atomic.write_text(Path(setting.folder) / RESULT, text)
 

@@ -193,8 +193,9 @@ def run_part(part: PartSpec, setting: Setting) -> dict[str, Any]:
         # torch's first GPU is then the one that is sampled.
         seen = setting.gpus if part.every_gpu else setting.gpus[:1]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
-    command = [sys.executable, "-m", "benchmarks.gpu.parts", part.name, str(os.getpid())]
     begin_s = time.monotonic()
+    command = [sys.executable, "-m", "benchmarks.gpu.parts", part.name]
+    command += [str(os.getpid()), str(begin_s)]
     with log.open("wb") as file:
         process = subprocess.Popen(
             command,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
 from collections.abc import Iterator
@@ -25,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks.gpu import __main__ as script
-from benchmarks.gpu import board, models, report, sessions
+from benchmarks.gpu import board, models, parts, report, sessions
 from benchmarks.gpu.bundle import MACHINE, PURE, SOURCES, WHEELS, BundleError, unpacked
 from benchmarks.gpu.figures import (
     CHI_SQUARE_95,
@@ -40,7 +42,7 @@ from benchmarks.gpu.load import square
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.run import ROOT, run_part, status_of
 from benchmarks.gpu.sessions import RATES, Run, components
-from benchmarks.gpu.setting import SIMULATED, Gpu, Setting, show
+from benchmarks.gpu.setting import SIMULATED, Answer, Gpu, Setting, show
 from benchmarks.gpu.simulated import ENGINES
 from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
 from pytest_mlperf.core.energy.readings import Reading
@@ -480,6 +482,26 @@ def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
         assert row["tokens_per_second"] == pytest.approx(row["batch"] / row["step_s"])
         compared = row["gpu"] == 0 and row["way"] != "generate"
         assert row["equal_tokens"] == (1.0 if compared else None)
+
+
+def test_a_part_is_told_what_is_left_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its process took 7 s to start, that much less."""
+    told: list[float] = []
+
+    def counted(given: Setting) -> Iterator[Answer]:
+        told.append(given.seconds)
+        yield Answer()
+
+    monkeypatch.setattr(parts, "die_with_parent", lambda _parent: None)
+    monkeypatch.setattr("benchmarks.gpu.sessions.part", counted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(setting(tmp_path).to_json()))
+    monkeypatch.setattr(sys, "argv", ["", "sessions", "1", str(time.monotonic() - 7.0)])
+
+    parts.main()
+
+    assert told == [pytest.approx(13.0, abs=1.0)]
 
 
 def test_a_way_that_breaks_leaves_the_others(
