@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any
@@ -60,120 +62,196 @@ class Steps:
         return (self.at_s[-1] - self.at_s[0]) / (len(self.at_s) - 1)
 
 
+PLAIN, COMPILED, GENERATE = "static", "compiled", "generate"
+
+COMPILING_S = 30.0
+"""With less time left the compiled step is not begun: what is there is not to be cut off."""
+
+
 def part(setting: Setting) -> Part:
     """Llama 2 7B in bfloat16 with random weights, on one GPU after the other."""
-    began_s, longest_s = time.monotonic(), 0.0
     answer = Answer(
         tables=[Table(title="Decoding beside the memory limit", columns=COLUMNS)],
         values={"decode": [], "target": TARGET},
         notes=[
             "Without prompts: the time of steps alone. The limit reads all weights, and of every "
             "sequence the keys and values that are there at half of its answer, once a step. "
-            f"Target of the static cache: at least {TARGET:.0%} of it. In bfloat16 kernels round "
+            f"Target of the compiled step: at least {TARGET:.0%} of it. In bfloat16 kernels round "
             "differently, so that tokens may be others than by generate, and what follows them too."
         ],
     )
+    end_s, longest_s, broken = time.monotonic() + setting.seconds, 0.0, set[str]()
     for number, gpu in enumerate(setting.gpus):
         begin_s = time.monotonic()
-        if begin_s - began_s + longest_s > setting.seconds:
-            answer.tables[0].rows.append(
-                (gpu.product, "not run: no time left", *[""] * (len(COLUMNS) - 2))
-            )
+        if begin_s + longest_s > end_s:
+            answer.tables[0].rows.append(_row(f"{number}: {gpu.product}", "not run: no time left"))
             yield answer
             continue
+        device = setting.device if setting.simulated else f"{setting.device}:{number}"
+        # A GPU, or a way, that breaks, as for want of memory, says so; the others are still
+        # measured.
         try:
-            device = setting.device if setting.simulated else f"{setting.device}:{number}"
-            for values in _measure(setting, gpu, device, with_generate=number == 0):
-                answer.values["decode"].append({"gpu": number, **values})
-                answer.tables[0].rows.append(_row(f"{number}: {gpu.product}", values))
-                yield answer
-        # A GPU that breaks, as for want of memory, says so; the others are still measured.
+            model = _Model(setting, gpu, device)
         except Exception as error:
-            reason = f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-            answer.failures.append(f"GPU {number}: {reason}")
-        free(setting)
+            answer.failures.append(f"GPU {number}: {_reason(error)}")
+            yield answer
+            continue
+        for way in _ways(number, setting, broken):
+            if way == COMPILED and time.monotonic() + COMPILING_S > end_s:
+                answer.tables[0].rows.append(
+                    _row(f"{number}: {gpu.product}", f"{way}: not run: no time left")
+                )
+                continue
+            try:
+                for values in model.measure(way):
+                    answer.values["decode"].append({"gpu": number, **values})
+                    answer.tables[0].rows.append(_row_of(f"{number}: {gpu.product}", values))
+                    yield answer
+            except Exception as error:
+                broken.add(way)
+                answer.failures.append(f"GPU {number}, {way}: {_reason(error)}")
+                yield answer
+        del model
+        with contextlib.suppress(RuntimeError):  # of a GPU that is lost
+            free(setting)
         longest_s = max(longest_s, time.monotonic() - begin_s)
         yield answer
 
 
-def _measure(
-    setting: Setting, gpu: Gpu, device: str, *, with_generate: bool
-) -> Iterator[dict[str, Any]]:
-    """Yield a row of each way and batch."""
-    from pytest_mlperf.engines.llm.generation import Generation
-    from pytest_mlperf.engines.torch import _checkpoint, _decode
-    from pytest_mlperf.engines.torch._base import TorchOptions
-    from pytest_mlperf.engines.torch._batching import generation_config
+def _ways(number: int, setting: Setting, broken: set[str]) -> Sequence[str]:
+    """Return how a GPU is to decode: the first in all ways, the surest one first."""
+    if number == 0:
+        # On a CPU the compiler takes a minute.
+        return (GENERATE, PLAIN) if setting.simulated else (GENERATE, PLAIN, COMPILED)
+    return (PLAIN,) if setting.simulated or COMPILED in broken else (COMPILED,)
 
-    torch, small = torch_on(setting.device), setting.simulated
-    size, precision = ("tiny", "fp32") if small else ("7B", "bf16")
-    prompt, new, batches = (16, 24, (1, 4)) if small else (128, 128, (1, 128))
-    if not small and (gpu.memory_gib or 0) < shapes.WEIGHT_GIB[size]:
-        raise MemoryError(f"{size} needs {shapes.WEIGHT_GIB[size]:g} GiB of GPU memory")
-    folder = models.write_llama(
-        setting.path / f"decode-{device.replace(':', '-')}-{gpu.uuid}", size
-    )
-    options = TorchOptions(device=device, weights="dummy", batch_size=max(batches))
-    loaded = _checkpoint.open_model(folder, options, precision).model
-    generation = Generation(max_new_tokens=new, ignore_eos=True)
-    decoder, words = _decode.open_decoder(loaded, generation, options)
-    if decoder is None:
-        raise RuntimeError(words)
-    work, spec = (
-        shapes.llama_work(models.LLAMA[size]),
-        find_gpu(gpu.product, memory_gib=gpu.memory_gib),
-    )
-    seen = Circumstances(precision=precision, kv=None if small else precision)
-    for batch in batches:
-        data = Prompts(samples=batch, tokens=prompt, vocabulary=models.LLAMA[size]["vocab_size"])
-        ids = torch.tensor([data.input(index) for index in range(batch)], device=device)
-        mask = torch.ones_like(ids)
 
-        def static(steps: Steps, ids: Any = ids, mask: Any = mask) -> None:
-            decoder.run(ids, mask, steps.take)
+def _reason(error: Exception) -> str:
+    return f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
 
-        def generate(steps: Steps, ids: Any = ids, mask: Any = mask) -> None:
-            config = generation_config(generation)
-            loaded.generate(
-                input_ids=ids, attention_mask=mask, generation_config=config, streamer=steps
+
+class _Model:
+    """Llama 2 7B with random weights on one GPU."""
+
+    def __init__(self, setting: Setting, gpu: Gpu, device: str) -> None:
+        """Load it.
+
+        Raises:
+            MemoryError: The GPU is too small.
+        """
+        from pytest_mlperf.engines.torch import _checkpoint
+
+        small = setting.simulated
+        self._size, self._precision = ("tiny", "fp32") if small else ("7B", "bf16")
+        self._prompt, self._new, self._batches = (16, 24, (1, 4)) if small else (128, 128, (1, 128))
+        if not small and (gpu.memory_gib or 0) < shapes.WEIGHT_GIB[self._size]:
+            raise MemoryError(
+                f"{self._size} needs {shapes.WEIGHT_GIB[self._size]:g} GiB of GPU memory"
+            )
+        self._gpu, self._device, self._simulated = gpu, device, small
+        self._torch = torch_on(setting.device)
+        folder = models.write_llama(
+            setting.path / f"decode-{device.replace(':', '-')}-{gpu.uuid}", self._size
+        )
+        options = self._options(PLAIN)
+        self._model = _checkpoint.open_model(folder, options, self._precision).model
+        self._generated: dict[int, list[list[int]]] = {}
+
+    def _options(self, way: str) -> Any:
+        from pytest_mlperf.engines.torch._base import TorchOptions
+
+        return TorchOptions(
+            device=self._device,
+            weights="dummy",
+            batch_size=max(self._batches),
+            batching="static",
+            decode=GENERATE if way == GENERATE else "static",
+            compile=way == COMPILED,
+        )
+
+    def measure(self, way: str) -> Iterator[dict[str, Any]]:
+        """Yield what each batch reached."""
+        from pytest_mlperf.engines.llm.generation import Generation
+        from pytest_mlperf.engines.torch._batching import generation_config
+        from pytest_mlperf.engines.torch._decode import open_decoder
+
+        torch = self._torch
+        generation = Generation(max_new_tokens=self._new, ignore_eos=True)
+        begin_s = time.monotonic()
+        # Graphs of another GPU are of no use, and torch keeps only so many.
+        torch.compiler.reset()
+        decoder, words = open_decoder(self._model, generation, self._options(way))
+        opened_s = time.monotonic() - begin_s
+
+        def run(ids: Any, mask: Any, steps: Steps) -> None:
+            if decoder is not None:
+                decoder.run(ids, mask, steps.take)
+                return
+            self._model.generate(
+                input_ids=ids,
+                attention_mask=mask,
+                generation_config=generation_config(generation),
+                streamer=steps,
             )
 
-        with torch.inference_mode():
-            runs = {words: _runs(static, RUNS)}
-            if with_generate:
-                runs["generate"] = _runs(generate, 1)
-        equal = None
-        if with_generate:
-            ways = zip(*(runs[way][-1].tokens for way in runs), strict=True)
-            pairs = [a == b for rows in ways for a, b in zip(*rows, strict=True)]
-            equal = sum(pairs) / len(pairs)
-        limit = None
-        if spec is not None:
-            limit = decode_rate(work, hardware(spec, seen), batch=batch, context=prompt + new / 2)
-        for way, each in runs.items():
-            step_s = median(steps.step_s for steps in each)
-            rate = batch / step_s
+        vocabulary = models.LLAMA[self._size]["vocab_size"]
+        for batch in self._batches:
+            data = Prompts(samples=batch, tokens=self._prompt, vocabulary=vocabulary)
+            rows = [data.input(index) for index in range(batch)]
+            ids = torch.tensor(rows, device=self._device)
+            given = functools.partial(run, ids, torch.ones_like(ids))
+            with torch.inference_mode():
+                runs = _runs(given, RUNS, warm=1) if decoder else _runs(given, 1)
+            step_s = median(steps.step_s for steps in runs)
+            tokens, limit = runs[-1].tokens, self._limit(batch)
+            equal = self._equal(batch, tokens)
+            if way == GENERATE:
+                self._generated[batch] = tokens
             yield {
-                "product": gpu.product,
-                "way": way,
+                "product": self._gpu.product,
+                "way": words,
                 "batch": batch,
-                "tokens_per_second": rate,
+                "tokens_per_second": batch / step_s,
                 "step_s": step_s,
                 "limit": limit,
-                "share": limit and rate / limit,
+                "share": limit and batch / step_s / limit,
                 "equal_tokens": equal,
+                "opened_s": opened_s,
             }
 
+    def _limit(self, batch: int) -> float | None:
+        spec = find_gpu(self._gpu.product, memory_gib=self._gpu.memory_gib)
+        if spec is None:
+            return None
+        seen = Circumstances(
+            precision=self._precision, kv=None if self._simulated else self._precision
+        )
+        work = shapes.llama_work(models.LLAMA[self._size])
+        context = self._prompt + self._new / 2
+        return decode_rate(work, hardware(spec, seen), batch=batch, context=context)
 
-def _runs(generate: Callable[[Steps], None], count: int) -> list[Steps]:
-    """Run once to warm up and to capture, then so many times."""
-    runs = [Steps() for _ in range(count + 1)]
+    def _equal(self, batch: int, tokens: list[list[int]]) -> float | None:
+        """Return the share of tokens that are those of generate, if that was run before."""
+        if batch not in self._generated:
+            return None
+        ways = zip(tokens, self._generated[batch], strict=True)
+        pairs = [a == b for rows in ways for a, b in zip(*rows, strict=True)]
+        return sum(pairs) / len(pairs)
+
+
+def _runs(generate: Callable[[Steps], None], count: int, *, warm: int = 0) -> list[Steps]:
+    """Run so many times to warm up and to capture, then so many that count."""
+    runs = [Steps() for _ in range(warm + count)]
     for steps in runs:
         generate(steps)
-    return runs[1:]
+    return runs[warm:]
 
 
-def _row(name: str, values: dict[str, Any]) -> tuple[str, ...]:
+def _row(name: str, words: str) -> tuple[str, ...]:
+    return (name, words, *[""] * (len(COLUMNS) - 2))
+
+
+def _row_of(name: str, values: dict[str, Any]) -> tuple[str, ...]:
     share, equal = values["share"], values["equal_tokens"]
     return (
         name,

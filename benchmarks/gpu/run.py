@@ -193,8 +193,9 @@ def run_part(part: PartSpec, setting: Setting) -> dict[str, Any]:
         # torch's first GPU is then the one that is sampled.
         seen = setting.gpus if part.every_gpu else setting.gpus[:1]
         environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
-    command = [sys.executable, "-m", "benchmarks.gpu.parts", part.name, str(os.getpid())]
     begin_s = time.monotonic()
+    command = [sys.executable, "-m", "benchmarks.gpu.parts", part.name]
+    command += [str(os.getpid()), str(begin_s)]
     with log.open("wb") as file:
         process = subprocess.Popen(
             command,
@@ -221,6 +222,8 @@ def run_part(part: PartSpec, setting: Setting) -> dict[str, Any]:
         found["answer"] = json.loads(result.read_text("utf-8"))
         if status == "ok":
             found["status"] = status_of(found["answer"]["failures"])
+    elif status == "ok":
+        found["status"] = "failed: it answered nothing"
     return found
 
 

@@ -92,6 +92,9 @@ def part(setting: Setting) -> Part:
             yield _answer(runs)
             if end_s - time.monotonic() < run_s:
                 return
+    if not runs:
+        short = f"a run takes {run_s:.0f} s: {setting.seconds:.0f} s are too few for a session"
+        yield Answer(failures=[short])
 
 
 def _session(setting: Setting, runs: int, window_s: float) -> Iterator[dict[str, float]]:

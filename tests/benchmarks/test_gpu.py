@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import io
 import json
 import math
 import os
@@ -11,10 +12,13 @@ import random
 import statistics
 import subprocess
 import sys
+import time
 import tomllib
 import zipfile
+from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -23,7 +27,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from benchmarks.gpu import __main__ as script
-from benchmarks.gpu import board, models, report
+from benchmarks.gpu import board, models, parts, report, sessions
 from benchmarks.gpu.bundle import MACHINE, PURE, SOURCES, WHEELS, BundleError, unpacked
 from benchmarks.gpu.figures import (
     CHI_SQUARE_95,
@@ -38,7 +42,7 @@ from benchmarks.gpu.load import square
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.run import ROOT, run_part, status_of
 from benchmarks.gpu.sessions import RATES, Run, components
-from benchmarks.gpu.setting import SIMULATED, Gpu, Setting, show
+from benchmarks.gpu.setting import SIMULATED, Answer, Gpu, Setting, show
 from benchmarks.gpu.simulated import ENGINES
 from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
 from pytest_mlperf.core.energy.readings import Reading
@@ -340,6 +344,16 @@ def test_what_runs_and_sessions_vary_by_is_found() -> None:
     assert later["share"] == pytest.approx(0.9, abs=0.03)
 
 
+def test_sessions_without_time_for_one_have_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sessions, "_session", lambda *_: iter(()))
+
+    (answer,) = sessions.part(setting(tmp_path, seconds=3.0))
+
+    assert answer.failures == ["a run takes 0 s: 3 s are too few for a session"]
+
+
 def test_one_session_says_nothing_of_sessions() -> None:
     runs = [Run(session=1, position=i, rates={RATES[0]: 100.0 + i}) for i in (1, 2, 3)]
 
@@ -457,7 +471,7 @@ def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
 
     rows = [(row["gpu"], row["way"], row["batch"]) for row in answer.values["decode"]]
     assert rows == [
-        *[(0, way, batch) for batch in (1, 4) for way in ("static cache", "generate")],
+        *[(0, way, batch) for way in ("generate", "static cache") for batch in (1, 4)],
         *[(gpu, "static cache", batch) for gpu in (1, 3) for batch in (1, 4)],
     ]
     assert len(answer.tables[0].rows) == len(rows)
@@ -466,7 +480,64 @@ def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
     for row in answer.values["decode"]:
         assert 0 < row["share"] == row["tokens_per_second"] / row["limit"]
         assert row["tokens_per_second"] == pytest.approx(row["batch"] / row["step_s"])
-        assert row["equal_tokens"] == (1.0 if row["gpu"] == 0 else None)
+        compared = row["gpu"] == 0 and row["way"] != "generate"
+        assert row["equal_tokens"] == (1.0 if compared else None)
+
+
+def test_a_part_is_told_what_is_left_of_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where its process took 7 s to start, that much less."""
+    told: list[float] = []
+
+    def counted(given: Setting) -> Iterator[Answer]:
+        told.append(given.seconds)
+        yield Answer()
+
+    monkeypatch.setattr(parts, "die_with_parent", lambda _parent: None)
+    monkeypatch.setattr("benchmarks.gpu.sessions.part", counted)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(setting(tmp_path).to_json()))
+    monkeypatch.setattr(sys, "argv", ["", "sessions", "1", str(time.monotonic() - 7.0)])
+
+    parts.main()
+
+    assert told == [pytest.approx(13.0, abs=1.0)]
+
+
+def test_a_way_that_breaks_leaves_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The compiled step comes last, where there is time; where it broke others decode without."""
+    pytest.importorskip("transformers")
+    from benchmarks.gpu import decode
+
+    asked: list[tuple[int, str]] = []
+
+    class Model:
+        def __init__(self, _setting: Setting, gpu: Gpu, _device: str) -> None:
+            self._gpu = int(gpu.uuid[-1])
+
+        def measure(self, way: str) -> Iterator[dict[str, Any]]:
+            asked.append((self._gpu, way))
+            if way == decode.COMPILED:
+                raise RuntimeError("no compiler")
+            yield dict.fromkeys(
+                ("way", "batch", "tokens_per_second", "step_s", "limit", "share", "equal_tokens"), 1
+            )
+
+    monkeypatch.setattr(decode, "_Model", Model)
+    monkeypatch.setattr(decode, "free", lambda _setting: None)
+    other = Gpu(uuid="GPU-1", product="NVIDIA H200", memory_gib=140.0)
+    both = dataclasses.replace(setting(tmp_path, seconds=1000.0), others=[other])
+
+    *_, answer = decode.part(both)
+    *_, hasty = decode.part(dataclasses.replace(both, seconds=1.0, others=[]))
+
+    assert asked[:4] == [(0, "generate"), (0, "static"), (0, "compiled"), (1, "static")]
+    assert answer.failures == ["GPU 0, compiled: RuntimeError: no compiler"]
+    assert len(answer.values["decode"]) == 3
+    assert asked[4:] == [(0, "generate"), (0, "static")]
+    assert hasty.tables[0].rows[-1][1] == "compiled: not run: no time left"
 
 
 def test_what_has_no_time_left_is_said(tmp_path: Path) -> None:

@@ -133,8 +133,9 @@ class TorchOptions(TokenOptions, ToolOptions):
         decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
             replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
             "auto": static where the model allows it.
-        compile: Compile the step that decodes one prompt alone on a static cache, when the engine
-            is loaded: on CPUs, where it pays. Steps of more prompts run as they are.
+        compile: Compile the step on a static cache when the engine is loaded: on GPUs the model's
+            layers, with attention that reads no more of the cache than is there; on CPUs what
+            decodes one prompt alone, where it pays.
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
             `batch_size` samples as long as the longest.
         max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
@@ -202,20 +203,20 @@ class TorchOptions(TokenOptions, ToolOptions):
             *("decode", "batching"),
         )
         yield (
-            self.compile and self.device != "cpu",
-            "compile = true is for CPUs: a GPU replays the step from a CUDA graph; leave compile "
-            "out",
-            *("compile", "device"),
-        )
-        yield (
             self.compile and (self.decode == "generate" or self.num_beams > 1),
             "compile = true compiles the step of a static cache, which is not used here; leave "
             "compile out",
             *("compile", "decode", "num_beams"),
         )
         yield (
+            self.compile and self.device != "cpu" and self.attention != "sdpa",
+            f'compile = true attends by a kernel of its own, but attention = "{self.attention}"; '
+            "leave one of them out",
+            *("compile", "attention"),
+        )
+        yield (
             self.compile and self.batching not in ("static", "dynamic"),
-            f"compile = true is for single samples in static batches, which batching = "
+            f"compile = true is for static batches alone, which batching = "
             f'"{self.batching}" does not make; set batching = "static" or "dynamic"',
             *("compile", "batching"),
         )

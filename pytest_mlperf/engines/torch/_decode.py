@@ -20,6 +20,7 @@ from transformers.cache_utils import Cache, CacheLayerMixin, StaticLayer
 
 from pytest_mlperf.core.errors import SuiteError, text_of
 from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.torch._attention import FusedLayers, StepCache
 from pytest_mlperf.engines.torch._base import TorchOptions
 from pytest_mlperf.engines.torch._sampling import drawn
 
@@ -28,7 +29,7 @@ Scores = Callable[[Any, Any, Any, Any, Any], Any]
 
 Step = Callable[[], object]
 Capture = Callable[[Step], Step]
-"""Takes a step without keeping what it did, and returns what runs it again and again."""
+"""Runs a step, takes it without running it again, and returns what does so again and again."""
 
 STRIDE = 64
 """Captured steps see a multiple of so many columns of the cache; each such number has a graph."""
@@ -54,13 +55,17 @@ def open_decoder(
     if problem is None:
         on_gpu = model.device.type == "cuda"
         capture = functools.partial(CudaGraphs, torch.cuda.Stream(model.device)) if on_gpu else None
-        # With shapes that stay open, or each number of columns would be compiled.
-        alone = torch.compile(_scores, dynamic=True) if options.compile else None
-        make = functools.partial(StaticDecoder, model, capture=capture, alone=alone)
+        make = functools.partial(StaticDecoder, model, capture=capture)
+        if options.compile and on_gpu:
+            make = functools.partial(make, fused=FusedLayers(model))
+        elif options.compile:
+            # With shapes that stay open, or each number of columns would be compiled.
+            make = functools.partial(make, alone=torch.compile(_scores, dynamic=True))
         problem = _fault(make)
     if problem is None:
         words = "static cache, CUDA graphs" if on_gpu else "static cache"
-        words += ", compiled for one prompt" if options.compile else ""
+        if options.compile:
+            words += ", compiled layers" if on_gpu else ", compiled for one prompt"
         return make(generation, batch_size=options.batch_size), words
     option = {"static": "decode"}.get(options.decode, "compile" if options.compile else None)
     if option is not None:
@@ -95,17 +100,17 @@ def _fault(make: Callable[..., StaticDecoder]) -> str | None:
     """Try two prompts of different lengths; return what is wrong with the tokens, if anything.
 
     Each must be as good as the best by the scores of the whole sequence, read at once. What is
-    compiled is compiled here, for one of them alone.
+    compiled is compiled here: for both, and for one of them alone.
     """
     trial = Generation(max_new_tokens=TRIAL_TOKENS, ignore_eos=True)
     decoder = make(trial, batch_size=2)
     device = decoder.model.device
     prompts = torch.tensor([[5, 6, 7], [0, 0, 8]], device=device)
     mask = torch.tensor([[1, 1, 1], [0, 0, 1]], device=device)
-    problem = _fault_with(decoder, prompts, mask)
-    if problem is None and decoder.compiled:
-        # Sides that happen to be equal here, as rows and heads, are not so later.
-        with torch.fx.experimental._config.patch(use_duck_shape=False):
+    # Sides that happen to be equal here, as rows and heads, are not so later.
+    with torch.fx.experimental._config.patch(use_duck_shape=False):
+        problem = _fault_with(decoder, prompts, mask)
+        if problem is None and decoder.compiled:
             problem = _fault_with(decoder, prompts[:1], mask[:1])
     return problem
 
@@ -118,10 +123,11 @@ def _fault_with(decoder: StaticDecoder, prompts: Any, mask: Any) -> str | None:
         return len(steps) < TRIAL_TOKENS
 
     with torch.inference_mode():
-        # Another architecture may break at any place, and a capture at what the host waits for.
+        # Another architecture may break at any place, a capture at what the host waits for, and
+        # compilers in ways of their own.
         try:
             decoder.run(prompts, mask, put)
-        except (TypeError, ValueError, RuntimeError, AttributeError, IndexError) as error:
+        except Exception as error:
             return text_of(error)
         tokens = torch.tensor(steps, device=prompts.device).T
         whole = torch.cat([prompts, tokens[:, :-1]], 1)
@@ -170,6 +176,13 @@ class CudaGraphs:
         self._pool: Any = None
 
     def __call__(self, step: Step) -> Step:
+        # Libraries set themselves up in their first call on a stream, and compilers look at which
+        # it is: a capture could hold neither.
+        current = torch.cuda.current_stream(self._stream.device)
+        self._stream.wait_stream(current)
+        with torch.cuda.stream(self._stream):
+            step()
+        current.wait_stream(self._stream)
         graph = torch.cuda.CUDAGraph()
         with (
             torch.cuda.device(self._stream.device),
@@ -269,6 +282,7 @@ class StaticDecoder:
         batch_size: int,
         capture: Callable[[], Capture] | None,
         alone: Scores | None = None,
+        fused: FusedLayers | None = None,
     ) -> None:
         """Take no memory yet.
 
@@ -278,9 +292,11 @@ class StaticDecoder:
             batch_size: Rows at most.
             capture: Makes a capture; None: steps are run one by one.
             alone: Gives the scores of one row faster than `_scores`; None: nothing does.
+            fused: Runs the model's layers faster than the model; None: nothing does.
         """
         self.model = model
-        self.compiled = alone is not None
+        self.compiled = alone is not None or fused is not None
+        self._fused = fused
         self._alone = alone or _scores
         self._generation = generation
         self._batch_size = batch_size
@@ -328,7 +344,7 @@ class StaticDecoder:
         seen, made = 0, 1
         while all(map(put, self._buffers.tokens[seen:made, :asked].tolist())) and made < most:
             used = width + made
-            visible = used if self._capture is None else _whole_strides(used)
+            visible = self._visible(used)
             steps = min(look, most - made, visible - used + 1)
             for _ in range(steps):
                 self._advance(rows, visible)
@@ -373,15 +389,20 @@ class StaticDecoder:
         view.visible, view.start = width, 0
         self._choose(_scores(self.model, self._cache, prompts, mask, positions))
 
+    def _visible(self, used: int) -> int:
+        """Return how many columns a step sees that needs so many."""
+        if self._fused is not None:
+            return self._room[1]  # it reads no more than are used
+        return used if self._capture is None else _whole_strides(used)
+
     def _advance(self, rows: int, visible: int) -> None:
         key = rows, visible
         if key in self._steps:
             self._steps[key]()
-            return
-        # Libraries set themselves up in their first call, which a capture could not hold.
-        self._step(rows, visible)
-        if self._capture is not None:
+        elif self._capture is not None:
             self._steps[key] = self._capture(functools.partial(self._step, rows, visible))
+        else:
+            self._step(rows, visible)
 
     def _step(self, rows: int, visible: int) -> None:
         buffers, view = self._buffers, self._view
@@ -390,8 +411,16 @@ class StaticDecoder:
         view.visible = visible
         position = buffers.position[:rows].add_(1)
         mask = buffers.mask[:rows, :, :, :visible].index_fill_(3, buffers.column, 0)
-        scores = self._alone if rows == 1 else _scores
-        self._choose(scores(self.model, self._cache, buffers.token[:rows], mask, position))
+        inputs = buffers.token[:rows], mask, position
+        if self._fused is None:
+            scores = self._alone if rows == 1 else _scores
+            self._choose(scores(self.model, self._cache, *inputs))
+            return
+        layers = self._cache.layers
+        places = buffers.column, buffers.position
+        with self._fused.over([(each.keys, each.values, *places) for each in layers]):
+            scores = _scores(self.model, StepCache(layers=layers), *inputs)
+        self._choose(scores)
 
     def _choose(self, scores: Any) -> None:
         """Keep the best token of each row, or one that is drawn, and feed it next."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
+import os
 import random as random_numbers
+import subprocess
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,17 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.torch._attention import FusedLayers, attend
 from pytest_mlperf.engines.torch._base import TorchOptions
 from pytest_mlperf.engines.torch._batching import generation_config
-from pytest_mlperf.engines.torch._decode import LOOK, STRIDE, StaticDecoder, Step, open_decoder
+from pytest_mlperf.engines.torch._decode import (
+    LOOK,
+    STRIDE,
+    StaticDecoder,
+    Step,
+    _fault,
+    open_decoder,
+)
 from tests.engines.recording import Recorder, ask
 from tests.engines.torch.models import MIXED, open_engine
 
@@ -44,6 +55,7 @@ class Replays:
 
     def __call__(self, step: Step) -> Step:
         self.captured += 1
+        step()
         kept = [(tensor, tensor.clone()) for tensor in written(step)]
         for tensor, _ in kept:  # tracing computes, which a capture does not: there must be room
             tensor.zero_()
@@ -359,6 +371,117 @@ def test_a_prompt_alone_is_compiled_once_and_other_batches_are_not(
             rows = decoded(decoder, generation, ids, mask)
             assert rows == generated(model, generation, ids, mask), each
     assert graphs["unique_graphs"] == 1
+
+
+def replayed(step: Step) -> Step:
+    """Stands in for a capture, of steps that cannot be traced."""
+    step()
+    return step
+
+
+@pytest.mark.parametrize("kind", ["llama", "gpt_neox", "opt"])
+def test_compiled_layers_are_one_graph_for_all_rows_and_columns(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one for a row alone; their tokens are those of `generate`, whatever the lengths.
+
+    On a CPU the operator that attends is plain torch, and graphs run as they are.
+    """
+    compile_with = torch.compile
+
+    def traced(run: Any, *, dynamic: bool, options: Any) -> Any:
+        assert options == {"emulate_precision_casts": True}
+        return compile_with(run, dynamic=dynamic, backend="eager")
+
+    monkeypatch.setattr(torch, "compile", traced)
+    torch._dynamo.reset()
+    graphs = torch._dynamo.utils.counters["stats"]
+    graphs.clear()
+    changes: dict[str, Any] = {"num_key_value_heads": 2} if kind == "llama" else {}
+    changes |= {"ffn_dim": 64, "word_embed_proj_dim": 32} if kind == "opt" else {}
+    loaded = make(kind, **changes)
+    asked = loaded.config._attn_implementation
+    create = functools.partial(
+        StaticDecoder, loaded, capture=lambda: replayed, fused=FusedLayers(loaded)
+    )
+
+    assert _fault(create) is None
+    assert graphs["unique_graphs"] == 2
+    generation = Generation(max_new_tokens=12, ignore_eos=True)
+    decoder = create(generation, batch_size=BATCH)
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for each in ([3], [9, 4], [STRIDE + 7, 2, 5, 1], [1], [5] * BATCH):
+            ids, mask = prompts_of(each)
+            ids = ids % 60 * mask
+            rows = decoded(decoder, generation, ids, mask)
+            assert rows == generated(loaded, generation, ids, mask), each
+    assert loaded.config._attn_implementation == asked
+
+
+def cached(*, rows: int, heads: int, kv_heads: int, size: int, dtype: Any) -> list[Any]:
+    """Return query, key and value of a new token, and keys and values of a cache, random."""
+    shapes = [(rows, heads, 1), (rows, kv_heads, 1), (rows, kv_heads, 1)]
+    shapes += [(rows + 1, kv_heads, 140)] * 2
+    return [torch.randn(*shape, size, dtype=dtype) for shape in shapes]
+
+
+INTERPRETED = """
+import torch
+from pytest_mlperf.engines.torch import _attention, _attention_gpu
+from tests.engines.torch.test_decode import cached
+
+torch.manual_seed(1)
+for heads, kv_heads, size in ((4, 4, 16), (8, 2, 32), (4, 1, 64), (4, 2, 128)):
+    for dtype, near in ((torch.float32, 1e-5), (torch.float16, 2e-3)):
+        given = cached(rows=3, heads=heads, kv_heads=kv_heads, size=size, dtype=dtype)
+        for column, positions in ((0, (0, 0, 0)), (64, (64, 3, 33)), (139, (139, 0, 76))):
+            place = torch.tensor([column]), torch.tensor([[each] for each in positions])
+            both = [[each.clone() for each in given] for _ in range(2)]
+            found = _attention_gpu.attend(*both[0], *place, 0.2)
+            right = _attention.attend(*both[1], *place, 0.2)
+            torch.testing.assert_close(found, right, atol=near, rtol=near)
+            assert all(map(torch.equal, *(each[3:] for each in both)))
+"""
+
+
+@pytest.mark.process
+def test_the_kernel_attends_as_the_operator_is_defined() -> None:
+    """By Triton's interpreter, which needs no GPU, of sequences with and without padding."""
+    pytest.importorskip("triton")
+    environment = {**os.environ, "TRITON_INTERPRET": "1"}
+    command = [sys.executable, "-c", INTERPRETED]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+    if "only 0-dimensional arrays can be converted" in done.stderr:
+        pytest.skip("this Triton's interpreter is older than this NumPy")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("position", [[0, 0], [20, 20], [20, 3]])
+def test_a_token_attends_to_its_sequence_alone(position: list[int]) -> None:
+    """Not to what stands in other columns, which may be anything."""
+    query, key, value, keys, values = cached(
+        rows=2, heads=4, kv_heads=2, size=8, dtype=torch.float64
+    )
+    column, places = torch.tensor([20]), torch.tensor([[each] for each in position])
+    expected = []
+    for row, before in enumerate(position):
+        seen = [
+            torch.cat([old[[row], :, 20 - before : 20], new[[row]]], 2)
+            for old, new in ((keys, key), (values, value))
+        ]
+        one = torch.nn.functional.scaled_dot_product_attention(
+            query[[row]], *seen, scale=0.3, enable_gqa=True
+        )
+        expected.append(one)
+        for kept in (keys, values):
+            kept[row, :, : 20 - before] = kept[row, :, 20:] = 1e9
+
+    found = attend(query, key, value, keys, values, column, places, 0.3)
+
+    torch.testing.assert_close(found, torch.cat(expected))
+    assert torch.equal(keys[:2, :, 20], key[:, :, 0])
+    assert torch.equal(values[:2, :, 20], value[:, :, 0])
 
 
 def test_a_step_that_the_host_reads_from_cannot_be_captured(random: Path) -> None:

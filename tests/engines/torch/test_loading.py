@@ -90,7 +90,10 @@ def test_an_option_out_of_range_is_named_with_its_value(
         ({"attention": "eager"}, 'batching = "auto" cannot use both'),
         ({"decode": "static", "num_beams": 2}, "knows no beams, but num_beams = 2"),
         ({"decode": "static", "batching": "continuous"}, '"continuous" never makes'),
-        ({"compile": True, "device": "cuda", "batching": "static"}, "compile = true is for CPUs"),
+        (
+            {"compile": True, "device": "cuda", "batching": "static", "attention": "eager"},
+            'a kernel of its own, but attention = "eager"',
+        ),
         ({"compile": True, "decode": "generate", "batching": "static"}, "a static cache, which is"),
         ({"compile": True}, 'batching = "auto" does not make; set batching = "static" or "dyna'),
     ],
