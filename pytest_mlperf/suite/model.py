@@ -326,9 +326,9 @@ class Suite(Table):
 
     def judged(self, scenario: ScenarioEntry) -> list[str]:
         """Return the metrics that are gated in a scenario: its own, and those its `limits` name."""
-        own = tuple(FOUND) if scenario.find else gated_metrics(scenario.name, tokens=self.tokens)
-        own += tuple(at_point(name, c) for name in own for c in scenario.points or ())
-        return list(dict.fromkeys((*own, *scenario.limits)))
+        usual = tuple(FOUND) if scenario.find else gated_metrics(scenario.name, tokens=self.tokens)
+        usual += tuple(at_point(name, c) for name in usual for c in scenario.points or ())
+        return list(dict.fromkeys((*usual, *scenario.limits)))
 
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
