@@ -335,6 +335,19 @@ def test_a_price_of_what_no_engine_runs_on_is_refused() -> None:
         with_(('["cpu"]', '["CPU"]')),
         "11: engines[0].accelerators[0]: 'CPU' is no accelerator; did you mean \"cpu\"?",
     ),
+    two_of_the_processors=(
+        with_(('["cpu"]', '["2xcpu"]')),
+        "11: engines[0].accelerators[0]: '2xcpu' is no accelerator; did you mean \"cpu\"?",
+    ),
+    one_of_one=(
+        with_(('["cpu"]', '["1xH200"]')),
+        "11: engines[0].accelerators[0]: '1xH200' is no accelerator; did you mean \"H200\"?",
+    ),
+    several_mig_instances=(
+        with_(('["cpu"]', '["2xH200_1g.18gb"]')),
+        "11: engines[0].accelerators[0]: '2xH200_1g.18gb' is no accelerator: CUDA shows a process "
+        'one MIG instance at most; write "H200_1g.18gb"',
+    ),
     price=(
         with_(more='\n[prices]\n"8 H100" = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n'),
         '22: prices.\'8 H100\': \'8 H100\' is no accelerator; write "cpu", "H200" or "8xH100"',
