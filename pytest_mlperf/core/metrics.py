@@ -293,6 +293,11 @@ _GATED: dict[str, tuple[str, ...]] = {
     "Benchmark": ("time_median",),
 }
 
+BY_NAME = frozenset(METRICS).difference(
+    EFFICIENCY, UNGATED, OF_BENCHMARKS, ("tokens_per_second",), *_GATED.values()
+)
+"""Metrics that are gated in no scenario unless its own limits name them."""
+
 LOOPS = ("Concurrency", "OpenLoop")
 """Scenarios of our own loops, which measure a curve."""
 

@@ -11,6 +11,7 @@ from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.judge.accuracy import Margin
 from pytest_mlperf.core.metrics import (
     AT_POINTS,
+    BY_NAME,
     COUNTS,
     CURVE,
     EFFICIENCY,
@@ -107,13 +108,7 @@ def limit_defects(
     for where, table in tables:
         if SLOWEST_REPLICA in table and not copies:
             yield (*where, SLOWEST_REPLICA), "no engine entry has replicas, one of which is slowest"
-    for name in limits:
-        if (
-            point_of(name)
-            and name in METRICS
-            and not any(name in gateable(scenario) for scenario in scenarios)
-        ):
-            yield ("limits", name), "no scenario has this point, or measures this at its points"
+    yield from _gated_nowhere(limits, scenarios)
     for index, scenario in enumerate(scenarios):
         measured = gateable(scenario)
         for name in scenario.limits:
@@ -123,6 +118,23 @@ def limit_defects(
                     f"{name} cannot be gated in {scenario.name}"
                     f"{' with find' if scenario.find else ''}{nearest(name, sorted(measured))}",
                 )
+
+
+def _gated_nowhere(
+    limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry]
+) -> Iterator[Defect]:
+    """Yield what `[limits]` names and no scenario gates."""
+    named = {name for scenario in scenarios for name in scenario.limits}
+    for name in limits:
+        if point_of(name) and name in METRICS:
+            if not any(name in gateable(scenario) for scenario in scenarios):
+                yield ("limits", name), "no scenario has this point, or measures this at its points"
+        elif name in BY_NAME - named:
+            yield (
+                ("limits", name),
+                f"{name} is gated in a scenario whose own limits name it, and none does: write it "
+                "there",
+            )
 
 
 def _table_defects(

@@ -407,6 +407,11 @@ def test_no_two_cases_have_one_id(text: str, message: str) -> None:
         with_(("throughput", "troughput")),
         "19: limits.troughput: unknown metric 'troughput'; did you mean 'throughput'?",
     ),
+    gated_nowhere=(
+        with_(more='peak_host_memory = { max_rise = "10%" }\n'),
+        "20: limits.peak_host_memory: peak_host_memory is gated in a scenario whose own limits "
+        "name it, and none does: write it there",
+    ),
     no_margin=(
         with_(more='accuracy = { margin = "0%" }\n'),
         "20: limits.accuracy.margin: a margin of 0 can never be proven; allow a small drop",
