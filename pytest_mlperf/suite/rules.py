@@ -121,6 +121,7 @@ def _engine_defects(
     yield from _harness_defects(suite, entry, index)
     yield from _answer_defects(suite, entry, index)
     yield from _gpu_defects(entry, index, accelerator, options)
+    yield from _idle_defects(suite, entry, index, accelerator)
 
 
 def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
@@ -230,6 +231,19 @@ def _count_defects(
     if wrong:
         stated = replicas > 1 and not sizes
         yield ("engines", index, *(written if stated else ("accelerators",))), wrong
+
+
+def _idle_defects(
+    suite: Suite, entry: EngineEntry, index: int, accelerator: str
+) -> Iterator[Defect]:
+    """Yield a scenario in which the GPUs of all replicas but one would have nothing to do."""
+    alone = [each.name for each in suite.scenarios if each.name in {"SingleStream", "MultiStream"}]
+    if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
+        yield (
+            ("engines", index, "accelerators"),
+            f'{alone[0]} asks one query at a time, which one of the replicas on "{accelerator}" '
+            "answers while the other GPUs idle: measure it in a suite of its own, of one process",
+        )
 
 
 def _is_count(value: object) -> bool:

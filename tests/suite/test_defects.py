@@ -751,6 +751,22 @@ def test_replicas_share_the_gpus_of_the_accelerator(
         assert any(message in line for line in defects(text))
 
 
+@pytest.mark.parametrize("accelerator", ["8xH200", "cpu"])
+def test_one_query_at_a_time_is_nothing_for_several_gpus(accelerator: str) -> None:
+    """They would idle, which ends each run as INVALID."""
+    text = with_(
+        ('accelerators = ["cpu"]', f'replicas = 8\naccelerators = ["{accelerator}"]'),
+        ('name = "Offline"\ntarget_qps = 100', 'name = "SingleStream"'),
+        ("throughput = { max_drop", "latency_p90 = { max_rise"),
+    )
+    if accelerator == "cpu":
+        FILE.write_text(text, "utf-8")
+        assert plan_suite(FILE)
+    else:
+        (found,) = defects(text)
+        assert "SingleStream asks one query at a time, which one of the replicas on" in found
+
+
 @pytest.mark.parametrize(
     ("use", "options", "accelerator", "message"),
     [
