@@ -71,8 +71,8 @@ def host_energy(
     missing = [name for name, both in each.items() if both is None]
     sums = [both for both in each.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
-    why = "its counter was not read around the window, or did not move"
-    notes = [f"{name}: {why}" for name in missing]
+    reason = "its counter was not read around the window, or did not move"
+    notes = [f"{name}: {reason}" for name in missing]
     notes += ["others worked on this host at the same time"] if shared else []
     return HostEnergy(
         joules=joules,
