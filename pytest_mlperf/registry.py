@@ -103,6 +103,12 @@ def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | Non
     return None if ask is None else ask(options)
 
 
+def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return an option of a registered engine and the device that it names; None: nobody knows."""
+    ask = _attribute("engines", use, "works_on")
+    return None if ask is None else ask(options)
+
+
 def is_client(use: str) -> bool:
     """Whether a registered engine is a client of a server."""
     entry = registered("engines").get(use)

@@ -209,6 +209,18 @@ class Engine:
         return None
 
     @classmethod
+    def works_on(
+        cls,
+        options: Mapping[str, Any],  # noqa: ARG003 - for those that override it
+    ) -> tuple[str, str] | None:
+        """Return an option and the device that it names; asked before anything is built.
+
+        The device is "cpu", "cuda" or "cuda:N", as the process counts the GPUs that it sees. None:
+        nobody knows.
+        """
+        return None
+
+    @classmethod
     def clients(
         cls,
         options: Mapping[str, Any],  # noqa: ARG003 - for those that override it

@@ -22,6 +22,12 @@ def lease_place() -> Path:
 def lease_folder() -> Path:
     """Return the folder of the lease files, shared by all users (mode 1777), made if absent."""
     path = lease_place()
+    if not path.is_absolute():
+        raise RunError(
+            "lease",
+            f"PYTEST_MLPERF_LEASES={path.parent}: sessions in two folders would measure on one GPU "
+            "at once; set it to an absolute path that all users share",
+        )
     try:
         with contextlib.suppress(FileExistsError):
             path.mkdir(parents=True)

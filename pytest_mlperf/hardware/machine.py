@@ -121,7 +121,7 @@ class Machine:
         cards: The same of each GPU, by UUID.
         unread: Why quantities of a GPU cannot be sampled, by its UUID and their names.
         paths: How GPUs reach each other, by both UUIDs, see `nvidia.paths`.
-        nvml_trouble: Why there is no GPU, or why one is left out, in one sentence; None: all is
+        nvml_trouble: Why there is no GPU, or why some are left out, in one sentence; None: all is
             well, or nobody asked.
         shared: Other cases may be measured on its other GPUs at the same time.
         harness: Who measures on it in place of LoadGen and our own loop; figures of one are never
@@ -416,7 +416,7 @@ def detect(*, gpus: bool) -> Machine:
     report = ask_nvml()
     try:
         seen = visible([_device(gpu) for gpu in report["gpus"]], os.environ)
-        trouble = report["trouble"] or (None if seen else _all_hidden(report["gpus"]))
+        trouble = report["trouble"] or _hidden(seen, report["gpus"])
     except AmbiguousOrder as error:
         seen, trouble = [], str(error)
     for gpu in report["gpus"]:
@@ -475,8 +475,12 @@ def _none(trouble: str) -> nvidia.NvmlReport:
     return {"gpus": [], "trouble": trouble}
 
 
-def _all_hidden(gpus: Sequence[nvidia.GpuState]) -> str:
-    return f"{DEVICES}={os.environ.get(DEVICES)!r} leaves none of {len(gpus)} GPUs visible"
+def _hidden(seen: Sequence[str], gpus: Sequence[nvidia.GpuState]) -> str | None:
+    """Return how many GPUs the variable leaves; None: all."""
+    if len(seen) == len(gpus):
+        return None
+    left = f"{len(seen)} of {len(gpus)}" if seen else f"none of {len(gpus)}"
+    return f"{DEVICES}={os.environ.get(DEVICES)!r} leaves {left} GPUs visible"
 
 
 def _device(gpu: nvidia.GpuState) -> VisibleDevice:

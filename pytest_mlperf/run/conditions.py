@@ -158,8 +158,7 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
-            raise _Busy(name, path, holder) from None
+            raise _Busy(name, path, _holder(descriptor)) from None
         except OSError as error:
             raise RunError(
                 "lease",
@@ -173,6 +172,18 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
         yield descriptor
     finally:
         os.close(descriptor)
+
+
+def _holder(descriptor: int) -> str:
+    """Return who wrote last that it holds a lease; "": it is gone, and another shares it."""
+    holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
+    try:
+        os.kill(int(holder.removeprefix("process ")), 0)
+    except (ValueError, ProcessLookupError, OverflowError):
+        return ""
+    except PermissionError:  # it is somebody else's
+        pass
+    return holder
 
 
 def _open(path: Path) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
-from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.suite.model import PHASES, Suite
 from pytest_mlperf.suite.places import expand, unset_in
@@ -121,6 +121,7 @@ def _engine_defects(
     yield from _harness_defects(suite, entry, index)
     yield from _answer_defects(suite, entry, index)
     yield from _gpu_defects(entry, index, accelerator, options)
+    yield from _idle_defects(suite, entry, index, accelerator)
 
 
 def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[Defect]:
@@ -176,19 +177,77 @@ def _gpu_defects(
                 "leave replicas out"
             ),
         )
+        return
+    option, device = registry.works_on(entry.use, options) or ("", "")
+    if wrong := _wrong_device(accelerator, replicas, option, device):
+        yield ("engines", index, *entry.key_of(accelerator, [option])), wrong
     elif split(accelerator)[1] != "cpu":
-        sizes = registry.parallelism(entry.use, options)
-        if sizes is not None and all(map(_is_count, sizes.values())):
-            wrong = _wrong_product(accelerator, replicas, sizes)
-        else:
-            wrong = _wrong_replicas(accelerator, replicas)
-        if wrong:
-            stated = replicas > 1 and not sizes
-            yield ("engines", index, *(written if stated else ("accelerators",))), wrong
+        yield from _count_defects(entry, index, accelerator, options, written)
+
+
+def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> str:
+    """Return how a device that an option names is not one of an accelerator; "": it is."""
+    kind, _, number = device.partition(":")
+    count, name = split(accelerator)
+    each = max(1, count // replicas)
+    if kind == "cuda" and name == "cpu":
+        return f'{option} means a GPU: name that in accelerators, not "cpu"'
+    if kind == "cpu" and name != "cpu":
+        return f'{option} means the CPU, and the GPUs of "{accelerator}" would idle'
+    if kind == "cuda" and number.isdecimal() and int(number) >= each:
+        seen = f"GPU {each - 1} is the last" if each > 1 else "there is GPU 0 alone"
+        return (
+            f"{option} means GPU {number}, but of those that each process of "
+            f'"{accelerator}" sees {seen}, whatever their numbers outside'
+        )
+    return ""
+
+
+def _count_defects(
+    entry: EngineEntry,
+    index: int,
+    accelerator: str,
+    options: Mapping[str, Any],
+    written: tuple[str, ...],
+) -> Iterator[Defect]:
+    """Yield that the processes do not use as many GPUs as an accelerator has.
+
+    Args:
+        written: Where the number of replicas stands, in the entry.
+    """
+    replicas, sizes = entry.replicas_on(accelerator), registry.parallelism(entry.use, options)
+    for name, size in (sizes or {}).items():
+        if not _is_count(size):
+            key = entry.key_of(accelerator, name.split("."))
+            yield (
+                ("engines", index, *key),
+                f"{name} = {shown(size)} is not a whole number from 1 on",
+            )
+            return
+    if sizes is None:
+        wrong = _wrong_replicas(accelerator, replicas)
+    else:
+        wrong = _wrong_product(accelerator, replicas, sizes)
+    if wrong:
+        stated = replicas > 1 and not sizes
+        yield ("engines", index, *(written if stated else ("accelerators",))), wrong
+
+
+def _idle_defects(
+    suite: Suite, entry: EngineEntry, index: int, accelerator: str
+) -> Iterator[Defect]:
+    """Yield a scenario in which the GPUs of all replicas but one would have nothing to do."""
+    alone = [each.name for each in suite.scenarios if each.name in {"SingleStream", "MultiStream"}]
+    if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
+        yield (
+            ("engines", index, "accelerators"),
+            f'{alone[0]} asks one query at a time, which one of the replicas on "{accelerator}" '
+            "answers while the other GPUs idle: measure it in a suite of its own, of one process",
+        )
 
 
 def _is_count(value: object) -> bool:
-    """Whether a size is one; what is none is refused elsewhere."""
+    """Whether a size is one."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 

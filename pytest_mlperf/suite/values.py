@@ -14,9 +14,11 @@ from pydantic import AfterValidator, BeforeValidator, StrictStr, WithJsonSchema
 from pytest_mlperf.core.case import NAME, TECHNIQUES
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
 
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
+_MIG = r"_([0-9]+g\.[0-9]+gb|mig\b)"
 _NUMBER = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
 _DURATION = rf"\s*{_NUMBER}\s*(ms|s|min|m|h)\s*"
 _PERCENTAGE = rf"\s*{_NUMBER}\s*%\s*"
@@ -56,11 +58,22 @@ def checked_name(value: str) -> str:
 
 
 def checked_accelerator(value: str) -> str:
-    """Return "cpu", "H200" or "8xH100"; a ValueError says what else it is."""
-    if value.lower() == "cpu" and value != "cpu":
+    """Return "cpu", "H200" or "8xH100"; a ValueError says what else it is.
+
+    One accelerator has one name: by it baselines are found.
+    """
+    count, name = split(value)
+    if name.lower() == "cpu" and value != "cpu":
         raise ValueError(f'{shown(value)} is no accelerator; did you mean "cpu"?')
     if not re.fullmatch(_ACCELERATOR, value):
         raise ValueError(f'{shown(value)} is no accelerator; write "cpu", "H200" or "8xH100"')
+    if count == 1 and name != value:
+        raise ValueError(f'{shown(value)} is no accelerator; did you mean "{name}"?')
+    if count > 1 and re.search(_MIG, name):
+        raise ValueError(
+            f"{shown(value)} is no accelerator: CUDA shows a process one MIG instance at most; "
+            f'write "{name}"'
+        )
     return value
 
 

@@ -72,7 +72,10 @@ def main(suites: Sequence[str]) -> None:
     from pytest_mlperf.hardware.machine import Machine
     from pytest_mlperf.suite.plan import plan_suite
 
-    machine = Machine(cpu={"cpu": "Testium 9000", "cores": 2.0, "governor": "performance"})
+    machine = Machine(
+        cpu={"cpu": "Testium 9000", "cores": 2.0, "governor": "performance"},
+        gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},),
+    )
     for suite in suites:
         found = suite_state(Path(suite), machine, Path("baselines"), {})
         assert not found.error, found.error

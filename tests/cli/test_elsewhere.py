@@ -17,7 +17,10 @@ from tests.run.other_python import IS_OLDER, PASSES_ON_NOTHING
 
 pytestmark = pytest.mark.process
 
-HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"})
+HERE = Machine(
+    cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"},
+    gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},),
+)
 
 SUITE = """\
 schema = 1
@@ -173,6 +176,7 @@ def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, py
     model = tmp_path / "model.onnx"
     model.write_bytes(b"weights")
     where = f'python = "{python}"\noptions = {{ providers = ["TensorrtExecutionProvider"] }}'
+    where += '\naccelerators = ["H200"]'
 
     found = first(state(tmp_path, where, use="onnxruntime", workload=f'model = "{model}"'))
 

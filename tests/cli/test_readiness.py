@@ -51,6 +51,7 @@ PROMPTS = f'use = "openorca", path = "{TINY}/llama2-70b/data/open_orca/open_orca
 SDXL = f"{TINY}/stable-diffusion-xl/model"
 CAPTIONS = f'use = "coco_captions", path = "{TINY}/stable-diffusion-xl/data/coco2014", size = 64'
 NUMBERS = 'use = "synthetic"'
+ON_A_GPU = 'accelerators = ["H200"]'
 SERVED = 'served_model = "resnet", batch_size = 1, '
 
 
@@ -96,10 +97,13 @@ LACKING = {
     "no python": Entry(use="null", where='python = "gone/bin/python"', lacks="gone/bin/python"),
     "no command": Entry(use="null", where='command = ["gone-program"]', lacks="gone-program"),
     "no CUDA in onnxruntime": Entry(
-        use="onnxruntime", options='providers = ["cuda"]', lacks="onnxruntime-gpu"
+        use="onnxruntime",
+        options='providers = ["cuda"]',
+        where=ON_A_GPU,
+        lacks="onnxruntime-gpu",
     ),
-    "no TensorRT": Entry(use="tensorrt", lacks="TensorrtExecutionProvider"),
-    "no CUDA in torch": llama("torch", 'device = "cuda"', lacks="CUDA"),
+    "no TensorRT": Entry(use="tensorrt", where=ON_A_GPU, lacks="TensorrtExecutionProvider"),
+    "no CUDA in torch": llama("torch", 'device = "cuda"', where=ON_A_GPU, lacks="CUDA"),
     "no kernels": llama("torch", "", precision="fp8", lacks="compute capability"),
     "no server for openai": llama(
         "openai", 'url = "http://127.0.0.1:1", max_new_tokens = 4', lacks="127.0.0.1:1"
@@ -120,7 +124,7 @@ LACKING = {
 
 WITHOUT_LIBRARIES = {
     **COMPLETE,
-    "tensorrt": Entry(use="tensorrt"),
+    "tensorrt": Entry(use="tensorrt", where=ON_A_GPU),
     "torch-diffusion": Entry(use="torch-diffusion", model=SDXL, dataset=CAPTIONS),
     "tensorrt_llm": llama("tensorrt_llm"),
     "vllm": llama("vllm"),

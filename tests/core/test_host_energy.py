@@ -82,8 +82,9 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
         ((0.0, 1.0), (10.0, 9e5), (20.0, 9.1e5)),
         ((0.0, 500.0), (10.0, 100.0), (20.0, 200.0)),
         ((0.0, 1.0), (20.0, 2.0), (15.0, 3.0), (30.0, 4.0)),
+        ((0.0, 7.0), (10.0, 7.0), (20.0, 7.0)),
     ],
-    ids=["none", "late", "short", "a hole", "absurd", "set back", "the clock was set"],
+    ids=["none", "late", "short", "a hole", "absurd", "set back", "the clock was set", "dead"],
 )
 def test_what_readings_do_not_tell_is_not_known(readings: tuple[tuple[float, float], ...]) -> None:
     """Never a 0, and the sum of several is not known either."""
@@ -93,7 +94,16 @@ def test_what_readings_do_not_tell_is_not_known(readings: tuple[tuple[float, flo
 
     assert (energy.joules, energy.uncertainty_j, energy.mean_w) == (None, None, None)
     assert energy.by_domain == {"package-0": pytest.approx(1000.0), "package-1": None}
-    assert energy.notes == ("package-1: its counter was not read around the window",)
+    assert energy.notes == (
+        "package-1: its counter was not read around the window, or did not move",
+    )
+
+
+def test_a_counter_whose_range_is_told_wrongly_gives_no_negative_energy() -> None:
+    readings = ((0.0, 900.0), (10.0, 100.0), (20.0, 200.0))
+    odd = Counted(range_j=0.0, readings=tuple(Reading(time_s=t, value=v) for t, v in readings))
+
+    assert host_energy({"package-0": odd}, 5.0, 15.0).joules is None
 
 
 def test_neighbours_on_the_host_are_said() -> None:

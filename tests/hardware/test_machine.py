@@ -343,9 +343,10 @@ def test_nobody_asks_nvml_for_the_cpu(fake: Fake) -> None:
 @pytest.mark.parametrize(
     ("value", "uuids", "trouble"),
     [
-        ("1", ["GPU-1"], None),
+        ("1", ["GPU-1"], "CUDA_VISIBLE_DEVICES='1' leaves 1 of 2 GPUs visible"),
         ("1,0", ["GPU-1", "GPU-0"], None),
-        ("GPU-1", ["GPU-1"], None),
+        ("GPU-1", ["GPU-1"], "CUDA_VISIBLE_DEVICES='GPU-1' leaves 1 of 2 GPUs visible"),
+        ("1,9,0", ["GPU-1"], "CUDA_VISIBLE_DEVICES='1,9,0' leaves 1 of 2 GPUs visible"),
         ("", [], "CUDA_VISIBLE_DEVICES='' leaves none of 2 GPUs visible"),
         ("7", [], "CUDA_VISIBLE_DEVICES='7' leaves none of 2 GPUs visible"),
     ],
@@ -357,7 +358,7 @@ def test_only_visible_gpus_are_here(
     uuids: list[str],
     trouble: str | None,
 ) -> None:
-    """And when none is, that is the reason."""
+    """And when one is not, that is the reason: CUDA stops at an entry that names none."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
     found = look()
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
+import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
@@ -49,13 +51,7 @@ class OneFails(Engine):
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         how = self.how if self.loads > 1 else ""
-        if how == "dies":
-            print(f"and before\n{WORD}", file=sys.stderr, flush=True)
-            os.kill(os.getpid(), signal.SIGKILL)
-        if how == "stops":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        if how == "raises":
-            raise RuntimeError("out of memory")
+        self.fail(how)
         if how == "is silent":
             return
         # A process that answers everything at once would leave nothing for the others.
@@ -68,6 +64,22 @@ class OneFails(Engine):
             sink.done(ids, outputs)
         if how == "answers nonsense":
             sink.done([("nobody", "asked")])  # type: ignore[list-item]
+
+    def fail(self, how: str) -> None:
+        if how == "dies":
+            print(f"and before\n{WORD}", file=sys.stderr, flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        if how == "stops":
+            os.kill(os.getpid(), signal.SIGSTOP)
+        if how == "raises":
+            raise RuntimeError("out of memory")
+        if how == "writes to any descriptor":
+            for file in Path("/proc/self/fd").iterdir():
+                if file.is_socket():
+                    os.write(int(file.name), struct.pack("=Q", 5) + b"hello")
+        while how == "prints on":
+            print("0.0 tokens/s", flush=True)
+            time.sleep(0.5)
 
     def tokens(self, ids: Sequence[int], sink: Sink) -> list[int] | None:
         if not sink.times_tokens:

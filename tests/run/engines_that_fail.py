@@ -63,6 +63,14 @@ class RaisesOnEnter(Sound):
         raise RuntimeError(EXAMPLE)
 
 
+class LoadsForLongAndSaysSo(Sound):
+    def __enter__(self) -> Self:
+        for shard in range(8):
+            print("shard", shard, flush=True)
+            time.sleep(0.6)
+        return self
+
+
 class RaisesOnExit(Sound):
     def __exit__(self, *_: object) -> None:
         raise RuntimeError(EXAMPLE)

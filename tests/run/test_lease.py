@@ -350,6 +350,27 @@ def test_a_lease_folder_that_cannot_be_made_is_one_sentence(
         lease_folder()
 
 
+def test_a_lease_folder_of_each_working_folder_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PYTEST_MLPERF_LEASES", "leases")
+
+    with pytest.raises(RunError, match=r"^PYTEST_MLPERF_LEASES=leases: .* an absolute path"):
+        lease_folder()
+
+
+@pytest.mark.process
+def test_a_holder_that_is_gone_is_not_named(folder: Path) -> None:
+    """Of those who share the processors the last to come is named, and another may have stayed."""
+    with hold("GPU-1", alone=False):
+        with holder("GPU-2", alone=False) as last:
+            last.kill()
+        expected = "waited 0 s for cpu, held by another process"
+        with (
+            pytest.raises(RunError, match=expected),
+            hold("GPU-3", limit_s=0.0, waiting=lambda _: None),
+        ):
+            pass
+
+
 def test_temporary_folders_of_ones_own_do_not_part_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

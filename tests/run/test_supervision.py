@@ -203,6 +203,13 @@ def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
     assert raised.value.layer == "worker"
 
 
+def test_an_engine_that_loads_for_longer_and_prints_does_not_stand_still(tmp_path: Path) -> None:
+    """As large weights that are hashed, or read shard by shard."""
+    events = supervise(spec(tmp_path, engine=FAILING + "LoadsForLongAndSaysSo"), IMPATIENT)
+
+    assert events[-1]["event"] == "ready"
+
+
 def test_a_hang_leaves_its_stacks_and_says_how_much_is_outstanding(tmp_path: Path) -> None:
     """What one looks for first: was it submitted, and where does every thread stand."""
     with pytest.raises(RunError, match=r"[\d,]+ samples submitted and not completed") as raised:

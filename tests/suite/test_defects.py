@@ -335,6 +335,19 @@ def test_a_price_of_what_no_engine_runs_on_is_refused() -> None:
         with_(('["cpu"]', '["CPU"]')),
         "11: engines[0].accelerators[0]: 'CPU' is no accelerator; did you mean \"cpu\"?",
     ),
+    two_of_the_processors=(
+        with_(('["cpu"]', '["2xcpu"]')),
+        "11: engines[0].accelerators[0]: '2xcpu' is no accelerator; did you mean \"cpu\"?",
+    ),
+    one_of_one=(
+        with_(('["cpu"]', '["1xH200"]')),
+        "11: engines[0].accelerators[0]: '1xH200' is no accelerator; did you mean \"H200\"?",
+    ),
+    several_mig_instances=(
+        with_(('["cpu"]', '["2xH200_1g.18gb"]')),
+        "11: engines[0].accelerators[0]: '2xH200_1g.18gb' is no accelerator: CUDA shows a process "
+        'one MIG instance at most; write "H200_1g.18gb"',
+    ),
     price=(
         with_(more='\n[prices]\n"8 H100" = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n'),
         '22: prices.\'8 H100\': \'8 H100\' is no accelerator; write "cpu", "H200" or "8xH100"',
@@ -393,6 +406,11 @@ def test_no_two_cases_have_one_id(text: str, message: str) -> None:
     unknown_metric=(
         with_(("throughput", "troughput")),
         "19: limits.troughput: unknown metric 'troughput'; did you mean 'throughput'?",
+    ),
+    gated_nowhere=(
+        with_(more='peak_host_memory = { max_rise = "10%" }\n'),
+        "20: limits.peak_host_memory: no scenario gates this by itself; "
+        "write limits = { peak_host_memory = … } in a scenario that is to gate it",
     ),
     no_margin=(
         with_(more='accuracy = { margin = "0%" }\n'),
@@ -601,6 +619,19 @@ def test_an_entry_that_could_match_nothing_is_refused(text: str, message: str) -
             '["8xH200"]',
             None,
         ),
+        (
+            "vllm",
+            "tensor_parallel_size = 4, engine_args = { prefill_context_parallel_size = 2 }",
+            '["4xH200"]',
+            "x engine_args.prefill_context_parallel_size = 2 use 8 GPUs, but",
+        ),
+        (
+            "vllm",
+            'tensor_parallel_size = 4, engine_args = { data_parallel_size = "2" }',
+            '["8xH200"]',
+            "engines[0].options.engine_args: engine_args.data_parallel_size = '2' is not a whole "
+            "number from 1 on",
+        ),
         ("vllm", "tensor_parallel_size = 2", '["cpu"]', None),
         ("tensorrt_llm", "", '["2xH200"]', "replicas = 1 x tensor_parallel_size = 1 x"),
         ("tensorrt_llm", "llm = { context_parallel_size = 2 }", '["2xH200"]', None),
@@ -646,6 +677,9 @@ def test_parallelism_must_use_the_gpus_of_the_accelerator(
     else:
         (found,) = defects(text)
         assert message in found
+
+
+CUDA = 'device = "cuda"'
 
 
 @pytest.mark.parametrize(
@@ -696,9 +730,9 @@ def test_parallelism_must_use_the_gpus_of_the_accelerator(
             "replicas = 2 x tensor_parallel_size = 2 x pipeline_parallel_size = 1 use 4 GPUs, but "
             '"8xH200" has 8: speed and energy are those of all of them; set replicas = 4, or',
         ),
-        ("torch", '"all"', "", '["8xH200"]', None),
-        ("torch", "1", "", '["8xH200"]', 'replicas = 1 use 1 GPU, but "8xH200" has 8: speed'),
-        ("torch", "4", "", '["8xH200"]', "engines[0].replicas: replicas = 4 use 4 GPUs, but"),
+        ("torch", '"all"', CUDA, '["8xH200"]', None),
+        ("torch", "1", CUDA, '["8xH200"]', 'replicas = 1 use 1 GPU, but "8xH200" has 8: speed'),
+        ("torch", "4", CUDA, '["8xH200"]', "engines[0].replicas: replicas = 4 use 4 GPUs, but"),
     ],
 )
 def test_replicas_share_the_gpus_of_the_accelerator(
@@ -715,6 +749,72 @@ def test_replicas_share_the_gpus_of_the_accelerator(
         assert plan_suite(FILE)
     else:
         assert any(message in line for line in defects(text))
+
+
+@pytest.mark.parametrize("accelerator", ["8xH200", "cpu"])
+def test_one_query_at_a_time_is_nothing_for_several_gpus(accelerator: str) -> None:
+    """They would idle, which ends each run as INVALID."""
+    text = with_(
+        ('accelerators = ["cpu"]', f'replicas = 8\naccelerators = ["{accelerator}"]'),
+        ('name = "Offline"\ntarget_qps = 100', 'name = "SingleStream"'),
+        ("throughput = { max_drop", "latency_p90 = { max_rise"),
+    )
+    if accelerator == "cpu":
+        FILE.write_text(text, "utf-8")
+        assert plan_suite(FILE)
+    else:
+        (found,) = defects(text)
+        assert "SingleStream asks one query at a time, which one of the replicas on" in found
+
+
+@pytest.mark.parametrize(
+    ("use", "options", "accelerator", "message"),
+    [
+        ("torch", 'device = "cuda"', "8xH200", None),
+        ("torch", 'device = "cuda:0"', "H200", None),
+        (
+            "torch",
+            'device = "cuda:3"',
+            "8xH200",
+            "options.device: device means GPU 3, but of those that each process of "
+            '"8xH200" sees there is GPU 0 alone, whatever their numbers outside',
+        ),
+        ("torch", "", "H200", 'device means the CPU, and the GPUs of "H200" would idle'),
+        (
+            "torch",
+            'device = "cuda"',
+            "cpu",
+            'device means a GPU: name that in accelerators, not "cpu"',
+        ),
+        ("onnxruntime", 'providers = ["cuda", "cpu"]', "H200", None),
+        ("onnxruntime", 'providers = ["openvino"]', "cpu", None),
+        ("onnxruntime", 'providers = ["cuda"]', "cpu", "providers means a GPU: name"),
+        ("onnxruntime", "", "H200", "providers means the CPU, and the GPUs of"),
+        (
+            "onnxruntime",
+            'providers = ["cuda"], provider_options = { cuda = { device_id = 1 } }',
+            "H200",
+            "provider_options means GPU 1, but of those",
+        ),
+        ("tensorrt", "device = 1", "H200", "device means GPU 1, but of those"),
+        ("tensorrt", "", "H200", None),
+    ],
+)
+def test_an_engine_works_on_what_its_accelerator_is(
+    use: str, options: str, accelerator: str, message: str | None
+) -> None:
+    """Else it would fail once it loads, or its figures would be those of another machine."""
+    text = with_(
+        ('use = "null"', f'use = "{use}"\nreplicas = "all"\nmodel = "m"\nprecision = "fp16"'),
+        ('accelerators = ["cpu"]', f'accelerators = ["{accelerator}"]'),
+        ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
+    )
+    if message is None:
+        FILE.write_text(text, "utf-8")
+        assert plan_suite(FILE)
+    else:
+        (found,) = defects(text)
+        assert message in found
 
 
 ON = """

@@ -33,7 +33,11 @@ EDGE = {"L4", "L40S", "A10", "RTX_PRO_6000", "GB10", "Thor"}
 SYSTEMS = {"2xH100", "8xH100", "8xH200", "8xB200"}
 NEWER_SYSTEMS = {"8xB300", "4xGB300", "8xRTX_PRO_6000"}
 
-OF_ONE_SCENARIO = {"llama2-70b-interactive.mlperf": {"Interactive"}}
+OF_ONE_SCENARIO = {
+    "llama2-70b-interactive.mlperf": {"Interactive"},
+    "wan-2.2-t2v-a14b.mlperf": {"Offline"},
+    "wan-2.2-t2v-a14b-single-stream.mlperf": {"SingleStream"},
+}
 """Suites that leave the other scenarios to another file."""
 
 NOT_NEWEST = {"llama3_1-405b": {"v5.1"}}

@@ -110,7 +110,7 @@ def test_a_matrix_that_github_would_not_run_is_refused(
 ) -> None:
     """256 jobs with long names fit GitHub's limit of an output; one more is no matrix."""
     runner = Runner(tmp_path)
-    names = [f"{number + 1}xB200" for number in range(count)]
+    names = [f"{number + 2}xB200" for number in range(count)]
     file = runner.workspace / "suites" / ("long-" * 40) / f"{'name-' * 40}.mlperf.toml"
     file.parent.mkdir(parents=True)
     file.write_text(SUITE.format(name="many", accelerators=json.dumps(names)), "utf-8")

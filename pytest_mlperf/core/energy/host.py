@@ -71,7 +71,8 @@ def host_energy(
     missing = [name for name, both in each.items() if both is None]
     sums = [both for both in each.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
-    notes = [f"{name}: its counter was not read around the window" for name in missing]
+    reason = "its counter was not read around the window, or did not move"
+    notes = [f"{name}: {reason}" for name in missing]
     notes += ["others worked on this host at the same time"] if shared else []
     return HostEnergy(
         joules=joules,
@@ -89,6 +90,8 @@ def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] 
     if not readings or not readings[0].time_s <= begin_s < end_s <= readings[-1].time_s:
         return None
     joules = at(readings, end_s) - at(readings, begin_s)
+    if not joules:  # whatever draws nothing is not counted
+        return None
     off_j = 0.0
     for moment_s in (begin_s, end_s):
         value = at(readings, moment_s)
@@ -108,7 +111,7 @@ def _unrolled(one: Counted) -> Sequence[Reading]:
             rounds_j += one.range_j if rolled else 0.0
             rise_j = reading.value - last.value + (one.range_j if rolled else 0.0)
             took_s = reading.time_s - last.time_s
-            if not 0 < took_s <= LONGEST_GAP_S or rise_j > MOST_W * took_s:
+            if not 0 < took_s <= LONGEST_GAP_S or not 0 <= rise_j <= MOST_W * took_s:
                 return ()
         unrolled.append(Reading(time_s=reading.time_s, value=reading.value + rounds_j))
         last = reading

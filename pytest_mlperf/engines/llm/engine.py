@@ -98,10 +98,9 @@ class LibraryEngine(Engine):
 
     library: ClassVar[str]
     options: ClassVar[type[LibraryOptions]]
-    divides: ClassVar[str]
-    """The argument in the options' `table` that divides the work among GPUs too."""
-    copies: ClassVar[bool]
-    """Whether what `divides` names makes whole copies of the model."""
+    divides: ClassVar[Mapping[str, bool]]
+    """Arguments in the options' `table` that divide the work among GPUs too, and whether each makes
+    whole copies of the model."""
     hears: ClassVar[bool] = False
     """Whether clips of sound are taken."""
 
@@ -122,11 +121,11 @@ class LibraryEngine(Engine):
 
     @classmethod
     def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        arguments = options.get(cls.options.table)
+        table = cls.options.table
+        further = options.get(table)
+        arguments = further if isinstance(further, Mapping) else {}
         sizes = {option: options.get(option, 1) for option in PARALLEL}
-        if isinstance(arguments, Mapping) and cls.divides in arguments:
-            sizes[f"{cls.options.table}.{cls.divides}"] = arguments[cls.divides]
-        return sizes
+        return sizes | {f"{table}.{n}": arguments[n] for n in cls.divides if n in arguments}
 
     def __enter__(self) -> Self:
         if is_speech(self._dataset) and not self.hears:
@@ -167,8 +166,9 @@ class LibraryEngine(Engine):
     def _together(self) -> Mapping[str, str]:
         """Return the fact of how many GPUs hold one copy of the model."""
         sizes = dict(self.parallelism(dataclasses.asdict(self._options)))
-        if self.copies:
-            sizes.pop(f"{self.options.table}.{self.divides}", None)
+        for name, copies in self.divides.items():
+            if copies:
+                sizes.pop(f"{self.options.table}.{name}", None)
         return {"work.replica_gpus": str(prod(sizes.values()))}
 
     def _open(self, undo: contextlib.ExitStack) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -300,6 +301,13 @@ class OnnxRuntimeEngine(TaskEngine):
     def parallelism(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:  # noqa: ARG003 - one GPU
         """Return nothing: one process works on one GPU."""
         return {}
+
+    @classmethod
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
+        asked = OnnxRuntimeOptions(**options)
+        with contextlib.suppress(SuiteError):  # told where the engine is built
+            return Providers.of(asked.providers, asked.provider_options, asked.engine_cache).device
+        return None
 
     def require(self) -> None:
         """Ask onnxruntime for the providers, and the loader for what they need; no model loads."""

@@ -83,6 +83,16 @@ class Providers:
         )
 
     @property
+    def device(self) -> tuple[str, str] | None:
+        """The option that names where the preferred provider works, and that device."""
+        first = self.names[0]
+        if first == CPU:
+            return "providers", "cpu"
+        if number := self.options.get(first, {}).get("device_id"):
+            return "provider_options", f"cuda:{number}"
+        return ("providers", "cuda") if first in {CUDA, TENSORRT} else None
+
+    @property
     def computes(self) -> frozenset[str]:
         """Precisions that TensorRT is allowed, whatever the type of the model's weights."""
         options = self.options.get(TENSORRT, {})

@@ -292,6 +292,10 @@ class TensorRtEngine(OnnxRuntimeEngine):
         "was built for (docs/tensorrt.md)"
     )
 
+    @classmethod
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str]:
+        return "device", f"cuda:{options.get('device', 0)}"
+
     def __init__(
         self, *, dataset: Dataset, model: str | None, precision: str, **options: Any
     ) -> None:

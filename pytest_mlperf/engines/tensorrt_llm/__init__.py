@@ -310,8 +310,7 @@ class TensorRtLlmEngine(LibraryEngine):
         "modelopt": ("fp8", "nvfp4", "int4-awq", "w4a8-awq"),
     }
     install: ClassVar[str] = f"{ELSEWHERE} (docs/tensorrt-llm.md)"
-    divides = "context_parallel_size"
-    copies = False
+    divides: ClassVar[Mapping[str, bool]] = {"context_parallel_size": False}
 
     _options: TensorRtLlmOptions
     _drafts: DraftCount

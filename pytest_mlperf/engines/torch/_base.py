@@ -463,6 +463,10 @@ class TorchBase(Engine):
         """Return nothing: one process works on one GPU."""
         return {}
 
+    @classmethod
+    def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str]:
+        return "device", str(options.get("device", cls.options.device))
+
     def require(self) -> None:
         require_device(self.name, device=self._options.device, precision=self._precision)
 

@@ -277,8 +277,10 @@ class VllmEngine(LibraryEngine):
         "modelopt": ("fp8", "nvfp4"),
     }
     install: ClassVar[str] = f"{WAYS} (docs/vllm.md)"
-    divides = "data_parallel_size"
-    copies = True
+    divides: ClassVar[Mapping[str, bool]] = {
+        "data_parallel_size": True,
+        "prefill_context_parallel_size": False,  # 0.14 and newer
+    }
     hears = True
 
     _options: VllmOptions

@@ -52,7 +52,8 @@ class Patience:
     """How long a child may take.
 
     Attributes:
-        progress_s: Longest time without any progress: no phase ended and no sample completed.
+        progress_s: Longest time without any progress: no phase ended, no sample completed, and
+            nothing printed while the engine loads, which excuses it for a while.
         phase_s: Longest time of one phase (load, a LoadGen run) with progress.
     """
 
@@ -257,6 +258,12 @@ def _place(event: Event) -> str:
     return f", {event['done']:,} of {event['total']:,} {event['what']}" if "done" in event else ""
 
 
+LOADING = frozenset({"start", "python", "started", "loading"})
+"""Phases of a worker before its engine has loaded, in which what it prints is all that it tells."""
+
+PRINTING = 4.0
+"""A phase of loading in which something is printed may take so many times `progress_s`."""
+
 LEAVING_S = 20.0
 """Time of a worker that was told to stop: its engine may have a server to stop first."""
 
@@ -383,14 +390,21 @@ class WorkerProcess:
         now = time.monotonic()
         phase_start = last_progress = now
         done: Any = None
+        size = 0
         while True:
             now = time.monotonic()
             quiet_left = last_progress + self._patience.progress_s - now
             left = min(quiet_left, phase_start + self._patience.phase_s - now)
             if left <= 0:
                 raise self._too_slow(quiet=quiet_left <= 0)
-            event = self._next_event(left)
+            loading = self._phase in LOADING
+            event = self._next_event(min(left, TICK_S) if loading else left)
             if event is None:
+                # Hundreds of gigabytes are hashed and read for longer than anybody waits; but what
+                # waits for a lost peer may print that it waits, without end.
+                if loading and (grown := self.log.stat().st_size) != size:
+                    longest_s = (PRINTING - 1) * self._patience.progress_s
+                    size, last_progress = grown, min(time.monotonic(), phase_start + longest_s)
                 continue
             self._on_event(event)
             name = event.get("event")
@@ -427,7 +441,7 @@ class WorkerProcess:
         if event.get("kind") == UnavailableError.__name__:
             return UnavailableError(message)
         kind = Designed if event.get("designed") else RunError
-        loading = kind is Designed and self._phase in {"start", "python", "started", "loading"}
+        loading = kind is Designed and self._phase in LOADING
         when = "" if loading else f" (during {self._phase_words})"
         if log := event.get("log"):  # a name within the folder, whatever it says
             return RunError(layer, f"{message}{when}", str(self.folder / Path(log).name))

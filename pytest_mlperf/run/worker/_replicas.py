@@ -78,7 +78,8 @@ class ReplicaProcess:
         later: Sends what it need not take at once, from a thread of its own.
         answers: What it said to what it was told; None: it is gone.
         tally: What it was given and has done.
-        alive_s: When it last said something, or was given work after a rest.
+        alive_s: When it last said something, was asked for something after a rest, or, while it
+            loads, wrote into its log.
         answer_s: How long a list takes it at least, of late.
         written: Bytes of its log.
     """
@@ -426,6 +427,9 @@ class ReplicatedEngine(Engine):
                             continue
                         self._gone(replica)
                         return
+                    except Exception as error:  # whatever bytes unpickling comes upon
+                        how = f" wrote what is no message to its worker ({type(error).__name__})"
+                        raise replica.error(how) from error
                     replica.alive_s = perf_counter()
                     for message in messages:
                         self._hear(replica, message)
@@ -499,6 +503,8 @@ class ReplicatedEngine(Engine):
             replica.process.wait(LOOK_S)
         code = replica.process.poll()
         how = "hung up" if code is None else ended(code)
+        if code == -signal.SIGKILL:
+            how += " (if nobody killed it, the machine ran out of memory: see dmesg)"
         self._fail(replica.error(f" {how}"))
 
     def _watch(self) -> None:
@@ -506,8 +512,6 @@ class ReplicatedEngine(Engine):
         while not self._leaving.wait(LOOK_S):
             now_s = perf_counter()
             for replica in self._replicas:
-                if replica.writes():
-                    replica.alive_s = now_s
                 if replica.open > 0 and now_s - replica.alive_s > self._spec.replica_patience_s:
                     self._silent(replica, f"{replica.open:,} samples and completed none")
 
@@ -535,19 +539,18 @@ class ReplicatedEngine(Engine):
 
     def _answers(self, kind: str, doing: str) -> Iterator[wire.Message]:
         """Yield each replica's answer; one that does not come ends the run."""
-        patience_s = self._spec.replica_patience_s
-        until_s = perf_counter() + patience_s
+        patience_s, asked_s = self._spec.replica_patience_s, perf_counter()
+        for replica in self._replicas:
+            replica.alive_s = asked_s
         for replica in self._replicas:
             answer: wire.Message | None = ()
             while answer == ():
                 try:
                     answer = replica.answers.get(timeout=LOOK_S)
                 except Empty:
-                    if any(each.writes() for each in self._replicas):
-                        until_s = perf_counter() + patience_s
-                        # The worker's log grows with theirs, which its parent takes for progress.
-                        print(".", end="", file=sys.stderr, flush=True)
-                    if perf_counter() > until_s:
+                    if kind == wire.LOADED:
+                        self._look_at_logs()
+                    if perf_counter() - replica.alive_s > patience_s:
                         self._silent(replica, f"not ended {doing}")
                         return
             first, *_ = answer or (None,)
@@ -555,6 +558,15 @@ class ReplicatedEngine(Engine):
                 self._gone(replica)
                 return
             yield answer
+
+    def _look_at_logs(self) -> None:
+        """Take what a replica prints for progress, and tell the worker's parent of it likewise."""
+        now_s = perf_counter()
+        writing = [replica for replica in self._replicas if replica.writes()]
+        for replica in writing:
+            replica.alive_s = now_s
+        if writing:
+            print(".", end="", file=sys.stderr, flush=True)
 
     # --- starting ----------------------------------------------------------------------------
 
