@@ -71,6 +71,13 @@ class LoadsForLongAndSaysSo(Sound):
         return self
 
 
+class PrintsForEver(Sound):
+    def __enter__(self) -> Self:
+        while True:
+            print("still waiting", flush=True)
+            time.sleep(0.6)
+
+
 class RaisesOnExit(Sound):
     def __exit__(self, *_: object) -> None:
         raise RuntimeError(EXAMPLE)

@@ -190,6 +190,7 @@ def test_a_model_that_the_worker_misses_is_unavailable_and_no_error(tmp_path: Pa
     ("engine", "phase"),
     [
         ("HangsOnEnter", "load"),
+        ("PrintsForEver", "load"),
         ("HangsInWarmUp", "warm-up"),
         ("NeverCompletes", "the performance run"),
     ],
