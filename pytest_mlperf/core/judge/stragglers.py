@@ -58,7 +58,8 @@ def stragglers(
 
     All parts of all runs are values of Student's t test against `BEHIND`, at `FALSE_ALARM` shared
     out among the replicas (Bonferroni); each run's own mean must be beyond it too, so that nothing
-    is told which was seen once.
+    is told which was seen once. All parts of a single run share what that run alone had: there the
+    replica must also be beyond what chance explains by how the others differ from each other.
     """
     behind = []
     for key in dict.fromkeys(_key(one) for replicas, _ in runs for one in replicas):
@@ -66,10 +67,13 @@ def stragglers(
         values = [share for one in mine for share in one.shares]
         if len(values) < FEWEST or len(mine) < len(runs):
             continue
-        bound = fmean(values) + t_isf(FALSE_ALARM / len(runs[0][0]), len(values) - 1) * (
-            stdev(values) / math.sqrt(len(values))
-        )
-        if max(bound, *(one.share or 1.0 for one in mine)) < 1 - BEHIND:
+        alpha = FALSE_ALARM / len(runs[0][0])
+        bounds = [one.share or 1.0 for one in mine]
+        bounds.append(_bound(fmean(values), values, 1 / len(values), alpha))
+        if len(runs) == 1:
+            others = [one.share or 1.0 for one in runs[0][0] if one is not mine[0]]
+            bounds.append(_bound(fmean(values), others, 1 + 1 / len(others), alpha))
+        if max(bounds) < 1 - BEHIND:
             behind.append(
                 Straggler(
                     name=mine[-1].name,
@@ -79,6 +83,13 @@ def stragglers(
                 )
             )
     return tuple(sorted(behind, key=lambda one: -one.behind))
+
+
+def _bound(mean: float, values: Sequence[float], factor: float, alpha: float) -> float:
+    """Return what a mean is at most, whose variance is that of some values times a factor."""
+    if len(values) < 2:
+        return math.inf
+    return mean + t_isf(alpha, len(values) - 1) * stdev(values) * math.sqrt(factor)
 
 
 def _key(replica: ReplicaRun) -> object:

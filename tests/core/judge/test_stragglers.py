@@ -113,6 +113,19 @@ def test_up_to_the_limit_hardly_any_is_told(behind: float) -> None:
     assert told <= 23  # 1 % and two standard errors
 
 
+@pytest.mark.parametrize(("spread", "runs"), [(0.04, 1), (0.02, 1), (0.02, 2)])
+def test_what_a_run_has_alone_is_no_proof(spread: float, runs: int) -> None:
+    """Replicas differ from run to run by more than the parts of a run do: by heat, by placement."""
+    draw = np.random.default_rng(7)
+
+    def one(seed: int) -> tuple[list[ReplicaRun], list[GpuRun]]:
+        return run_of(*draw.normal(1, spread, 8), noise=0.01, seed=seed), []
+
+    told = sum(bool(stragglers([one(2 * s + n) for n in range(runs)])) for s in range(1000))
+
+    assert told <= 17  # 1 % and two standard errors
+
+
 def test_too_few_parts_prove_nothing() -> None:
     few = [replica(n, [speed] * 3) for n, speed in enumerate((1.0, 1.0, 0.5))]
 
