@@ -15,12 +15,12 @@ from pytest_mlperf.core.foreign_text import nearest, visible
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.sides import judge_sides
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction
-from pytest_mlperf.core.numbers import quantity, times
+from pytest_mlperf.core.numbers import plural, quantity, times
 from pytest_mlperf.core.roofline.gpu import GpuPrice
 from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
-from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, plural, table
+from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
 

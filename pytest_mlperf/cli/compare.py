@@ -31,11 +31,11 @@ from pytest_mlperf.core.judge.ruling import other_length, ruling_of
 from pytest_mlperf.core.judge.sides import judge_sides, judge_together
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import FOUND, METRICS, gated_metrics, of_curve
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.recording import changes
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.comparison import ComparedCase, comparison
-from pytest_mlperf.reports.terminal.layout import plural
 from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results

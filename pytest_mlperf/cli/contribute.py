@@ -24,8 +24,9 @@ from pytest_mlperf.core.baseline import SESSIONS
 from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import LABEL, Results
-from pytest_mlperf.reports.terminal.layout import plural, relative
+from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.atomic import write_folder
 from pytest_mlperf.stores.database import Store, StoreError, opened

@@ -24,14 +24,14 @@ from pytest_mlperf.core.judge.ruling import is_worse, values
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.numbers import change, interval, limit, percent, quantity, times
+from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity, times
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.explanation import environment, evidence
 from pytest_mlperf.reports.terminal.figures import section, title
-from pytest_mlperf.reports.terminal.layout import fold, plural, relative, table
+from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.stores.results import read_results
 
 HELP = """\

@@ -15,12 +15,13 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.export.about import read_about
 from pytest_mlperf.reports.export.curve_points import points_of
 from pytest_mlperf.reports.export.endpoints import bundle, shortfalls, unused_scores
-from pytest_mlperf.reports.terminal.layout import plural, relative
+from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.stores.atomic import write_folder, write_whole
 from pytest_mlperf.stores.results import read_results
 

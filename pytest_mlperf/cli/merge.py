@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.stored_results import add_verify, whole_results
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import Absent, Results, absent, merge
 from pytest_mlperf.reports.formats import (
     ReportedSession,
@@ -19,7 +20,7 @@ from pytest_mlperf.reports.formats import (
     write_report,
 )
 from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.layout import fold, plural
+from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.stores.atomic import unforeseen
 from pytest_mlperf.stores.results import Manifest, read_manifest, write_results
 from pytest_mlperf.stores.signatures import sign

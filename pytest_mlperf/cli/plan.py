@@ -35,10 +35,11 @@ from pytest_mlperf.core.baseline import SESSIONS
 from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.promise import GROW, Promise, promise
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.reports.terminal import selection
-from pytest_mlperf.reports.terminal.layout import fold, plural, relative
+from pytest_mlperf.reports.terminal.layout import fold, relative
 from pytest_mlperf.reports.terminal.selection import CaseCost, cost_of, more
 from pytest_mlperf.run.project import new_id
 from pytest_mlperf.stores.results import MANIFEST_KIND, MANIFEST_SCHEMA

@@ -11,6 +11,7 @@ from pathlib import Path
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.hardware.description import described
 from pytest_mlperf.hardware.machine import detect, split
@@ -28,7 +29,7 @@ from pytest_mlperf.reports.export.submission.form import (
 from pytest_mlperf.reports.export.submission.gather import gather
 from pytest_mlperf.reports.export.submission.rules import MAY_BE_EMPTY, TEXTS, Refusal, refusals
 from pytest_mlperf.reports.export.submission.tree import tree_of
-from pytest_mlperf.reports.terminal.layout import plural, relative
+from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
 from pytest_mlperf.stores.atomic import write_folder
 from pytest_mlperf.stores.results import read_results

@@ -31,12 +31,12 @@ from pytest_mlperf.core.judge.together import (
     nulls,
     settle,
 )
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import CaseResult, again, expect
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.plugin.carry import VERDICT, attached, conclude, planned_of
 from pytest_mlperf.plugin.measuring import Live
 from pytest_mlperf.plugin.options import Options
-from pytest_mlperf.reports.terminal.layout import plural
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.plan import Planned
 

@@ -37,9 +37,10 @@ from pytest_mlperf.core.baseline import SESSIONS, find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.promise import Promise, promise
 from pytest_mlperf.hardware.machine import Machine, detect
-from pytest_mlperf.reports.terminal.layout import fold, plural, relative, table
+from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.checkpoints.build import about_builder, state_of
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.libraries import NOUNS, declared, is_here

@@ -15,11 +15,12 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import IMPORTED, CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Unchecked, Verdict
 from pytest_mlperf.reports.formats import failure_message
 from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.layout import plural, relative
+from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
 from pytest_mlperf.stores.results import write_results
 

@@ -16,6 +16,7 @@ import pytest
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.fleet import CaseNeed, FleetNode, fitting, lacking, need_of, offered, place
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.fleet.link import (
     ClusterLink,
@@ -29,7 +30,6 @@ from pytest_mlperf.plugin.fleet.orders import CaseGroup, groups_of, order_of
 from pytest_mlperf.plugin.fleet.reports import Relay
 from pytest_mlperf.plugin.fleet.shipping import pack
 from pytest_mlperf.plugin.session import EXIT_ENVIRONMENT, MlperfSession
-from pytest_mlperf.reports.terminal.layout import plural
 
 LOOK_S = 1.0
 

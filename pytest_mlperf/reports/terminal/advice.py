@@ -12,12 +12,12 @@ from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.judge.many import Null
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.together import nulls
-from pytest_mlperf.core.numbers import change, percent
+from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.promise import APPEND
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
 from pytest_mlperf.reports.terminal.figures import title
-from pytest_mlperf.reports.terminal.layout import plural, unbroken
+from pytest_mlperf.reports.terminal.layout import unbroken
 
 MOST = 3
 """Cases that are named; of more only the number is."""

@@ -8,11 +8,11 @@ from itertools import groupby
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import limit, percent, points, quantity
+from pytest_mlperf.core.numbers import limit, percent, plural, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.terminal.figures import machine, title
-from pytest_mlperf.reports.terminal.layout import fold, plural, table
+from pytest_mlperf.reports.terminal.layout import fold, table
 
 INDENT = "  "
 

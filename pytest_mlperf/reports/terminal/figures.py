@@ -13,7 +13,16 @@ from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.judge.ruling import noted_in_headline
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, interval, limit, percent, points, quantity, times
+from pytest_mlperf.core.numbers import (
+    change,
+    interval,
+    limit,
+    percent,
+    plural,
+    points,
+    quantity,
+    times,
+)
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline import share_in_words
@@ -27,7 +36,7 @@ from pytest_mlperf.core.verdict import (
     Verdict,
     final_word,
 )
-from pytest_mlperf.reports.terminal.layout import TextTable, fold, paragraphs, plural
+from pytest_mlperf.reports.terminal.layout import TextTable, fold, paragraphs
 
 
 def verdict_tables(verdict: Verdict) -> Iterator[TextTable]:

@@ -144,11 +144,6 @@ def _coloured(cell: str, *, failed: bool) -> str:
     return f"\x1b[{code}m{word}\x1b[0m{cell[len(word) :]}"
 
 
-def plural(count: int, noun: str) -> str:
-    """Return "1 run" or "2 runs"."""
-    return f"{count} {noun}" + ("" if count == 1 else "s")
-
-
 def duration(seconds: float) -> str:
     """Return seconds as "41 s", "3 min 20 s", "5 min" or "2 h 5 min"."""
     whole = round(seconds)

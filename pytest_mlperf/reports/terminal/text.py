@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import Cause
 from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.terminal.advice import (
@@ -46,7 +47,6 @@ from pytest_mlperf.reports.terminal.layout import (
     line,
     paragraph,
     paragraphs,
-    plural,
     table,
     unbroken,
 )
