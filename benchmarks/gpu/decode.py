@@ -96,8 +96,8 @@ def part(setting: Setting) -> Part:
             answer.failures.append(f"GPU {number}: {_reason(error)}")
             yield answer
             continue
-        for way in _ways(number, setting, broken):
-            if way == COMPILED and time.monotonic() + COMPILING_S > end_s:
+        for way in _ways(number, setting, broken, end_s):
+            if way == COMPILED and _late(end_s):
                 answer.tables[0].rows.append(
                     _row(f"{number}: {gpu.product}", f"{way}: not run: no time left")
                 )
@@ -114,16 +114,23 @@ def part(setting: Setting) -> Part:
         del model
         with contextlib.suppress(RuntimeError):  # of a GPU that is lost
             free(setting)
-        longest_s = max(longest_s, time.monotonic() - begin_s)
+        if number:  # the first decodes in more ways, and what it compiled is kept
+            longest_s = max(longest_s, time.monotonic() - begin_s)
         yield answer
 
 
-def _ways(number: int, setting: Setting, broken: set[str]) -> Sequence[str]:
+def _late(end_s: float) -> bool:
+    """Whether compiling would take all that is left."""
+    return time.monotonic() + COMPILING_S > end_s
+
+
+def _ways(number: int, setting: Setting, broken: set[str], end_s: float) -> Sequence[str]:
     """Return how a GPU is to decode: the first in all ways, the surest one first."""
     if number == 0:
         # On a CPU the compiler takes a minute.
         return (GENERATE, PLAIN) if setting.simulated else (GENERATE, PLAIN, COMPILED)
-    return (PLAIN,) if setting.simulated or COMPILED in broken else (COMPILED,)
+    plain = setting.simulated or COMPILED in broken or _late(end_s)
+    return (PLAIN,) if plain else (COMPILED,)
 
 
 def _reason(error: Exception) -> str:

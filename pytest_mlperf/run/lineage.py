@@ -147,7 +147,7 @@ def versions(text: str, elsewhere: Elsewhere | None) -> list[BuildAt]:
     if match is None:
         raise MlperfError(f"--versions {text!r} is not LIBRARY==A..B, such as vllm==0.30..0.33")
     library, *ends = match.groups()
-    early = any(re.search("[a-z]", end.partition("+")[0]) for end in ends)
+    early = any(re.search(r"\d\.?(a|b|rc|dev)\d", end.partition("+")[0]) for end in ends)
     there = _available(library, elsewhere.command if elsewhere else [sys.executable], early=early)
     places = []
     for end in ends:

@@ -99,6 +99,20 @@ def test_what_readings_do_not_tell_is_not_known(readings: tuple[tuple[float, flo
     )
 
 
+def test_memory_whose_counter_never_moves_is_left_out() -> None:
+    energy = host_energy(
+        {
+            "package-0": counted(lambda t: 100 * t, end_s=40),
+            "package-0 dram": counted(lambda t: 0.0, end_s=40),
+        },
+        5.0,
+        15.0,
+    )
+
+    assert energy.joules == pytest.approx(1000.0)
+    assert energy.notes == ("package-0 dram: its counter does not move: it is not in the sum",)
+
+
 def test_a_counter_whose_range_is_told_wrongly_gives_no_negative_energy() -> None:
     readings = ((0.0, 900.0), (10.0, 100.0), (20.0, 200.0))
     odd = Counted(range_j=0.0, readings=tuple(Reading(time_s=t, value=v) for t, v in readings))

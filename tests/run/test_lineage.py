@@ -18,6 +18,7 @@ OUT = "Available versions: {}\n"
         ("0.9..0.11", ["0.9", "0.10", "0.11"]),
         ("0.10+cu13..0.11", ["0.10+cu13", "0.11"]),
         ("0.10..0.11rc1", ["0.10", "0.11rc1"]),
+        ("0.10.post1..0.11", ["0.10.post1", "0.11"]),
     ],
 )
 def test_candidates_are_looked_for_where_an_end_is_one(
@@ -26,7 +27,8 @@ def test_candidates_are_looked_for_where_an_end_is_one(
     def run_pip(_: Any, *words: str, limit_s: float) -> Any:
         early = "--pre" in words
         assert early is ("rc" in ends)
-        there = ["0.11", *["0.11rc1"] * early, "0.10+cu13" if "+" in ends else "0.10", "0.9"]
+        first = ends.partition("..")[0]
+        there = ["0.11", *["0.11rc1"] * early, first if "0.10" in first else "0.10", "0.9"]
         return subprocess.CompletedProcess(words, 0, OUT.format(", ".join(there)), "")
 
     monkeypatch.setattr(lineage, "run_pip", run_pip)

@@ -796,6 +796,12 @@ def test_one_query_at_a_time_is_nothing_for_several_gpus(accelerator: str) -> No
             "H200",
             "provider_options means GPU 1, but of those",
         ),
+        (
+            "onnxruntime",
+            'providers = ["tensorrt", "cuda"], provider_options = { cuda = { device_id = 1 } }',
+            "H200",
+            "provider_options means GPU 1, but of those",
+        ),
         ("tensorrt", "device = 1", "H200", "device means GPU 1, but of those"),
         ("tensorrt", "", "H200", None),
     ],

@@ -19,7 +19,9 @@ if [ "${1:-}" = --measure ]; then
   suites_on "$2"
   suite=${suites[$SLURM_ARRAY_TASK_ID]} part=$3/parts/$2.$SLURM_ARRAY_TASK_ID.json
   # An MPI that an engine starts its ranks with would take this job's one task for all that it may.
-  unset "${!SLURM_@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_@}"
+  for name in "${!SLURM_@}" "${!PMI_@}" "${!PMIX_@}" "${!OMPI_@}"; do
+    [ "$name" = SLURM_TMPDIR ] || unset "$name" # where a site has data
+  done
   # With "=": of words that are files pytest makes its rootdir, where node ids start.
   exec "$python" -m pytest "$suite" --mlperf-accelerator="$2"@OPTIONS@ \
     --mlperf-manifest="$3/plan.json" --mlperf-json="$part"

@@ -18,6 +18,9 @@ LABEL = "the host's processors and memory by RAPL, beside the GPUs and in no met
 LONGEST_GAP_S = 30.0
 """Counters go round once a minute at most: after a longer hole nobody knows how often."""
 
+MEMORY = "dram"
+"""How the name of a counter of memory ends."""
+
 MOST_W = 2000.0
 """No package and no memory draws more: a counter that says so was set back."""
 
@@ -67,12 +70,15 @@ def host_energy(
     Args:
         shared: Others were measured on the host at the same time.
     """
-    each = {name: _between(one, begin_s, end_s) for name, one in counted.items()}
+    # Some hosts show a counter of memory that never moves.
+    dead = [n for n, one in counted.items() if n.endswith(MEMORY) and _stands_still(one)]
+    each = {n: _between(one, begin_s, end_s) for n, one in counted.items() if n not in dead}
     missing = [name for name, both in each.items() if both is None]
     sums = [both for both in each.values() if both]
     joules = None if missing or not sums else fsum(j for j, _ in sums)
     reason = "its counter was not read around the window, or did not move"
     notes = [f"{name}: {reason}" for name in missing]
+    notes += [f"{name}: its counter does not move: it is not in the sum" for name in dead]
     notes += ["others worked on this host at the same time"] if shared else []
     return HostEnergy(
         joules=joules,
@@ -82,6 +88,10 @@ def host_energy(
         by_domain={name: both and both[0] for name, both in each.items()},
         notes=tuple(notes),
     )
+
+
+def _stands_still(one: Counted) -> bool:
+    return len({reading.value for reading in one.readings}) == 1
 
 
 def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:

@@ -72,7 +72,7 @@ def stragglers(
         bounds.append(_bound(fmean(values), values, 1 / len(values), alpha))
         if len(runs) == 1:
             others = [one.share or 1.0 for one in runs[0][0] if one is not mine[0]]
-            bounds.append(_bound(fmean(values), others, 1 + 1 / len(others), alpha))
+            bounds.append(_bound(fmean(values), others, 1 + 1 / max(1, len(others)), alpha))
         if max(bounds) < 1 - BEHIND:
             behind.append(
                 Straggler(

@@ -304,9 +304,9 @@ class OnnxRuntimeEngine(TaskEngine):
 
     @classmethod
     def works_on(cls, options: Mapping[str, Any]) -> tuple[str, str] | None:
-        asked = OnnxRuntimeOptions(**options)
+        asked = (options.get(name) for name in ("providers", "provider_options", "engine_cache"))
         with contextlib.suppress(SuiteError):  # told where the engine is built
-            return Providers.of(asked.providers, asked.provider_options, asked.engine_cache).device
+            return Providers.of(*asked).device
         return None
 
     def require(self) -> None:

@@ -88,7 +88,7 @@ class Providers:
         first = self.names[0]
         if first == CPU:
             return "providers", "cpu"
-        if number := self.options.get(first, {}).get("device_id"):
+        if number := next(filter(None, (o.get("device_id") for o in self.options.values())), None):
             return "provider_options", f"cuda:{number}"
         return ("providers", "cuda") if first in {CUDA, TENSORRT} else None
 

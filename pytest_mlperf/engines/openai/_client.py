@@ -125,7 +125,6 @@ class Client:
         try:
             async with asyncio.timeout(limit_s):
                 await self._connections.ask(request, page)
-                await self._connections.rest()
         except TimeoutError:
             raise Failed("time-out", f"{path} was not here within {limit_s:g} s") from None
         except (NoConnection, OSError) as error:

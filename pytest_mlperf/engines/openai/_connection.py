@@ -204,14 +204,10 @@ class HttpConnection(asyncio.Protocol):
 
 
 class Connections:
-    """Connections to one server, as many as there are requests; used on one event loop.
-
-    Attributes:
-        keeps: They are kept for the next request.
-    """
+    """Connections to one server, as many as there are requests; used on one event loop."""
 
     def __init__(self, url: str) -> None:
-        self.keeps = True
+        self._hung_up = 0
         parts = urlsplit(url)
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -226,6 +222,11 @@ class Connections:
         self._resolving: asyncio.Task[Sequence[str]] | None = None
         self._resolved_s = 0.0
         self._turn = 0
+
+    @property
+    def keeps(self) -> bool:
+        """They are kept for the next request: one that was closed may have been an accident."""
+        return self._hung_up < 2
 
     async def open(self) -> None:
         """Make room for connections; nothing is sent."""
@@ -267,17 +268,16 @@ class Connections:
             connection.drop()
 
     async def rest(self) -> None:
-        """See what the server does to a connection that has nothing to do, outside a run.
+        """See what the server does to a connection that has brought a stream, outside a run.
 
-        Some servers, as that of llama.cpp, close it after a stream and do not say so: a request
-        that is on its way by then would be lost, and each has a connection of its own from here on.
+        Some servers, as that of llama.cpp, close it and do not say so: a request that is on its way
+        by then would be lost. Where that is seen again, each has a connection of its own from there
+        on.
         """
         if self._idle:
             connection = self._idle[-1]
             await asyncio.sleep(REST_S)
-            if not connection.ready:
-                self.keeps = False
-                self._idle.clear()
+            self._hung_up += not connection.ready
 
     def _kept(self) -> HttpConnection | None:
         """Return the connection that waits least; the others would be too old sooner."""

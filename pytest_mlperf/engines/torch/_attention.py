@@ -128,10 +128,9 @@ class FusedLayers:
         """Let the layers attend over `caches`: keys, values, column and position of each."""
         config = self._model.config.get_text_config()
         asked = config._attn_implementation
-        for module in self._model.modules():
-            number = getattr(module, "layer_idx", None)
-            if isinstance(number, int):
-                module.static_cache = caches[number]
+        numbered = [m for m in self._model.modules() if isinstance(_number(m), int)]
+        for module in numbered:
+            module.static_cache = caches[_number(module)]
         config._attn_implementation = NAME
         for layer in self._layers:
             layer.forward = functools.partial(self._run, layer)
@@ -141,6 +140,12 @@ class FusedLayers:
             config._attn_implementation = asked
             for layer in self._layers:
                 del layer.forward
+            for module in numbered:  # or a cache that has grown too small stays beside the next
+                del module.static_cache
+
+
+def _number(module: Any) -> Any:
+    return getattr(module, "layer_idx", None)
 
 
 def _run_layer(layer: Any, *states: Any, **more: Any) -> Any:

@@ -35,6 +35,8 @@ def attend(
         raise ValueError(
             f"its heads have {size} elements, which is no power of two from {LEAST} on"
         )
+    if value.shape != key.shape:
+        raise ValueError("its values have another size than its keys")
     query, key, value = (each.contiguous() for each in (query, key, value))
     out = torch.empty_like(query)
     wide = size * query.element_size() > WIDE_BYTES

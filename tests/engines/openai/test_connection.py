@@ -203,8 +203,9 @@ def test_a_server_that_closes_connections_without_a_word_gets_new_ones(*, keeps:
         client = Client(f"http://127.0.0.1:{port}", "/v1/completions", None, 30)
         await client.open()
         try:
-            assert (await client.ask(b"{}")).complete
-            for _ in range(3):
+            for _ in range(2):
+                assert (await client.ask(b"{}")).complete
+            for _ in range(2):
                 await client.stream(b"{}", StreamedAnswer(keeps=True), Listener())
         finally:
             await client.close()

@@ -416,6 +416,8 @@ def test_compiled_layers_are_one_graph_for_all_rows_and_columns(
             rows = decoded(decoder, generation, ids, mask)
             assert rows == generated(loaded, generation, ids, mask), each
     assert loaded.config._attn_implementation == asked
+    # Or a cache that has grown too small would stay beside the next one.
+    assert not any(hasattr(module, "static_cache") for module in loaded.modules())
 
 
 def cached(*, rows: int, heads: int, kv_heads: int, size: int, dtype: Any) -> list[Any]:
