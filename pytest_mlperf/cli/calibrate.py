@@ -44,10 +44,10 @@ from pytest_mlperf.core.noise.calibration import (
     most_runs,
     settings_of,
 )
-from pytest_mlperf.core.numbers import change, limit, percent, plural
+from pytest_mlperf.core.numbers import change, duration, limit, percent, plural
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.hardware.machine import Machine, detect, split
-from pytest_mlperf.reports.terminal.layout import duration, fold, relative, table
+from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
 from pytest_mlperf.run.measure import ProcessResult

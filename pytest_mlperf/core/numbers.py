@@ -84,6 +84,19 @@ def plural(count: int, noun: str) -> str:
     return f"{count} {noun}" + ("" if count == 1 else "s")
 
 
+def duration(seconds: float) -> str:
+    """Return seconds as "41 s", "3 min 20 s", "5 min" or "2 h 5 min"."""
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        parts = (whole // 60, "min"), (whole % 60, "s")
+    else:
+        minutes = round(seconds / 60)
+        parts = (minutes // 60, "h"), (minutes % 60, "min")
+    return " ".join(f"{count} {unit}" for count, unit in parts if count)
+
+
 def points(value: float) -> str:
     """Return a difference of scores, signed, with two or three digits: "−0.36", "+0.003"."""
     digits = 2 if abs(value) >= 0.1 or abs(value) < 0.0005 else 3

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.reports.terminal.layout import duration, fold, line, paragraphs, table, unbroken
+from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table, unbroken
 
 
 @pytest.mark.parametrize(

@@ -17,16 +17,8 @@ from pytest_mlperf.core.bisection import (
     steps,
 )
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import change, interval, plural
-from pytest_mlperf.reports.terminal.layout import (
-    duration,
-    fold,
-    line,
-    paragraph,
-    paragraphs,
-    table,
-    unbroken,
-)
+from pytest_mlperf.core.numbers import change, duration, interval, plural
+from pytest_mlperf.reports.terminal.layout import fold, line, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.lineage import BuildAt
 
 MOST_SHOWN = 20

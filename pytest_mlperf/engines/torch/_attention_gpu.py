@@ -5,8 +5,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
 import triton
 import triton.language as tl
@@ -18,16 +16,7 @@ WIDE_BYTES = 256
 """Of wider keys fewer are read together, so that three blocks fit a multiprocessor's memory."""
 
 
-def attend(
-    query: Any,
-    key: Any,
-    value: Any,
-    keys: Any,
-    values: Any,
-    column: Any,
-    position: Any,
-    scale: float,
-) -> Any:
+def attend(query, key, value, keys, values, column, position, scale):  # type: ignore[no-untyped-def]
     """As `_attention.attend`."""
     rows, heads, _, size = query.shape
     kv_heads = key.shape[1]
@@ -41,15 +30,7 @@ def attend(
     out = torch.empty_like(query)
     wide = size * query.element_size() > WIDE_BYTES
     _attend[rows, kv_heads](
-        query,
-        key,
-        value,
-        keys,
-        values,
-        column,
-        position,
-        out,
-        scale,
+        *(query, key, value, keys, values, column, position, out, scale),
         heads // kv_heads,
         *keys.stride()[:2],
         size=size,

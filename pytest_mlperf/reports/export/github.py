@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import LABEL, Absent, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, final_word
 from pytest_mlperf.reports.terminal.advice import (
@@ -20,7 +20,6 @@ from pytest_mlperf.reports.terminal.advice import (
     settling,
 )
 from pytest_mlperf.reports.terminal.figures import invalid_runs, rows, with_gate
-from pytest_mlperf.reports.terminal.layout import duration
 from pytest_mlperf.reports.terminal.precisions import (
     compared,
     origin,

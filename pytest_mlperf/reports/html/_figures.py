@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from statistics import fmean, geometric_mean, stdev
 
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.numbers import change, percent, points, quantity
+from pytest_mlperf.core.numbers import change, duration, percent, points, quantity
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
 from pytest_mlperf.reports.html.model import (
@@ -28,7 +28,6 @@ from pytest_mlperf.reports.terminal.figures import (
     score_cells,
     title,
 )
-from pytest_mlperf.reports.terminal.layout import duration
 
 _TITLES = {metric.title for metric in METRICS.values()}
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.foreign_text import every_text, visible
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import LABEL, Absent, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.reports.html._cases import figures_of, in_words, shown
@@ -34,7 +34,6 @@ from pytest_mlperf.reports.html._figures import (
 from pytest_mlperf.reports.html._precisions import precisions, tables_of
 from pytest_mlperf.reports.html.model import Figure, Grouped, Packed, RunFiles, Tone, grouped, tone
 from pytest_mlperf.reports.terminal.advice import machine_wide, open_words
-from pytest_mlperf.reports.terminal.layout import duration
 from pytest_mlperf.stores.cache import kept_text
 
 

@@ -144,19 +144,6 @@ def _coloured(cell: str, *, failed: bool) -> str:
     return f"\x1b[{code}m{word}\x1b[0m{cell[len(word) :]}"
 
 
-def duration(seconds: float) -> str:
-    """Return seconds as "41 s", "3 min 20 s", "5 min" or "2 h 5 min"."""
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        parts = (whole // 60, "min"), (whole % 60, "s")
-    else:
-        minutes = round(seconds / 60)
-        parts = (minutes // 60, "h"), (minutes % 60, "min")
-    return " ".join(f"{count} {unit}" for count, unit in parts if count)
-
-
 def relative(path: Path) -> str:
     """Return a path relative to the working folder where it lies below it."""
     here = Path.cwd()

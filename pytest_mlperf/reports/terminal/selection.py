@@ -9,8 +9,8 @@ from pathlib import Path
 
 from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.reports.terminal.layout import duration, fold, relative, table
+from pytest_mlperf.core.numbers import duration, plural
+from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.run.conditions import LONGEST_S, is_due
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned

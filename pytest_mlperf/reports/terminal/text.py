@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.causes import Cause
 from pytest_mlperf.core.foreign_text import visible
-from pytest_mlperf.core.numbers import plural
+from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import IMPORTED, LABEL, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, Verdict, final_word
 from pytest_mlperf.reports.terminal.advice import (
@@ -42,7 +42,6 @@ from pytest_mlperf.reports.terminal.figures import (
 )
 from pytest_mlperf.reports.terminal.layout import (
     column_widths,
-    duration,
     fold,
     line,
     paragraph,
