@@ -159,6 +159,7 @@ def test_one_that_loads_for_long_and_says_so_does_not_hang(tmp_path: Path) -> No
         assert "." in running.log.read_text("utf-8")
 
 
+@pytest.mark.quiet
 def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
     """Half the speed is half the speed, whatever the way to a replica costs."""
     options = {"latency_s": 2e-3, "batch_size": 8}
