@@ -212,7 +212,7 @@ def test_a_killed_replica_is_named_and_the_seven_others_end(project: Project) ->
 
     assert code == pytest.ExitCode.TESTS_FAILED
     headline = project.verdicts()["performance"].headline
-    assert headline == "engine: replica 5 was killed by SIGKILL (during the performance run)"
+    assert headline.startswith("engine: replica 5 was killed by SIGKILL (if nobody killed it, the ")
     accelerator_is_free(project)
 
 

@@ -95,7 +95,7 @@ def _cells(metric: MetricVerdict, one: ComparedCase) -> Row:
     cells = metric_cells(metric)
     return {
         **cells,
-        "verdict": metric.word if metric.outcome else str(one.outcome),
+        "verdict": str(metric.outcome or one.outcome),  # what it leans to is noted
         "A": cells["baseline"],
         "B": cells["now"],
         "runs": f"{metric.runs_baseline}, {metric.runs}",
