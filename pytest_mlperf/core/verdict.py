@@ -279,8 +279,8 @@ class MetricVerdict:
 
     @property
     def word(self) -> str:
-        """What tables say of it: the outcome, and of a provisional one what it leans to."""
-        return " ".join(filter(None, (self.outcome or "reported", self.leans)))
+        """What tables say of it: the outcome, and of a provisional one whether it is a drop."""
+        return f"{self.outcome or 'reported'}{' drop' if self.leans == 'drop' else ''}"
 
     @property
     def lacking_sessions(self) -> Literal["few sessions", "old"] | None:
