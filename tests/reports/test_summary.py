@@ -96,7 +96,7 @@ resnet50-Offline-e18-fp16-H200
   performance  SUSPECT           samples/s    22 598      −2.6 %     −3 %
 resnet50-Offline-e19-fp16-H200
   23.5 % of the best official result per GPU (v4.1, Dell)
-  performance  PROVISIONAL ok    samples/s    24 022      −0.4 %     −3 %
+  performance  PROVISIONAL       samples/s    24 022      −0.4 %     −3 %
 resnet50-Offline-e20-fp16-H200
   23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PROVISIONAL drop  samples/s    22 598      −6.3 %     −3 %
@@ -192,7 +192,7 @@ resnet50-Offline-e18-fp16-H200
   performance  SUSPECT           samples/s    22 598      −2.6 %  −5.0 to −0.3 %     −3 %
 resnet50-Offline-e19-fp16-H200
   23.5 % of the best official result per GPU (v4.1, Dell)
-  performance  PROVISIONAL ok    samples/s    24 022      −0.4 %  −0.9 to +0.2 %     −3 %
+  performance  PROVISIONAL       samples/s    24 022      −0.4 %  −0.9 to +0.2 %     −3 %
 resnet50-Offline-e20-fp16-H200
   23.5 % of the best official result per GPU (v4.1, Dell)
   performance  PROVISIONAL drop  samples/s    22 598      −6.3 %  −6.9 to −5.7 %     −3 %
