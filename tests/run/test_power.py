@@ -243,8 +243,9 @@ def test_error_counts_are_differences_over_the_window(fake: Fake) -> None:
         "ecc_corrected": 7,
         "pcie_replays": 3,
     }
-    temperatures = [r.value for r in gpu.series("temperature_c", fake.t0, fake.t0 + 2.5)]
-    assert len(temperatures) >= 8
+    # The first of them may be what was there before.
+    temperatures = [r.value for r in gpu.series("temperature_c", fake.t0 + 0.9, fake.t0 + 2.5)]
+    assert len(temperatures) >= 5
     assert temperatures == sorted(temperatures)
     assert temperatures[-1] > temperatures[0] + 10
 
