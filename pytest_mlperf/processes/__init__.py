@@ -180,6 +180,10 @@ def answer_of(
     return child.returncode, out, errors
 
 
+OUT_OF_MEMORY = "if nobody killed it, the machine ran out of memory (see dmesg)"
+"""What to think of a process that SIGKILL ended."""
+
+
 def ended(code: int) -> str:
     """Return how a process ended, by its exit code as `subprocess` gives it."""
     if code >= 0:

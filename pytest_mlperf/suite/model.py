@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
@@ -36,7 +35,14 @@ from pytest_mlperf.suite.tables import (
     Workload,
     limits_schema,
 )
-from pytest_mlperf.suite.values import MOST_UNDER_WAY, Accelerator, Defect, KeyPath, share
+from pytest_mlperf.suite.values import (
+    MIG_INSTANCE,
+    MOST_UNDER_WAY,
+    Accelerator,
+    Defect,
+    KeyPath,
+    share,
+)
 
 Figures = Mapping[str, Mapping[str, Any]]
 """Figures of GPUs by class, as the suite's `[accelerators]` gives them."""
@@ -574,10 +580,6 @@ def _engines(suite: Suite) -> Iterator[Defect]:
             if name not in entry.accelerators:
                 message = f"this entry does not run on {name!r}; it runs on "
                 yield (*where, "on", name), message + ", ".join(entry.accelerators)
-
-
-MIG_INSTANCE = re.compile(r"_\d+g\.|_mig$")
-"""In the class of an accelerator that is a part of a GPU: "H200_1g.18gb"."""
 
 
 def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:

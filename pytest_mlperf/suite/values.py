@@ -17,8 +17,10 @@ from pytest_mlperf.core.numbers import LEAST, MOST
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW
 
+MIG_INSTANCE = re.compile(r"_\d+g\.|_mig$")
+"""In the class of an accelerator that is a part of a GPU: "H200_1g.18gb"."""
+
 _ACCELERATOR = r"([1-9][0-9]*x)?[A-Za-z][A-Za-z0-9._]*"
-_MIG = r"_([0-9]+g\.[0-9]+gb|mig\b)"
 _NUMBER = r"([0-9]+(\.[0-9]+)?|\.[0-9]+)"
 _DURATION = rf"\s*{_NUMBER}\s*(ms|s|min|m|h)\s*"
 _PERCENTAGE = rf"\s*{_NUMBER}\s*%\s*"
@@ -69,7 +71,7 @@ def checked_accelerator(value: str) -> str:
         raise ValueError(f'{shown(value)} is no accelerator; write "cpu", "H200" or "8xH100"')
     if count == 1 and name != value:
         raise ValueError(f'{shown(value)} is no accelerator; did you mean "{name}"?')
-    if count > 1 and re.search(_MIG, name):
+    if count > 1 and MIG_INSTANCE.search(name):
         raise ValueError(
             f"{shown(value)} is no accelerator: CUDA shows a process one MIG instance at most; "
             f'write "{name}"'

@@ -15,6 +15,7 @@ import pytest
 
 from pytest_mlperf.core.extension import REPLICA_NUMBER
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.processes import OUT_OF_MEMORY
 from tests.plugin.project import LIGHT, PERFORMANCE, Project, case, last_line
 
 pytestmark = pytest.mark.quiet
@@ -212,7 +213,9 @@ def test_a_killed_replica_is_named_and_the_seven_others_end(project: Project) ->
 
     assert code == pytest.ExitCode.TESTS_FAILED
     headline = project.verdicts()["performance"].headline
-    assert headline.startswith("engine: replica 5 was killed by SIGKILL (if nobody killed it, the ")
+    assert headline == (
+        f"engine: replica 5 was killed by SIGKILL; {OUT_OF_MEMORY} (during the performance run)"
+    )
     accelerator_is_free(project)
 
 

@@ -106,8 +106,8 @@ def test_a_killed_replica_is_one_sentence_and_the_end_of_its_log_stands_below(
     _, told = verdict(given)
 
     assert told.headline == (
-        "engine: replica 1 (GPU 5) was killed by SIGKILL (if nobody killed it, the machine ran "
-        f"out of memory: see dmesg); replica-1.log ends: {WORD} (during the performance run)"
+        "engine: replica 1 (GPU 5) was killed by SIGKILL; if nobody killed it, the machine ran out "
+        f"of memory (see dmesg); replica-1.log ends: {WORD} (during the performance run)"
     )
     assert told.log_tail[-2:] == ("and before", WORD)
     assert told.log == str(tmp_path / "replica-1.log")

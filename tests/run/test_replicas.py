@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.processes import OUT_OF_MEMORY
 from pytest_mlperf.run.child.protocol import ReplicaSpec
 from pytest_mlperf.run.worker._pipe import (
     DONE,
@@ -129,7 +130,11 @@ def test_they_say_how_many_they_are_and_what_each_has(tmp_path: Path) -> None:
             "replica 0 (GPU 4) and replica 1 (GPU 5) differ in library: 1.0 and 2.0",
         ),
         ("raises", 60, "replica 1 (GPU 5): RuntimeError: out of memory"),
-        ("dies", 60, f"the machine ran out of memory: see dmesg); replica-1.log ends: {WORD}"),
+        (
+            "dies",
+            60,
+            f"replica 1 (GPU 5) was killed by SIGKILL; {OUT_OF_MEMORY}; replica-1.log ends: {WORD}",
+        ),
         ("stops", 6, "samples and completed none for 6 s"),
         ("is silent", 6, "samples and completed none for 6 s"),
         ("prints on", 6, "samples and completed none for 6 s"),

@@ -47,6 +47,16 @@ def cases(**table: tuple[str, str]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize(("text", "message"), values)
 
 
+def assert_one_defect(text: str, message: str | None) -> None:
+    """Hold a suite to one defect, which holds a message; None: it has none."""
+    if message is None:
+        FILE.write_text(text, "utf-8")
+        assert plan_suite(FILE)
+    else:
+        (found,) = defects(text)
+        assert message in found
+
+
 @cases(
     suite=(
         with_(('profile = "quick"', 'profil = "quick"')),
@@ -671,12 +681,7 @@ def test_parallelism_must_use_the_gpus_of_the_accelerator(
         ('accelerators = ["cpu"]', f"accelerators = {accelerators}"),
         ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
     )
-    if message is None:
-        FILE.write_text(text, "utf-8")
-        assert plan_suite(FILE)
-    else:
-        (found,) = defects(text)
-        assert message in found
+    assert_one_defect(text, message)
 
 
 CUDA = 'device = "cuda"'
@@ -759,12 +764,8 @@ def test_one_query_at_a_time_is_nothing_for_several_gpus(accelerator: str) -> No
         ('name = "Offline"\ntarget_qps = 100', 'name = "SingleStream"'),
         ("throughput = { max_drop", "latency_p90 = { max_rise"),
     )
-    if accelerator == "cpu":
-        FILE.write_text(text, "utf-8")
-        assert plan_suite(FILE)
-    else:
-        (found,) = defects(text)
-        assert "SingleStream asks one query at a time, which one of the replicas on" in found
+    message = "SingleStream asks one query at a time, which one of the replicas on"
+    assert_one_defect(text, None if accelerator == "cpu" else message)
 
 
 @pytest.mark.parametrize(
@@ -815,12 +816,7 @@ def test_an_engine_works_on_what_its_accelerator_is(
         ('accelerators = ["cpu"]', f'accelerators = ["{accelerator}"]'),
         ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
     )
-    if message is None:
-        FILE.write_text(text, "utf-8")
-        assert plan_suite(FILE)
-    else:
-        (found,) = defects(text)
-        assert message in found
+    assert_one_defect(text, message)
 
 
 ON = """

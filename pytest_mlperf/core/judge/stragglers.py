@@ -69,10 +69,10 @@ def stragglers(
             continue
         alpha = FALSE_ALARM / len(runs[0][0])
         bounds = [one.share or 1.0 for one in mine]
-        bounds.append(_bound(fmean(values), values, 1 / len(values), alpha))
+        bounds.append(_bound(fmean(values), values, alpha))
         if len(runs) == 1:
             others = [one.share or 1.0 for one in runs[0][0] if one is not mine[0]]
-            bounds.append(_bound(fmean(values), others, 1 + 1 / max(1, len(others)), alpha))
+            bounds.append(_bound(fmean(values), others, alpha, apart=1.0))
         if max(bounds) < 1 - BEHIND:
             behind.append(
                 Straggler(
@@ -85,11 +85,12 @@ def stragglers(
     return tuple(sorted(behind, key=lambda one: -one.behind))
 
 
-def _bound(mean: float, values: Sequence[float], factor: float, alpha: float) -> float:
-    """Return what a mean is at most, whose variance is that of some values times a factor."""
+def _bound(mean: float, values: Sequence[float], alpha: float, *, apart: float = 0.0) -> float:
+    """Return what a mean is at most, of some values, or (`apart` = 1) of one more like them."""
     if len(values) < 2:
         return math.inf
-    return mean + t_isf(alpha, len(values) - 1) * stdev(values) * math.sqrt(factor)
+    factor = math.sqrt(apart + 1 / len(values))
+    return mean + t_isf(alpha, len(values) - 1) * stdev(values) * factor
 
 
 def _key(replica: ReplicaRun) -> object:

@@ -433,8 +433,6 @@ class OpenAiEngine(Engine):
         self._metrics, metrics = self._streams.run(metrics_page(client))
         self._facts |= self._streams.run(server_facts(client, metrics))
         self._describe_server()
-        if not client.keeps_connections:
-            self._facts["connections"] = "new for each request: the server closes them"
         self._open_counter()
 
     def _open_counter(self) -> None:
@@ -517,6 +515,8 @@ class OpenAiEngine(Engine):
             "concurrency": str(self._at_a_time),
             "work.batch": str(self._at_a_time),
         }
+        if not self._client.keeps_connections:
+            self._facts["connections"] = "new for each request: the server closes them"
         if self._folder is not None and (self._dummy or has_weights(self._folder)):
             self._facts |= weights_fact(self._folder, dummy=self._dummy)
         elif self._dummy:

@@ -24,7 +24,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.engines import devices, engine_error
 from pytest_mlperf.engines.serving._launch import KILL_S
-from pytest_mlperf.processes import ChildProcess, ended
+from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
 
 LARGEST_PAGE = 1 << 24
 """Bytes that are read of a page about a server; vLLM's metrics, the longest, are below 1 MiB."""
@@ -448,7 +448,7 @@ class Server:
         code = int(end)
         hint = ""
         if code in KILLED:
-            hint = "; if nobody killed it, the machine ran out of memory (see dmesg)"
+            hint = f"; {OUT_OF_MEMORY}"
         elif code == 0 and when:
             hint = "; serve must keep it in the foreground"
         return f"the server {ended(code)}{when}{hint}"

@@ -255,6 +255,7 @@ def metric_cells(metric: MetricVerdict) -> dict[str, str]:
         "interval": interval(metric.low or 0.0, metric.high or 0.0) if bounds else "",
         "limit": shown(metric.limit, partial(limit, metric.metric)),
         "verdict": metric.word,
+        "outcome": str(metric.outcome or ""),
     }
 
 
@@ -274,7 +275,8 @@ def rows(result: CaseResult) -> Iterator[dict[str, str]]:
     word = str(verdict.outcome)
     for place, row in enumerate(_rows(verdict)):
         first = {"gate": answer} if answer and not place else {}
-        failed = {"failed": "yes"} if result.failed and row["verdict"].startswith(word) else {}
+        is_it = (row.get("outcome") or row["verdict"]) == word
+        failed = {"failed": "yes"} if result.failed and is_it else {}
         yield {"test": "" if place else str(verdict.kind), **row, **first, **failed}
 
 
@@ -294,12 +296,14 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
         yield {"verdict": word}
     for metric in gated:
         cells = metric_cells(metric)
-        spoken = metric.word if metric.outcome and not whole else word
+        spoken, outcome = word, word
+        if metric.outcome and not whole:
+            spoken, outcome = metric.word, str(metric.outcome)
         if verdict.kind == "accuracy":
             scores = score_cells(metric)
             reference = f"ref {scores['reference']}" if scores["reference"] else ""
             cells |= {"now": scores["now"], "change": reference}
-        yield {**cells, "verdict": spoken, "vs base": cells["change"]}
+        yield {**cells, "verdict": spoken, "outcome": outcome, "vs base": cells["change"]}
         word = ""
 
 

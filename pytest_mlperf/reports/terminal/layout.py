@@ -108,7 +108,8 @@ def table(
     """Return a heading and a line per row, see `TextTable`; an empty column is left out.
 
     Args:
-        colour: Colour the words of the column "verdict"; that of a row with "failed" is red.
+        colour: Colour the words of the column "verdict"; that of a row with "failed" is red, and
+            "outcome" says which it is where the cell says more.
     """
     rows = [{name: visible(text) for name, text in row.items()} for row in rows]
     kept = [c for c in columns if any(row.get(c) for row in rows)]
@@ -124,8 +125,7 @@ def table(
         ]
         if colour:
             cells = [
-                _coloured(c, failed=bool(row.get("failed"))) if n == "verdict" else c
-                for n, c in zip(kept, cells, strict=True)
+                _coloured(c, row) if n == "verdict" else c for n, c in zip(kept, cells, strict=True)
             ]
         lines.append("  ".join(cells).rstrip())
     return lines
@@ -136,11 +136,11 @@ def column_widths(columns: Sequence[str], rows: Sequence[Row]) -> list[int]:
     return [max(len(visible(text)) for text in (c, *(r.get(c, "") for r in rows))) for c in columns]
 
 
-def _coloured(cell: str, *, failed: bool) -> str:
-    word = next((one for one in Outcome if f"{cell} ".startswith(f"{one} ")), None)
-    if word is None:
+def _coloured(cell: str, row: Row) -> str:
+    word = row.get("outcome") or cell.rstrip()
+    if word not in set(Outcome):
         return cell
-    code = RED if failed else COLOURS.get(word, RED)
+    code = RED if row.get("failed") else COLOURS.get(Outcome(word), RED)
     return f"\x1b[{code}m{word}\x1b[0m{cell[len(word) :]}"
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any, Self
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
 from pytest_mlperf.core.foreign_text import broken
-from pytest_mlperf.processes import ChildProcess, ended
+from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.events import (
     ERROR,
@@ -53,12 +53,20 @@ class Patience:
 
     Attributes:
         progress_s: Longest time without any progress: no phase ended, no sample completed, and
-            nothing printed while the engine loads, which excuses it for a while.
+            nothing printed while the engine loads.
         phase_s: Longest time of one phase (load, a LoadGen run) with progress.
     """
 
     progress_s: float = 900.0
     phase_s: float = 14_400.0
+
+    @property
+    def loading_s(self) -> float:
+        """Longest time of a phase before the engine has loaded, in which prints are progress.
+
+        What waits for a lost peer may print that it waits, without end.
+        """
+        return min(self.phase_s, PRINTING * self.progress_s)
 
 
 class EventProcess(ChildProcess):
@@ -245,7 +253,7 @@ class Child:
             return RunError(self.layer, self._named("closed its pipe, did not end"), str(self.log))
         how = ended(process.returncode)
         if process.returncode == -signal.SIGKILL:
-            how += "; if nobody killed it, the machine ran out of memory (see dmesg)"
+            how += f"; {OUT_OF_MEMORY}"
         return RunError(self.layer, self._named(f"the {self.whose} {how}"), str(self.log))
 
     def _named(self, text: str) -> str:
@@ -394,17 +402,17 @@ class WorkerProcess:
         while True:
             now = time.monotonic()
             quiet_left = last_progress + self._patience.progress_s - now
-            left = min(quiet_left, phase_start + self._patience.phase_s - now)
-            if left <= 0:
-                raise self._too_slow(quiet=quiet_left <= 0)
             loading = self._phase in LOADING
+            longest_s = self._patience.loading_s if loading else self._patience.phase_s
+            left = min(quiet_left, phase_start + longest_s - now)
+            if left <= 0:
+                quiet = quiet_left <= 0
+                raise self._too_slow(self._patience.progress_s if quiet else longest_s, quiet=quiet)
             event = self._next_event(min(left, TICK_S) if loading else left)
             if event is None:
-                # Hundreds of gigabytes are hashed and read for longer than anybody waits; but what
-                # waits for a lost peer may print that it waits, without end.
+                # Hundreds of gigabytes are hashed and read for longer than anybody waits.
                 if loading and (grown := self.log.stat().st_size) != size:
-                    longest_s = (PRINTING - 1) * self._patience.progress_s
-                    size, last_progress = grown, min(time.monotonic(), phase_start + longest_s)
+                    size, last_progress = grown, time.monotonic()
                 continue
             self._on_event(event)
             name = event.get("event")
@@ -447,18 +455,17 @@ class WorkerProcess:
             return RunError(layer, f"{message}{when}", str(self.folder / Path(log).name))
         return kind(layer, f"{message}{when}", str(self.log))
 
-    def _too_slow(self, *, quiet: bool) -> RunError:
+    def _too_slow(self, limit_s: float, *, quiet: bool) -> RunError:
         self._ask_for_stacks()
-        limit = self._patience.progress_s if quiet else self._patience.phase_s
         exceeded = "no progress for" if quiet else "took longer than"
-        head = f"{exceeded} {limit:.0f} s during {self._phase_words}"
+        head = f"{exceeded} {limit_s:.0f} s during {self._phase_words}"
         if fault := self._progress.get("fault"):
             return RunError("engine", f"{head}: {fault}; worker killed", str(self.log))
         if left := self._progress.get("outstanding"):
             head += f", {left:,} samples submitted and not completed"
         advice = (
             "Raise the ini setting mlperf_timeout if it was only slow"
-            if quiet
+            if quiet or self._phase in LOADING
             else "No phase may take longer: lower target_qps, min_duration or min_query_count"
         )
         return RunError(
@@ -499,7 +506,7 @@ def _hint(code: int, phase: str) -> str:
             "samples ends during the run: complete from threads that outlive it"
         )
     if code == -signal.SIGKILL:
-        return ". If nobody killed it, the machine ran out of memory (see dmesg)"
+        return f"; {OUT_OF_MEMORY}"
     return ""
 
 

@@ -7,7 +7,7 @@ import contextlib
 import re
 import ssl
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 import pytest
 
@@ -19,6 +19,8 @@ from pytest_mlperf.engines.openai._connection import HEAD_BYTES, new_loop
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 from tests.engines.openai.scripted import DONE, piece
 
+Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
 WHOLE = piece("a", ids=[1]) + piece("b", ids=[2], finish="stop") + DONE
 KIND = b"Content-Type: text/event-stream\r\n"
 CHUNKED = b"HTTP/1.1 200 OK\r\n" + KIND + b"Transfer-Encoding: chunked\r\n\r\n"
@@ -27,6 +29,20 @@ LENGTH = b"Content-Length: %d\r\n\r\n" % len(WHOLE)
 
 def chunks(*parts: bytes) -> bytes:
     return b"".join(b"%x\r\n%s\r\n" % (len(part), part) for part in parts)
+
+
+@contextlib.asynccontextmanager
+async def served(serve: Serve, key: str | None = None) -> AsyncIterator[Client]:
+    """Have a client of a server, which answers each connection so."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    port = server.sockets[0].getsockname()[1]
+    client = Client(f"http://127.0.0.1:{port}", "/v1/completions", key, 30)
+    await client.open()
+    try:
+        yield client
+    finally:
+        await client.close()
+        server.close()
 
 
 def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[StreamedAnswer]:
@@ -47,17 +63,10 @@ def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[Strea
         writer.close()
 
     async def main() -> list[StreamedAnswer]:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        client = Client(f"http://127.0.0.1:{port}", "/v1/completions", key, 30)
-        await client.open()
         answers = [StreamedAnswer(keeps=True) for _ in replies]
-        try:
+        async with served(serve, key) as client:
             for answer in answers:
                 await asyncio.wait_for(client.stream(b"{}", answer, Listener()), 30)
-        finally:
-            await client.close()
-            server.close()
         return answers
 
     loop, _ = new_loop()
@@ -166,18 +175,11 @@ def test_a_connection_that_brought_a_failure_of_the_server_is_not_used_again() -
         writer.close()
 
     async def main() -> StreamedAnswer:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        client = Client(f"http://127.0.0.1:{port}", "/v1/completions", None, 30)
-        await client.open()
-        try:
+        async with served(serve) as client:
             with pytest.raises(Failed, match="HTTP 500"):
                 await client.get("/v1/models")
             answer = StreamedAnswer(keeps=True)
             await client.stream(b"{}", answer, Listener())
-        finally:
-            await client.close()
-            server.close()
         return answer
 
     assert asyncio.run(main()).complete
@@ -198,18 +200,11 @@ def test_a_server_that_closes_connections_without_a_word_gets_new_ones(*, keeps:
         writer.close()
 
     async def main() -> bool:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        client = Client(f"http://127.0.0.1:{port}", "/v1/completions", None, 30)
-        await client.open()
-        try:
+        async with served(serve) as client:
             for _ in range(2):
                 assert (await client.ask(b"{}")).complete
             for _ in range(2):
                 await client.stream(b"{}", StreamedAnswer(keeps=True), Listener())
-        finally:
-            await client.close()
-            server.close()
         return client.keeps_connections
 
     assert (asyncio.run(main()), len(opened)) == (keeps, 1 if keeps else 4)
