@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -144,24 +145,21 @@ def judge_pairs(
 
 
 def least_shown(pairs: ScorePairs, share: float, at: Sequence[int], rule: RuleA = DEFAULT) -> float:
-    """Return the smallest drop that answers drawn anew can be told from: a margin, points.
+    """Return the smallest drop, in points, that can be told from answers drawn again: a margin.
 
-    Twice the reach of the lower bound at the last look: scores that chance alone moved clear it in
-    all but beta of the cases, and a drop of that size passes in beta of them.
+    It is twice the reach of the bound that decides at the last look. An unchanged model then
+    passes in all but beta of the cases, and a drop as large as the margin passes in beta of them.
 
     Args:
-        pairs: The scores so far.
-        share: Of the data set that they are.
-        at: The rule's looks.
+        pairs: The scores so far; their margin is not used.
+        share: The part of the data set that was scored.
+        at: The sample counts at which the rule decides.
+        rule: The rule's error rates.
     """
-    both = zip(pairs.before, pairs.now, pairs.groups or range(len(pairs.now)), strict=True)
-    there = [(a, b, group) for a, b, group in both if a is not None and b is not None]
-    if not there:
-        return 0.0
-    before, now, groups = (list(each) for each in zip(*there, strict=True))
     errors = errors_at(len(at) - 1, at, rule)
-    bounds = bounds_of(before, now, groups, errors, pairs.leverage)
-    reach = fmean(now) - fmean(before) - bounds.low
+    no_margin = replace(pairs, margin=sys.float_info.max)
+    paired = _weigh(no_margin, len(pairs.now), errors, all_seen=True)
+    reach = paired.change - paired.low
     return 2 * reach * math.sqrt(share) if math.isfinite(reach) else 0.0
 
 
