@@ -63,16 +63,20 @@ def save(model: Any, folder: Path, *, ends: Sequence[int] | None = (EOS,)) -> Pa
 def chain_model(folder: Path, following: Chain, *, vocabulary: int = 64) -> Path:
     """Write a model that answers token t with `following(t)`, whatever came before.
 
-    Embeddings are unit vectors and the blocks between add nothing, so that the scores are those
-    of the last token alone, and far apart in any precision.
+    Embeddings are unit vectors and the block adds nothing, so that the last token alone decides
+    the logits. No two of the highest logits are equal, since the order of ties in `topk` depends
+    on the CPU's instruction set. Of the other tokens the highest one is the likeliest, and the
+    end token the least likely, so that no other beam ends early.
     """
     model = LlamaForCausalLM(config(vocabulary=vocabulary, hidden=vocabulary, layers=1))
+    others = 0.01 * torch.arange(-vocabulary, 0.0)
+    others[EOS] -= 0.01 * vocabulary
     with torch.no_grad():
         for block in model.model.layers:
             block.self_attn.o_proj.weight.zero_()
             block.mlp.down_proj.weight.zero_()
         model.model.embed_tokens.weight.copy_(torch.eye(vocabulary))
-        model.lm_head.weight.zero_()
+        model.lm_head.weight.copy_(others[:, None].expand(-1, vocabulary))
         for token in range(vocabulary):
             model.lm_head.weight[following(token), token] = 1.0
     return save(model, folder)
