@@ -33,6 +33,18 @@ def _model(root: Path) -> str:
     return " ".join((match[1] if match else platform.machine() or "unknown").split())
 
 
+def int8_can_saturate(root: Path = LINUX) -> bool:
+    """Check whether ONNX Runtime adds int8 products in 16 bits on this CPU, which can saturate.
+
+    It does so on x86 CPUs with AVX2 and without VNNI.
+
+    Source: ONNX Runtime's documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
+    """
+    flags = re.search(r"^flags\s*:\s*(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    known = set(flags[1].split()) if flags else set()
+    return "avx2" in known and known.isdisjoint({"avx512_vnni", "avx_vnni"})
+
+
 def _cores(root: Path) -> float:
     cores: float = len(os.sched_getaffinity(0))
     try:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.cli.doctor._machine import int8_products
 from pytest_mlperf.hardware import host as cpu
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  Platinum 8480+\nflags\t: avx\n"
@@ -35,6 +36,28 @@ def test_the_model_name_or_the_architecture(tmp_path: Path, cpuinfo: str, expect
     found = cpu.identity(tree(tmp_path, proc__cpuinfo=cpuinfo))
 
     assert found["cpu"] == expected
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "saturates"),
+    [
+        ("flags\t: sse4_2 avx avx2 fma\nflags\t: sse4_2 avx avx2 fma\n", True),
+        ("flags\t: avx2 avx512f avx512bw\n", True),
+        ("flags\t: avx2 avx512f avx512_vnni\n", False),
+        ("flags\t: avx2 avx_vnni\n", False),
+        (XEON, False),
+        ("Features\t: fp asimd\n", False),
+        ("", False),
+    ],
+)
+def test_int8_saturates_on_cpus_with_avx2_and_without_vnni(
+    tmp_path: Path, cpuinfo: str, saturates: bool
+) -> None:
+    """Older kernels add in 32 bits, and so do those of Arm."""
+    root = tree(tmp_path, proc__cpuinfo=cpuinfo)
+
+    assert cpu.int8_can_saturate(root) is saturates
+    assert [check.state for check in int8_products(root)] == ["note"] * saturates
 
 
 @pytest.mark.parametrize(

@@ -31,7 +31,7 @@ from pytest_mlperf.cli.doctor.requirements import (
 from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.hardware import power_limit, rapl
+from pytest_mlperf.hardware import host, power_limit, rapl
 from pytest_mlperf.hardware.contention import Watch
 from pytest_mlperf.hardware.host import Property
 from pytest_mlperf.hardware.leases import lease_folder, lease_place
@@ -84,6 +84,7 @@ def look(machine: Machine, runs_dir: Path) -> tuple[list[Check], Failures]:
             *gpu_sensors(machine),
             *power_limits(machine),
             cpu(machine),
+            *int8_products(),
             host_energy(),
             load(seen),
             memory(),
@@ -168,6 +169,17 @@ def cpu(machine: Machine) -> Check:
         return Check("machine", "CPU", "ok", text)
     text += ": clocks follow the load, so figures vary more"
     return Check("machine", "CPU", "note", text, "sudo cpupower frequency-set -g performance")
+
+
+def int8_products(root: Path = host.LINUX) -> Iterator[Check]:
+    """Yield a note if int8 models can score lower on this CPU than on others."""
+    if host.int8_can_saturate(root):
+        text = (
+            "no VNNI: ONNX Runtime adds int8 products in 16 bits here, so a model with 8-bit "
+            "weights can score lower than on a CPU with VNNI"
+        )
+        do = "quantise with 7-bit weights (reduce_range), or measure int8 on a CPU with VNNI"
+        yield Check("machine", "int8", "note", text, do)
 
 
 def host_energy(folder: Path = rapl.FOLDER) -> Check:
