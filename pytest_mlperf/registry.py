@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pytest_mlperf.core.declaration import declaration_of
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.removed import find_removed
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -139,9 +140,9 @@ def check_call(title: str, factory: Any, options: Mapping[str, Any]) -> None:
     accepted = declaration.options
     for option in options:
         if option not in accepted:
-            raise SuiteError(
-                f"{title} has no option {option!r}{nearest(option, accepted)}", option=option
-            )
+            removed = find_removed("key", title, option)
+            lack = f"{title} has no option {option!r}{nearest(option, accepted)}"
+            raise SuiteError(str(removed or lack), option=option)
     for name, declared in accepted.items():
         if declared.required and name not in options:
             raise SuiteError(f"{title} needs the option {name!r}", option=name)

@@ -13,7 +13,6 @@ from pytest_mlperf.cli import (
     bisect,
     calibrate,
     compare,
-    contribute,
     doctor,
     explain,
     export,
@@ -35,6 +34,7 @@ from pytest_mlperf.cli import (
 from pytest_mlperf.cli import round as rules
 from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.core.removed import find_removed
 
 COMMANDS = {
     "init": init,
@@ -52,7 +52,6 @@ COMMANDS = {
     "export": export,
     "store": store,
     "submission": submission,
-    "contribute": contribute,
     "report": report,
     "options": options,
     "round": rules,
@@ -100,6 +99,15 @@ def add_commands(commands: Any) -> None:
         module.add_arguments(parser)
 
 
+def _removed(words: Sequence[str]) -> str:
+    """Return what to use instead of a removed command or option, "" if there is none."""
+    command, *rest = words or [""]
+    options = (word.partition("=")[0] for word in rest)
+    entries = [find_removed("command", "", command)]
+    entries += [find_removed("option", command, option) for option in options]
+    return str(next(filter(None, entries), ""))
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one subcommand and return the exit code."""
     parser = argparse.ArgumentParser(
@@ -114,7 +122,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         dest="command", required=True, metavar="COMMAND", title="commands"
     )
     add_commands(commands)
-    parsed = parser.parse_args(arguments)
+    words = sys.argv[1:] if arguments is None else arguments
+    if removed := _removed(words):
+        complain(removed)
+        return 2
+    parsed = parser.parse_args(words)
     print_what_the_terminal_can()
     try:
         code: int = parsed.run(parsed)

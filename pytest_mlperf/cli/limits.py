@@ -1,9 +1,8 @@
-"""`pytest-mlperf limits`: what GPUs could do at most, and which printed figures are beyond."""
+"""`pytest-mlperf limits`: the highest possible speeds of GPUs, and official results beside them."""
 
 from __future__ import annotations
 
 import argparse
-import math
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
@@ -17,38 +16,33 @@ from pytest_mlperf.core.foreign_text import nearest
 from pytest_mlperf.core.numbers import plural, rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.bounds import Term, decode_rate, hardware, prefill_rate
-from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, fewest_gpus, parse_gpu, peak
+from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, peak
 from pytest_mlperf.core.roofline.work import Circumstances, Decode
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
-from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, paragraphs, table
+from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, table
 from pytest_mlperf.rounds.published import (
-    PAGES,
     ROUND,
-    Claim,
     OfficialResult,
-    known_claims,
     official_results,
 )
 from pytest_mlperf.rounds.work import WorkloadWork, find_work, known_work
 
 HELP = """\
-what is physically possible, and published figures against it
+what is physically possible, and official results against it
 
 Without options: every official result of MLPerf Inference v4.1 on a known GPU
-with its share of the speed of light, nearest first, then printed figures that
-cannot be, each with the reason. With --gpu and --workload: one limit, and the
-numbers that it is made of. The certain limit counts only what cannot be less;
-the estimated one what the mean sample of the data set needs.
+with its share of the speed of light, nearest first. With --gpu and --workload:
+one limit, and the numbers that it is made of. The certain limit counts only
+what cannot be less; the estimated one what the mean sample of the data set
+needs.
 
-needs: nothing; the tables come with the package
+needs: nothing; the results come with the package
 
 examples:
   $ pytest-mlperf limits
-      both tables
-  $ pytest-mlperf limits --claims
-      the figures that cannot be
+      the official results
   $ pytest-mlperf limits --workload bert
-      the official results of one workload
+      those of one workload
   $ pytest-mlperf limits --gpu H200 --workload bert --precision int8 --count 8
       one limit
   $ pytest-mlperf limits --gpu L4 --workload gptj --precision fp8 --set batch=1
@@ -58,7 +52,6 @@ examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare what the command takes."""
-    parser.add_argument("--claims", action="store_true", help="only the figures that cannot be")
     parser.add_argument("--gpu", help=f"a class or a kind: {', '.join(known_gpus())}")
     parser.add_argument("--workload", help='by any name: "bert", "llama2-70b-99.9"')
     parser.add_argument("--precision", help="default: the GPU's fastest")
@@ -81,22 +74,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Print the tables, or one limit."""
+    """Print the table of results, or one limit."""
     about = None if parsed.workload is None else find_work(parsed.workload)
     if parsed.workload is not None and about is None:
         near = nearest(parsed.workload, known_work())
         raise MlperfError(f"nobody counted the work of {parsed.workload!r}{near}")
     if parsed.gpu is not None:
-        if about is None or parsed.claims:
-            raise MlperfError("--gpu asks for one limit: say --workload too, and not --claims")
+        if about is None:
+            raise MlperfError("--gpu asks for one limit: say --workload too")
         show(_one(parsed, about, width()))
         return 0
     if parsed.precision or parsed.count != 1 or parsed.technique or parsed.figures:
         raise MlperfError("--precision, --count, --technique and --set are of one limit: say --gpu")
-    name = about.name if about else None
-    if not parsed.claims:
-        show([*results_table(name, width()), ""])
-    show(claims_table(name, width()))
+    show(results_table(about.name if about else None, width()))
     return 0
 
 
@@ -157,15 +147,6 @@ class ResultRow:
     limit: Limit
 
 
-@dataclass(frozen=True, kw_only=True)
-class Refuted:
-    """A printed figure and why it cannot be; no reason: nothing speaks against it."""
-
-    claim: Claim
-    limit: Limit
-    reasons: tuple[str, ...]
-
-
 def result_rows(name: str = ROUND) -> tuple[list[ResultRow], Mapping[str, int]]:
     """Return a round's results on known GPUs, nearest first, and how many have no row, by why."""
     rows: list[ResultRow] = []
@@ -200,74 +181,6 @@ def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
         work=about.work,
         seen=Circumstances(gpus=result.count, techniques=result.techniques, **figures),
     )
-
-
-def refuted(claim: Claim) -> Refuted:
-    """Return a printed figure with every reason why it cannot be."""
-    about = find_work(claim.workload)
-    typical: Mapping[str, Any] = about.typical if about else {}
-    gpu = known_gpus().get(claim.accelerator)
-    if claim.figures:
-        gpu = parse_gpu(claim.accelerator, claim.figures)
-    limit = share_of_limit(
-        claim.metric,
-        claim.value,
-        accelerator=claim.accelerator,
-        gpu=gpu,
-        work=about.work if about else None,
-        seen=Circumstances(
-            gpus=claim.gpus, precision=claim.precision, batch=claim.batch, **typical
-        ),
-    )
-    reasons = [*_beyond(claim, limit, gpu), *_memory(claim, gpu), *_official(claim)]
-    return Refuted(claim=claim, limit=limit, reasons=tuple(reasons))
-
-
-def _beyond(claim: Claim, limit: Limit, gpu: GpuSpec | None) -> Iterable[str]:
-    """Yield how far a figure is beyond the certain limit, or else beyond the estimated one."""
-    if limit.impossible and limit.of_certain and limit.certain and limit.term:
-        yield f"{limit.of_certain:.3g} times the certain limit of {limit.certain:,.4g} {claim.unit}"
-        if limit.term.resource == "memory":
-            yield f"at least {math.ceil(limit.of_certain)} GPUs without any loss"
-    elif limit.of_estimated and limit.of_estimated > 1 and limit.estimated:
-        at = ""
-        if gpu and not claim.precision:
-            at = f" at its fastest, {max(gpu.peaks, key=lambda name: gpu.peaks[name])}"
-        yield f"{limit.of_estimated:.0%} of the estimated limit{at}".replace("%", " %")
-
-
-def _memory(claim: Claim, gpu: GpuSpec | None) -> Iterable[str]:
-    """Yield how many GPUs the weights alone need, where they are more than are named."""
-    about = find_work(claim.workload)
-    if gpu is None or gpu.memory is None or about is None or claim.precision is None:
-        return
-    weights = about.parameters * PRECISIONS[claim.precision].weight
-    needed = fewest_gpus(weights, gpu.memory)
-    if needed > claim.gpus:
-        yield f"{weights / 1e9:.0f} GB of weights need {needed} GPUs"
-
-
-def _official(claim: Claim) -> Iterable[str]:
-    if claim.product is None:
-        return
-    same = [
-        result
-        for result in official_results(ROUND)
-        if result.accelerator == claim.product
-        and result.count == claim.gpus
-        and result.model.startswith(claim.workload)
-        and result.scenario == claim.scenario
-        and result.division == "closed"
-    ]
-    if not same:
-        yield f"{ROUND} has no result of {claim.gpus}x {claim.product}"
-        return
-    tokens = claim.unit == "tokens/s"
-    best = max(result.value if tokens else result.samples_per_s or 0.0 for result in same)
-    if claim.value > best * 1.001:
-        yield (
-            f"above the best of {claim.gpus}x {claim.product} in {ROUND}, {best:,.6g} {claim.unit}"
-        )
 
 
 # --- tables ----------------------------------------------------------------------------------
@@ -351,48 +264,6 @@ def _percent(share: float | None) -> str:
     if share is None:
         return "-"
     return f"{100 * share:.1f}" if share < 10 else f"{100 * share:,.0f}"
-
-
-def claims_table(workload: str | None, columns: int) -> Iterator[str]:
-    """Yield the printed figures that cannot be, each with its reasons."""
-    yield from fold("printed figures that cannot be what they are printed as", columns)
-    yield from paragraphs("", [f"{page}: {title}" for page, title in PAGES.items()], columns)
-    yield ""
-    claims = [refuted(one) for one in known_claims() if workload in (None, one.workload)]
-    names = ["line", "printed", "read as", "GPUs", "limit", "share %"]
-    rows = [_claim_row(each) for each in claims]
-    left = ["line", "read as", "GPUs"]
-    yield from table(names, rows, columns, left=left, spare=["read as"])
-    yield ""
-    for each in claims:
-        claim = each.claim
-        reasons = "; ".join(each.reasons) or "nothing speaks against it"
-        truth = f". In fact, {claim.truth}" if claim.truth else ""
-        yield from paragraph(
-            f"{claim.page} {claim.line}", f"{claim.says}: {reasons}{truth}", columns
-        )
-    yield ""
-    flagged = sum(bool(each.reasons) for each in claims)
-    impossible = sum(each.limit.impossible for each in claims)
-    yield from fold(
-        f"{flagged} of {plural(len(claims), 'figure')} flagged, {impossible} of them beyond the "
-        "certain limit at the highest clock",
-        columns,
-    )
-
-
-def _claim_row(each: Refuted) -> Row:
-    claim, limit = each.claim, each.limit
-    certain = limit.certain
-    precision = f" {claim.precision}" if claim.precision else ""
-    return {
-        "line": f"{claim.page} {claim.line}",
-        "printed": claim.text,
-        "read as": f"{claim.workload} {claim.unit}",
-        "GPUs": f"{claim.gpus}x{claim.accelerator}{precision}",
-        "limit": "" if certain is None else rounded(certain),
-        "share %": _percent(limit.of_certain),
-    }
 
 
 def bound(

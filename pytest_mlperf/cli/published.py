@@ -10,8 +10,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from pytest_mlperf.cli.claims import checked, write
-from pytest_mlperf.cli.claims import listing as claims_listing
 from pytest_mlperf.cli.output import show, whole, width
 from pytest_mlperf.cli.round import SHORT
 from pytest_mlperf.core.errors import MlperfError
@@ -82,11 +80,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "workload", metavar="WORKLOAD", nargs="?", help='by any name: "bert", "llama2-70b-99.9"'
     )
     parser.add_argument(
-        "--claims",
-        action="store_true",
-        help="figures that four pages print instead: which hold, which are refuted, by what",
-    )
-    parser.add_argument(
         "--from",
         type=Path,
         metavar="FILE",
@@ -116,8 +109,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Print the results that are asked for."""
-    if parsed.claims:
-        return _claims(parsed)
     figures = list(select(parsed))
     if parsed.format == "csv":
         writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -130,25 +121,6 @@ def run(parsed: argparse.Namespace) -> int:
     else:
         markdown = parsed.format == "markdown"
         show(listing(figures, parsed.most, width(), markdown=markdown, file=parsed.file))
-    return 0
-
-
-def _claims(parsed: argparse.Namespace) -> int:
-    """Print what others print of such results, and whether it holds."""
-    if parsed.format == "markdown":
-        raise MlperfError("--claims has no markdown: ask for table, csv or json")
-    if parsed.file:
-        raise MlperfError("--claims are held against the official results, not those --from a file")
-    for name in ("round", "accelerator", "submitter", "harness"):
-        if getattr(parsed, name) is not None:
-            raise MlperfError(f"--claims take a WORKLOAD and --scenario, not --{name}")
-    if parsed.division != "closed" or parsed.per != "system":
-        raise MlperfError("--claims are as they are printed, without --division and --per")
-    figures = checked(parsed.workload, parsed.scenario)
-    if parsed.format == "table":
-        show(claims_listing(figures, width()))
-    else:
-        write(figures, parsed.format)
     return 0
 
 

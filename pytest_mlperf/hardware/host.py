@@ -41,8 +41,8 @@ def int8_can_saturate(root: Path = LINUX) -> bool:
     Source: ONNX Runtime's documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
     """
     flags = re.search(r"^flags\s*:\s*(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
-    known = set(flags[1].split()) if flags else set()
-    return "avx2" in known and known.isdisjoint({"avx512_vnni", "avx_vnni"})
+    features = set(flags[1].split()) if flags else set()
+    return "avx2" in features and features.isdisjoint({"avx512_vnni", "avx_vnni"})
 
 
 def _cores(root: Path) -> float:

@@ -1,11 +1,11 @@
-"""Published figures: MLCommons' results of four rounds, and printed figures that cannot be.
+"""MLCommons' results of four rounds.
 
 `official-results.csv.gz` has the results of MLPerf Inference v4.1 (937), v5.1 (1,448), v6.0 (520)
 and v6.1 (492), datacenter and edge, made by tools/official_results.py of
 https://github.com/mlcommons/inference_results_v4.1 at commit 198fc46799b3, _v5.1 at 965182b03376,
 _v6.0 at 232fbf90fceb and _v6.1 at 7bf15fd80896: those of v4.1 are as LoadGen logged them, those of
 v5.1 and v6.0 were held against their logs, those of v6.1 are its table's. The MLPerf name and logo
-are trademarks of MLCommons Association. The other figures are of the table `claims.toml`.
+are trademarks of MLCommons Association.
 """
 
 from __future__ import annotations
@@ -13,9 +13,7 @@ from __future__ import annotations
 import csv
 import gzip
 import io
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -26,56 +24,8 @@ from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 
-PAGES = {
-    "A": "NVIDIA's tables of MLPerf Inference v4.1, data center",
-    "B": "a third party's summary of GPU speeds",
-}
-
 ROUND = "v4.1"
-"""The round whose official results the figures are held against."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Claim:
-    """One figure, read as it is printed.
-
-    Attributes:
-        page, line: Where it is printed: a key of `PAGES`, and the line of its text.
-        text: The number as printed.
-        says: The page's words for what it is of.
-        workload, scenario, metric, value, unit: What that is here; scenario None: none is said.
-        accelerator, gpus: Name in the table of GPUs or in `figures`, and how many.
-        product: MLPerf's name of the GPU, where the page says that it is a result of the round.
-        precision, batch: As printed; of MLPerf's rows, as the submission's code has it.
-        figures: Of an accelerator that the table of GPUs lacks.
-        expect: What finds the fault.
-        truth: What the number is; "": nobody knows.
-    """
-
-    page: str
-    line: int
-    text: str
-    says: str
-    workload: str
-    scenario: str | None = None
-    metric: str
-    value: float
-    unit: str
-    accelerator: str
-    gpus: int
-    product: str | None = None
-    precision: str | None = None
-    batch: int | None = None
-    figures: Mapping[str, Any] = field(default_factory=dict)
-    expect: Literal["certain", "estimated", "official"]
-    truth: str = ""
-
-
-@cache
-def known_claims() -> tuple[Claim, ...]:
-    """Read the figures in the order of the table."""
-    raw = tomllib.loads(files(__package__).joinpath("claims.toml").read_text("utf-8"))
-    return tuple(Claim(**own) for own in raw["claims"])
+"""The round whose results `limits` sets beside what is possible."""
 
 
 FILE = "official-results.csv.gz"

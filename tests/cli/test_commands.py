@@ -33,7 +33,6 @@ NAMES = (
     "export",
     "store",
     "submission",
-    "contribute",
     "report",
     "options",
     "round",
@@ -86,11 +85,10 @@ commands:
     export       a curve as a submission that MLPerf Endpoints' checker takes
     store        results of sessions into the store that keeps them, or out
     submission   results as a tree that MLPerf's submission checker takes
-    contribute   baselines of a named machine for everybody, with their proof
     report       results as text, HTML, Markdown, CSV and for other tools
     options      options of engines, data sets and scorers
     round        what an MLPerf round asks: gates, limits, counts
-    limits       what is physically possible, and published figures against it
+    limits       what is physically possible, and official results against it
     published    official results of MLPerf Inference, to list and to filter
     schema       print a JSON Schema, for editors and tools
 

@@ -14,7 +14,6 @@ from pytest_mlperf.core.metrics import (
     NET_JOULES_PER_SAMPLE,
     OF_BENCHMARKS,
 )
-from pytest_mlperf.rounds.published import known_claims
 
 TEXT = (Path(__file__).parents[2] / "docs/suites.md").read_text("utf-8")
 
@@ -50,11 +49,3 @@ def test_the_table_is_that_of_the_code(name: str) -> None:
     assert better == metric.direction
     assert float(limit) == pytest.approx(100 * metric.limit)
     assert int(queries.replace(",", "") or 0) == metric.min_queries
-
-
-def test_the_page_on_metrics_says_which_published_ones_limits_reads() -> None:
-    page = (Path(__file__).parents[2] / "docs/reference-metrics.md").read_text("utf-8")
-    section = page.partition("## Published figures")[2]
-    read = {claim.metric for claim in known_claims()} - METRICS.keys()
-
-    assert {f"`{name}`" for name in read} == set(re.findall(r"`[a-z_]+_second`", section))

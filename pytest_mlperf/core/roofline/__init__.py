@@ -211,7 +211,7 @@ EFFECTS: Mapping[str, Effect] = {
 NEAR = 0.9
 """Above this share of the estimated limit a result is worth a second look."""
 
-_TOKENS = ("tokens_per_second", "decode_tokens_per_second")
+_TOKENS = "tokens_per_second"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -359,7 +359,7 @@ def _why_unknown(
     metric: str, accelerator: str, gpu: GpuSpec | None, work: AnyWork | None, seen: Circumstances
 ) -> str | None:
     """Return why there is no limit, and what to supply; None: there may be one."""
-    if not _is_time(metric) and metric not in ("throughput", *_TOKENS):
+    if not _is_time(metric) and metric not in ("throughput", _TOKENS):
         return f"no limit known for {metric}: only rates and times have a formula"
     if gpu is None:
         return (
@@ -390,7 +390,7 @@ def _why_no_terms(metric: str, change: Changed) -> str:
             f"no limit known for {metric}: {change.varies} leaves each sample another share of work"
         )
     work = change.certain
-    if metric in _TOKENS and work is not None and not isinstance(work, Decode):
+    if metric == _TOKENS and work is not None and not isinstance(work, Decode):
         return f"no limit known: this {work.kind} generates no tokens"
     if metric == "throughput":
         return "no limit known for samples/s: say output_tokens, the mean tokens of an answer"

@@ -255,7 +255,7 @@ def test_a_share_is_above_one_exactly_beyond_the_limit(
 def test_llama_one_sequence_at_a_time(gpu: str, precision: str, rate: float) -> None:
     """All weights for each token: bandwidth over their bytes."""
     seen = Circumstances(precision=precision, batch=1)
-    found = limit("decode_tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
+    found = limit("tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
 
     assert found.certain == pytest.approx(rate, abs=0.05)
     assert found.binds == "memory"
@@ -318,7 +318,7 @@ def test_one_sample_may_be_smaller_than_the_mean() -> None:
 def test_weights_that_stay_in_the_caches_are_not_read_again() -> None:
     """GPT-J on 8 GPUs: 5.8 GB less 400 MB, for the limit beyond which nothing is possible."""
     seen = Circumstances(gpus=8, replica_gpus=8, precision="fp8", batch=1)
-    found = limit("decode_tokens_per_second", GPUS["H100-SXM"], WORK["gptj"].work, seen)
+    found = limit("tokens_per_second", GPUS["H100-SXM"], WORK["gptj"].work, seen)
 
     assert found.certain
     assert found.ceiling

@@ -1,0 +1,57 @@
+"""Commands, options and suite keys that were removed, with what to use instead.
+
+An entry stays until version 1.0, so that an old command line or suite gets an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Removed:
+    """Something that an earlier version had.
+
+    Attributes:
+        kind: "key" is an option of an extension in a suite file.
+        owner: The command or the extension that had it, "" for a command itself.
+        name: The word that a user wrote.
+        instead: What to do now, as an imperative clause.
+    """
+
+    kind: Literal["command", "option", "key"]
+    owner: str = ""
+    name: str
+    instead: str
+
+    def __str__(self) -> str:
+        owner = f"{self.owner}: " if self.owner else ""
+        return f"{owner}{self.kind} {self.name} was removed: {self.instead}"
+
+
+_FIGURES = 'read the table "Published figures that cannot be" in docs/limits.md'
+_SPEED = (
+    "leave it out. The engine generates with transformers' own generate; use engine vllm or "
+    "tensorrt_llm to measure speed"
+)
+
+REMOVED = (
+    Removed(
+        kind="command",
+        name="contribute",
+        instead="keep baselines in a repository of your own, and sign results with --mlperf-sign",
+    ),
+    Removed(kind="option", owner="published", name="--claims", instead=_FIGURES),
+    Removed(kind="option", owner="limits", name="--claims", instead=_FIGURES),
+    Removed(kind="key", owner="engine 'torch'", name="decode", instead=_SPEED),
+    Removed(kind="key", owner="engine 'torch'", name="compile", instead=_SPEED),
+)
+
+
+def find_removed(kind: str, owner: str, name: str) -> Removed | None:
+    """Return the entry of a removed command, option or key, None if there is none."""
+    for entry in REMOVED:
+        if (entry.kind, entry.owner, entry.name) == (kind, owner, name):
+            return entry
+    return None
