@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from pytest_mlperf.cli.checker import how_to_get, run_checker
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import nearest
@@ -27,7 +29,7 @@ from pytest_mlperf.reports.export.submission.form import (
     read_form,
 )
 from pytest_mlperf.reports.export.submission.gather import gather
-from pytest_mlperf.reports.export.submission.rules import MAY_BE_EMPTY, TEXTS, Refusal, refusals
+from pytest_mlperf.reports.export.submission.refusals import refusals
 from pytest_mlperf.reports.export.submission.tree import tree_of
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.rounds import ROUNDS, Round, load_round
@@ -37,44 +39,33 @@ from pytest_mlperf.stores.results import read_results
 HELP = f"""\
 results as a tree that MLPerf's submission checker takes
 
-init writes a folder to fill in: the description of the system with what this
-machine tells, how the model was prepared, calibration, the code. export makes
-the tree of results, measurements and compliance of it: logs as LoadGen wrote
-them, answers cut with their hash. It writes nothing where the checker would
-refuse something, and says what, by the checker's own rule. check does the same
-for a tree that is there.
+init writes a folder to fill in: the description of the system, with what this
+machine reports; how the model was prepared; calibration; the code. export
+writes the tree: results, measurements and compliance tests, with the logs as
+LoadGen wrote them. It writes nothing if a run breaks the rules of performance
+runs or the form is not filled in. check runs MLCommons' own checker, from a
+checkout of github.com/mlcommons/inference that you name, and shows its errors
+and warnings. It exits with 1 if the checker finds errors.
 
 Power is not exported: MLPerf takes it from a wall meter that PTDaemon reads
-beside the run, and from nothing that this tool measures.
+beside the run. This tool measures nothing that can be submitted as power.
 
 {LABEL}
 
-needs: the runs' folders; MLCommons' checker has the last word
+needs: export: the folders of the runs; check: MLCommons' checker
 
 examples:
   $ pytest-mlperf submission init form --submitter Acme --system acme-8xH200
-      a folder to fill in; what is missing begins with FILL IN
+      a folder to fill in; each blank begins with FILL IN
   $ pytest-mlperf submission export r.json --form form --round v6.1 -o tree
-      the tree, or what would be refused
-  $ pytest-mlperf submission check tree --round v6.1
-      what would be refused of a tree
+      the tree, or the reasons why it is not written
+  $ pytest-mlperf submission check tree --round v6.1 --checker inference
+      the verdict of MLCommons' checker
 """
 
 ACTIONS = ("init", "export", "check")
 
-ASKED = {
-    "status": "available, preview or rdi",
-    "system_name": "as people call it",
-    "host_memory_configuration": "24 x 64 GB DDR5-5600",
-    "host_storage_capacity": "with its unit",
-    "host_storage_type": "NVMe SSD",
-    "host_networking": "how it is connected",
-    "host_network_card_count": "2x 400 Gbit/s",
-    "host_networking_topology": "or N/A",
-    "cooling": "air, liquid",
-    "framework": "TensorRT-LLM 1.2, vLLM 0.9, ...",
-}
-"""What a person is asked for, beside the key."""
+TEMPLATES = files("pytest_mlperf.cli") / "templates"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -93,6 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "-o", "--output", type=Path, metavar="FOLDER", help="export: a new folder for the tree"
     )
     parser.add_argument(
+        "--checker", type=Path, metavar="PATH", help="check: a checkout of mlcommons/inference"
+    )
+    parser.add_argument(
         "--benchmark",
         action="append",
         default=[],
@@ -102,7 +96,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--rehearsal",
         action="store_true",
-        help="export: also what would be refused, and runs of the quick profile; no submission",
+        help="export: write the tree all the same, also of the quick profile; no submission",
     )
     parser.add_argument("--submitter", metavar="NAME", help="init: who submits")
     parser.add_argument("--system", metavar="ID", help="init: id of the system, names folders")
@@ -119,7 +113,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(parsed: argparse.Namespace) -> int:
-    """Do what is asked; return 1 where the checker would refuse something."""
+    """Do one action; return 1 if export refuses to write or the checker finds errors."""
     if parsed.action == "init":
         return _init(parsed)
     rules = _round(parsed.round)
@@ -141,12 +135,11 @@ def _init(parsed: argparse.Namespace) -> int:
     lacking = [f"--{name}" for name in ("submitter", "system") if getattr(parsed, name) is None]
     if lacking:
         raise MlperfError(f"{' and '.join(lacking)} missing: both name folders of the tree")
-    templates = files("pytest_mlperf.cli") / "templates"
     content = {
         SYSTEM: json_file(_described(parsed)),
-        IMPLEMENTATION: (templates / "implementation.json").read_bytes(),
-        README: (templates / "submission.md").read_bytes(),
-        CALIBRATION: (templates / "calibration.md").read_bytes(),
+        IMPLEMENTATION: (TEMPLATES / "implementation.json").read_bytes(),
+        README: (TEMPLATES / "submission.md").read_bytes(),
+        CALIBRATION: (TEMPLATES / "calibration.md").read_bytes(),
         f"{SOURCE}/README.md": b"The code that was measured: engines, suites, scripts.\n",
     }
     write_folder(folder, content)
@@ -173,12 +166,8 @@ def _described(parsed: argparse.Namespace) -> dict[str, object]:
         "system_type": parsed.type,
         **described(machine, parsed.accelerator),
     }
-    blanks = {key: f"{MARK}: {ASKED[key]}" if key in ASKED else MARK for key in TEXTS}
-    return {
-        "id": parsed.system,
-        **{key: facts.get(key, blanks[key]) for key in TEXTS},
-        **{key: facts.get(key, "") for key in MAY_BE_EMPTY},
-    }
+    blanks = json.loads((TEMPLATES / SYSTEM).read_text("utf-8"))
+    return {"id": parsed.system, **{key: facts.get(key, blank) for key, blank in blanks.items()}}
 
 
 # --- export and check ----------------------------------------------------------------------
@@ -202,31 +191,23 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
         for entry in entries:
             _require_closed(entry.result.division, entry.mapped, rehearsal=parsed.rehearsal)
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
-    refused = refusals(tree, rules)
-    lines = _lines(refused, rules)
+    refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
     if refused and not parsed.rehearsal:
-        show([*lines, "nothing was written; --rehearsal writes it all the same", LABEL])
+        show([*refused, "nothing was written; --rehearsal writes it all the same", LABEL])
         return 1
     write_folder(parsed.output, tree)
     title = plural(len(entries), "result")
     show(
         [
-            *lines,
+            *refused,
             f"wrote {relative(parsed.output)}: {title}, {plural(len(tree), 'file')}",
             *(["a rehearsal, and no submission"] * parsed.rehearsal),
-            f"check it: {_theirs(rules.name)} --input {relative(parsed.output)} "
-            f"--version {rules.name}",
+            f"check it: pytest-mlperf submission check {relative(parsed.output)} --round "
+            f"{rules.name} --checker PATH",
             LABEL,
         ]
     )
     return 0
-
-
-def _theirs(round_name: str) -> str:
-    """Return how MLCommons' checker is called, in tools/submission of its repository."""
-    if round_name == "v4.1":
-        return "python submission_checker.py"
-    return "python -m submission_checker.main"
 
 
 def _require_closed(division: str, mapped: str, *, rehearsal: bool) -> None:
@@ -250,22 +231,14 @@ def _benchmarks(texts: list[str]) -> Mapping[str, str]:
 
 
 def _check(parsed: argparse.Namespace, rules: Round) -> int:
-    (folder,) = _only(parsed.paths, "tree")
-    if not folder.is_dir():
-        raise MlperfError(f"{folder} is no folder")
-    tree = {
-        path.relative_to(folder).as_posix(): path
-        for path in sorted(folder.rglob("*"))
-        if path.is_file() and not path.is_symlink()
-    }
-    refused = refusals(tree, rules)
-    show(_lines(refused, rules) or [f"{relative(folder)}: nothing that is looked at is refused"])
-    show([LABEL])
-    return int(bool(refused))
-
-
-def _lines(refused: list[Refusal], rules: Round) -> list[str]:
-    return [f"would be refused: {one.in_words(rules.name)}" for one in refused]
+    (tree,) = _only(parsed.paths, "tree")
+    if parsed.checker is None:
+        raise MlperfError(f"MLCommons' own checker judges a tree: {how_to_get(rules.name)}")
+    if not any(tree.glob("*/*/results/*")):
+        raise MlperfError(f"no results are in {tree}: closed/SUBMITTER/results/SYSTEM/...")
+    code, lines = run_checker(tree, rules.name, parsed.checker)
+    show([LABEL, *lines])
+    return code
 
 
 def _only(paths: list[Path], title: str) -> list[Path]:

@@ -6,7 +6,6 @@ tools/submission/submission_checker/constants.py.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 
 from pytest_mlperf.rounds import RoundMetric
@@ -40,11 +39,11 @@ ALONE: Mapping[str, tuple[str, str]] = {
 }
 """Scores with a line of their own: what stands before and behind the number."""
 
-BESIDE: Mapping[str, tuple[str, str]] = {
-    "F1": ('{{"exact_match": {}, "f1": {}}}', r'\{"exact_match": [\d.]+, "f1": ([\d.]+)\}'),
-    "ACCURACY": ("Word Error Rate: {}%, accuracy={}%", r"Word Error Rate: .*accuracy=([\d.]+)%"),
+BESIDE: Mapping[str, str] = {
+    "F1": '{{"exact_match": {}, "f1": {}}}',
+    "ACCURACY": "Word Error Rate: {}%, accuracy={}%",
 }
-"""Lines with a second number that stands first, and what finds the score."""
+"""Lines in which another number stands before the score."""
 
 UNGATED = "-"
 """A gate of the rules that the checker has no key for."""
@@ -63,29 +62,13 @@ def accuracy_lines(scores: Mapping[str, float], metrics: Mapping[str, RoundMetri
             table[TABLED[metric.checker]] = number
         elif metric.checker in BESIDE:
             first = scores.get("exact_match", 0.0) if metric.checker == "F1" else 100 - scores[name]
-            lines.append(BESIDE[metric.checker][0].format(_number(first), number))
+            lines.append(BESIDE[metric.checker].format(_number(first), number))
         else:
             before, behind = ALONE[metric.checker]
             lines.append(f"{before}{number}{behind}")
     if table:
         lines.append("{" + ", ".join(f"'{name}': {value}" for name, value in table.items()) + "}")
     return lines
-
-
-def read_score(text: str, metric: RoundMetric) -> float | None:
-    """Return a score that stands in an accuracy.txt, the last of several; None: it has none."""
-    if metric.checker in TABLED:
-        pattern = rf"'{TABLED[metric.checker]}':\s+'?([\d.]+)"
-    elif metric.checker in BESIDE:
-        pattern = BESIDE[metric.checker][1]
-    else:
-        before = ALONE[metric.checker][0]
-        pattern = rf"{re.escape(before)}\s*([\d.]+)"
-    numbers = re.findall(pattern, text)
-    try:
-        return float(numbers[-1]) if numbers else None
-    except ValueError:
-        return None
 
 
 def _number(value: float) -> str:

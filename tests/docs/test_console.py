@@ -26,6 +26,7 @@ NOT_RUN = {
     "calibration.md": 1,
     "openai.md": 1,
     "serving.md": 2,
+    "submission.md": 1,
     "tensorrt-llm.md": 2,
     "triton.md": 1,
     "tutorial.md": 1,

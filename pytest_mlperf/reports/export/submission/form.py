@@ -22,9 +22,6 @@ DIVISIONS = ("closed", "open")
 FOLDER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+-]{0,63}")
 """Names of folders: MLPerf's checker takes no blanks and no hidden ones."""
 
-LARGEST = 50 * 2**20
-"""Bytes of one file that the checker takes."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Form:

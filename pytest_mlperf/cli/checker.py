@@ -1,0 +1,132 @@
+"""Run MLCommons' submission checker from a checkout of its repository, and read its output."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.processes import answer_of, ended, last_line
+
+LIMIT_S = 3600.0
+"""Time after which the checker is killed."""
+
+KILLED_S = 10.0
+
+MAX_LINES = 20
+"""Lines of one severity that are shown."""
+
+MAX_CHARACTERS = 500
+"""Characters of one line that are shown."""
+
+LOGGED = re.compile(r"(?:\[\S+ \S+ \S+ )?([A-Z]+)(?:\] |:\w+:)(.*)")
+"""A line of Python's logging, in the formats of v4.1 and v6.1: severity and message."""
+
+VERDICTS = {"SUMMARY: submission looks OK": 0, "SUMMARY: submission has errors": 1}
+"""The checker's last message, and its exit code with it."""
+
+MISSING_MODULE = re.compile(r"ModuleNotFoundError: No module named '(\w+)")
+
+DISTRIBUTIONS = {"yaml": "pyyaml"}
+"""Names on the package index of modules that are called otherwise."""
+
+
+def how_to_get(round_name: str) -> str:
+    """Return how to get the checker of a round, as a clause."""
+    branch = "--branch v4.1 " if round_name == "v4.1" else ""
+    return (
+        f"get it with git clone {branch}https://github.com/mlcommons/inference and add "
+        "--checker inference"
+    )
+
+
+def run_checker(tree: Path, round_name: str, checkout: Path) -> tuple[int, list[str]]:
+    """Run the checker on a tree, which it only reads.
+
+    Args:
+        tree: The submission.
+        round_name: "v6.1".
+        checkout: A checkout of mlcommons/inference, or its folder tools/submission.
+
+    Returns:
+        1 if the checker finds errors, else 0; and what to show, the verdict last.
+
+    Raises:
+        EnvironmentFault: It cannot be run, or ended without a verdict.
+    """
+    place, module = _entry_point(checkout, round_name)
+    folder = Path(tempfile.mkdtemp(prefix="pytest-mlperf-checker-"))
+    tree = tree.resolve()
+    # Option -P: no module of the working folder can take the place of one of the checker's.
+    command = [sys.executable, "-P", "-m", module, "--input", str(tree), "--version", round_name]
+    # The checker of v4.1 renames files if INFER_SYSTEM_FILE is set.
+    variables = {name: value for name, value in os.environ.items() if name != "INFER_SYSTEM_FILE"}
+    path = os.pathsep.join(filter(None, [str(place), variables.get("PYTHONPATH")]))
+    answer = answer_of(
+        [*command, "--csv", str(folder / "summary.csv")],
+        limit_s=LIMIT_S,
+        killed_s=KILLED_S,
+        environment={**variables, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+    )
+    if answer is None:
+        raise EnvironmentFault(f"MLCommons' checker did not end within {LIMIT_S:g} s: killed")
+    code, output = answer[0], answer[1] + answer[2]
+    (folder / "output.txt").write_bytes(output)
+    text = output.decode("utf-8", "replace").replace(f"{tree}/", "")
+    lines = [logged.groups() for logged in map(LOGGED.fullmatch, text.split("\n")) if logged]
+    verdict = next((line for _, line in reversed(lines) if line in VERDICTS), "")
+    if VERDICTS.get(verdict) != code:
+        raise _fault(code, last_line(output), round_name, folder)
+    by_severity: dict[str, dict[str, None]] = {}
+    for severity, line in lines:
+        if line != verdict:
+            by_severity.setdefault(severity, {})[line] = None
+    return code, [
+        *_shown("error", [*by_severity.get("ERROR", ())]),
+        *_shown("warning", [*by_severity.get("WARNING", ())]),
+        f"info: {len(by_severity.get('INFO', ())):,} lines; whole output and summary.csv: {folder}",
+        verdict,
+    ]
+
+
+def _entry_point(checkout: Path, round_name: str) -> tuple[Path, str]:
+    """Return the folder to import from, and the module to run."""
+    for place in (checkout.resolve() / "tools/submission", checkout.resolve()):
+        if (place / "submission_checker/main.py").is_file():
+            return place, "submission_checker.main"
+        if (place / "submission_checker.py").is_file():
+            return place, "submission_checker"
+    raise EnvironmentFault(
+        f"{checkout} has no tools/submission with MLCommons' submission checker: "
+        f"{how_to_get(round_name)}"
+    )
+
+
+def _shown(severity: str, messages: Sequence[str]) -> Iterator[str]:
+    for message in messages[:MAX_LINES]:
+        cut = "…" if len(message) > MAX_CHARACTERS else ""
+        yield f"{severity}: {message[:MAX_CHARACTERS]}{cut}"
+    if len(messages) > MAX_LINES:
+        yield f"{severity}: {len(messages) - MAX_LINES:,} more"
+
+
+def _fault(code: int, last: str, round_name: str, folder: Path) -> EnvironmentFault:
+    """Return the error of a checker that ended without a verdict."""
+    if missing := MISSING_MODULE.match(last):
+        name = DISTRIBUTIONS.get(missing[1], missing[1])
+        return EnvironmentFault(
+            f"MLCommons' checker needs the module {missing[1]}: {sys.executable} -m pip install "
+            f"{name}"
+        )
+    if "argument --version: invalid choice" in last:
+        return EnvironmentFault(
+            f"this checkout's checker does not know {round_name} ({last}): {how_to_get(round_name)}"
+        )
+    return EnvironmentFault(
+        f"MLCommons' checker {ended(code)} and gave no verdict: {last[:MAX_CHARACTERS]}; its whole "
+        f"output: {folder / 'output.txt'}"
+    )
