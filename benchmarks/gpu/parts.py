@@ -27,7 +27,6 @@ class PartSpec:
         module: Below benchmarks.gpu.
         seconds: Of nine minutes, with the start of its process.
         rehearsal_s: Likewise where all is simulated.
-        every_gpu: Its process sees all GPUs, not only the one that is sampled.
     """
 
     name: str
@@ -35,20 +34,11 @@ class PartSpec:
     module: str
     seconds: float
     rehearsal_s: float
-    every_gpu: bool = False
 
 
 PARTS = (
     PartSpec(
         name="machine", title="Machine and driver", module="machine", seconds=40, rehearsal_s=6
-    ),
-    PartSpec(
-        name="decode",
-        title="Decoding beside the memory limit",
-        module="decode",
-        seconds=150,
-        rehearsal_s=14,
-        every_gpu=True,
     ),
     PartSpec(
         name="counter",
@@ -73,8 +63,7 @@ PARTS = (
         rehearsal_s=26,
     ),
 )
-"""In the order in which they run: what has a target comes early, and the last one has no end of its
-own and fills what is left."""
+"""In the order in which they run; the last one fills the time that is left."""
 
 
 def main() -> None:

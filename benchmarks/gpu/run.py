@@ -21,7 +21,7 @@ from benchmarks.gpu.board import IDLE_W, SIMULATED_GPU
 from benchmarks.gpu.machine import versions
 from benchmarks.gpu.parts import PARTS, RESULT, PartSpec
 from benchmarks.gpu.report import Report
-from benchmarks.gpu.setting import SIMULATED, Gpu, Setting
+from benchmarks.gpu.setting import SIMULATED, Setting
 from pytest_mlperf.hardware.machine import Machine, detect
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -159,25 +159,17 @@ def _run(
 def _setting(
     options: argparse.Namespace, machine: Machine, folder: Path, seconds: float
 ) -> Setting:
-    first, *others = [
-        Gpu(
-            uuid=str(gpu["uuid"]),
-            product=str(gpu["gpu"]),
-            memory_gib=float(memory) if isinstance(memory, int | float) else None,
-        )
-        for gpu in machine.gpus
-        for memory in [gpu["memory_gib"]]
-    ]
+    gpu = machine.gpus[0]
+    memory = gpu["memory_gib"]
     return Setting(
         folder=str(folder),
         seconds=seconds,
         device="cpu" if options.fake else "cuda",
-        uuid=first.uuid,
-        product=first.product,
-        memory_gib=first.memory_gib,
+        uuid=str(gpu["uuid"]),
+        product=str(gpu["gpu"]),
+        memory_gib=float(memory) if isinstance(memory, int | float) else None,
         accelerator=next(iter(machine.classes)),
         simulated=options.fake,
-        others=others,
     )
 
 
@@ -191,8 +183,7 @@ def run_part(part: PartSpec, setting: Setting) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(_import_path())}
     if setting.device == "cuda":
         # torch's first GPU is then the one that is sampled.
-        seen = setting.gpus if part.every_gpu else setting.gpus[:1]
-        environment["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in seen)
+        environment["CUDA_VISIBLE_DEVICES"] = setting.uuid
     begin_s = time.monotonic()
     command = [sys.executable, "-m", "benchmarks.gpu.parts", part.name]
     command += [str(os.getpid()), str(begin_s)]

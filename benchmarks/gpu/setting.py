@@ -12,15 +12,6 @@ SIMULATED = "simulated: fake NVML library, CPU; no figure here is a measurement 
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
-    """One GPU, as NVML names it; its memory may be unknown."""
-
-    uuid: str
-    product: str
-    memory_gib: float | None
-
-
-@dataclass(frozen=True, kw_only=True)
 class Setting:
     """One part's circumstances.
 
@@ -33,7 +24,6 @@ class Setting:
         memory_gib: Its memory as NVML counts it; None: not known.
         accelerator: The suite's word for its class.
         simulated: The GPU is the fake NVML library's, and all work is small.
-        others: Further GPUs, for the parts that run on each.
     """
 
     folder: str
@@ -44,13 +34,6 @@ class Setting:
     memory_gib: float | None
     accelerator: str
     simulated: bool
-    others: Sequence[Gpu] = ()
-
-    @property
-    def gpus(self) -> Sequence[Gpu]:
-        """The GPU that is sampled, and all others."""
-        first = Gpu(uuid=self.uuid, product=self.product, memory_gib=self.memory_gib)
-        return [first, *self.others]
 
     @property
     def path(self) -> Path:
@@ -64,8 +47,7 @@ class Setting:
     @classmethod
     def from_json(cls, text: str) -> Setting:
         """Parse what `to_json` wrote."""
-        values = json.loads(text)
-        return cls(**{**values, "others": [Gpu(**each) for each in values["others"]]})
+        return cls(**json.loads(text))
 
 
 @dataclass(kw_only=True)

@@ -18,7 +18,6 @@ import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -42,7 +41,7 @@ from benchmarks.gpu.load import square
 from benchmarks.gpu.parts import PARTS
 from benchmarks.gpu.run import ROOT, run_part, status_of
 from benchmarks.gpu.sessions import RATES, Run, components
-from benchmarks.gpu.setting import SIMULATED, Answer, Gpu, Setting, show
+from benchmarks.gpu.setting import SIMULATED, Answer, Setting, show
 from benchmarks.gpu.simulated import ENGINES
 from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
 from pytest_mlperf.core.energy.readings import Reading
@@ -458,32 +457,6 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return found
 
 
-@pytest.mark.slow
-def test_decoding_is_measured_on_every_gpu(tmp_path: Path) -> None:
-    """In both ways on the first; a GPU that breaks says so and leaves the others."""
-    pytest.importorskip("transformers")
-    from benchmarks.gpu import decode
-
-    first = setting(tmp_path, device="cpu", seconds=60.0)
-    gpus = [Gpu(uuid=f"GPU-{n}", product="NVIDIA H200", memory_gib=140.0) for n in (1, 1, 2)]
-
-    *_, answer = decode.part(dataclasses.replace(first, others=gpus))
-
-    rows = [(row["gpu"], row["way"], row["batch"]) for row in answer.values["decode"]]
-    assert rows == [
-        *[(0, way, batch) for way in ("generate", "static cache") for batch in (1, 4)],
-        *[(gpu, "static cache", batch) for gpu in (1, 3) for batch in (1, 4)],
-    ]
-    assert len(answer.tables[0].rows) == len(rows)
-    (failure,) = answer.failures
-    assert failure.startswith("GPU 2: FileExistsError")
-    for row in answer.values["decode"]:
-        assert 0 < row["share"] == row["tokens_per_second"] / row["limit"]
-        assert row["tokens_per_second"] == pytest.approx(row["batch"] / row["step_s"])
-        compared = row["gpu"] == 0 and row["way"] != "generate"
-        assert row["equal_tokens"] == (1.0 if compared else None)
-
-
 def test_a_part_is_told_what_is_left_of_its_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -504,55 +477,7 @@ def test_a_part_is_told_what_is_left_of_its_time(
     assert told == [pytest.approx(13.0, abs=1.0)]
 
 
-def test_a_way_that_breaks_leaves_the_others(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The compiled step comes last, where there is time; where it broke others decode without."""
-    pytest.importorskip("transformers")
-    from benchmarks.gpu import decode
-
-    asked: list[tuple[int, str]] = []
-
-    class Model:
-        def __init__(self, _setting: Setting, gpu: Gpu, _device: str) -> None:
-            self._gpu = int(gpu.uuid[-1])
-
-        def measure(self, way: str) -> Iterator[dict[str, Any]]:
-            asked.append((self._gpu, way))
-            if way == decode.COMPILED:
-                raise RuntimeError("no compiler")
-            yield dict.fromkeys(
-                ("way", "batch", "tokens_per_second", "step_s", "limit", "share", "equal_tokens"), 1
-            )
-
-    monkeypatch.setattr(decode, "_Model", Model)
-    monkeypatch.setattr(decode, "free", lambda _setting: None)
-    other = Gpu(uuid="GPU-1", product="NVIDIA H200", memory_gib=140.0)
-    both = dataclasses.replace(setting(tmp_path, seconds=1000.0), others=[other])
-
-    *_, answer = decode.part(both)
-    *_, hasty = decode.part(dataclasses.replace(both, seconds=1.0, others=[]))
-
-    assert asked[:4] == [(0, "generate"), (0, "static"), (0, "compiled"), (1, "static")]
-    assert answer.failures == ["GPU 0, compiled: RuntimeError: no compiler"]
-    assert len(answer.values["decode"]) == 3
-    assert asked[4:] == [(0, "generate"), (0, "static")]
-    assert hasty.tables[0].rows[-1][1] == "compiled: not run: no time left"
-
-
-def test_what_has_no_time_left_is_said(tmp_path: Path) -> None:
-    pytest.importorskip("transformers")
-    from benchmarks.gpu import decode
-
-    (answer,) = decode.part(setting(tmp_path, device="cpu", seconds=-1.0))
-
-    assert [row[1] for row in answer.tables[0].rows] == ["not run: no time left"]
-
-
-@pytest.mark.parametrize(("name", "seen"), [("decode", "GPU-0,GPU-1"), ("real", "GPU-0")])
-def test_a_part_sees_all_gpus_only_where_it_measures_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, seen: str
-) -> None:
+def test_a_part_sees_the_sampled_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     environments: list[dict[str, str]] = []
 
     def start(*_: object, env: dict[str, str], **__: object) -> None:
@@ -560,17 +485,11 @@ def test_a_part_sees_all_gpus_only_where_it_measures_each(
         raise FileNotFoundError
 
     monkeypatch.setattr(subprocess, "Popen", start)
-    two = dataclasses.replace(
-        setting(tmp_path / "part"),
-        others=[Gpu(uuid="GPU-1", product="NVIDIA H200", memory_gib=140.0)],
-    )
-    assert Setting.from_json(two.to_json()) == two
-    (part,) = [part for part in PARTS if part.name == name]
 
     with pytest.raises(FileNotFoundError):
-        run_part(part, two)
+        run_part(PARTS[0], setting(tmp_path / "part"))
 
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == [seen]
+    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["GPU-0"]
 
 
 @pytest.mark.process

@@ -128,7 +128,6 @@ OF_THE_PACKAGE = {"numpy", "pydantic", "safetensors", "PIL"}
 BROUGHT = {
     "rouge_score": {"nltk"},
     "tensorrt_llm": {"transformers"},
-    "torch": {"triton"},  # its builds for CUDA
     "transformers": {"huggingface_hub", "tokenizers"},
     "vllm": {"transformers"},
 }

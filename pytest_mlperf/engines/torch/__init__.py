@@ -158,26 +158,26 @@ class TorchEngine(TorchBase):
             can_join,
             state_kernels,
         )
-        from pytest_mlperf.engines.torch._decode import open_decoder
 
         text = TextModel(
             model=model, generation=self._generation, prompts=self._samples, answers=self._answers
         )
-        decoder, pictured = None, isinstance(self._samples.chats, PictureChats)
-        if pictured:
-            self._check_pictured()
-            self._facts["decode"] = "generate: prompts have pictures"
-        elif self._options.batching != "continuous":
-            decoder, self._facts["decode"] = open_decoder(model, self._generation, self._options)
+        pictured = isinstance(self._samples.chats, PictureChats)
         if not can_join(model):
             self._facts["linear_attention"] = state_kernels()
-        static = StaticBatches(text, batch_size=self._options.batch_size, decoder=decoder)
+        static = StaticBatches(text, batch_size=self._options.batch_size)
         self._single = self._lists = static.run
         undo.callback(self._forget)
         one = self._options.batching
         if one == "auto":
             joins = self._options.may_join and not pictured and can_join(model)
             one = "continuous" if joins else "dynamic"
+        elif one == "continuous" and pictured:
+            raise SuiteError(
+                'engine torch: batching = "continuous" takes no pictures, which the data set has; '
+                'set batching = "dynamic", or leave it out',
+                option="batching",
+            )
         elif one == "continuous" and not can_join(model):
             raise SuiteError(
                 'engine torch: batching = "continuous" cannot run this model, whose layers with '
@@ -195,19 +195,6 @@ class TorchEngine(TorchBase):
             self._single = self._continuous.put
         if self._options.batching != "auto":
             self._lists = self._single
-
-    def _check_pictured(self) -> None:
-        """Refuse what transformers cannot do with pictures."""
-        for name, value, instead in (
-            ("batching", "continuous", "dynamic"),
-            ("decode", "static", "generate"),
-        ):
-            if getattr(self._options, name) == value:
-                raise SuiteError(
-                    f'engine torch: {name} = "{value}" takes no pictures, which the data set has; '
-                    f'set {name} = "{instead}", or leave it out',
-                    option=name,
-                )
 
     def _forget(self) -> None:
         self._continuous = None

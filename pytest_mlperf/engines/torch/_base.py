@@ -28,7 +28,6 @@ STORED: PrecisionName = "mxfp4"
 ATTENTIONS = ("sdpa", "eager", "flash_attention_2", "flash_attention_3")
 IMAGE_ATTENTIONS = ("sdpa", "eager")
 BATCHINGS = ("auto", "static", "dynamic", "continuous")
-DECODES = ("auto", "static", "generate")
 JOINS = ("stack", "concat", "pad")
 WEIGHTS = ("checkpoint", "dummy")
 SPARSITIES = ("2:4",)
@@ -130,12 +129,6 @@ class TorchOptions(TokenOptions, ToolOptions):
             continuous batching, where samples join and leave at every token. "auto": lists static,
             single samples continuous (with beams or drawn tokens: dynamic).
         num_beams: 1 is greedy; more search with as many beams, and end at the first found.
-        decode: How static batches are decoded. "static": on a static cache, by steps that a GPU
-            replays from CUDA graphs. "generate": by transformers' own loop, as beams always are.
-            "auto": static where the model allows it.
-        compile: Compile the step on a static cache when the engine is loaded: on GPUs the model's
-            layers, with attention that reads no more of the cache than is there; on CPUs what
-            decodes one prompt alone, where it pays.
         kv_blocks: Blocks of 256 tokens in the key-value cache of continuous batching; None holds
             `batch_size` samples as long as the longest.
         max_batch_tokens: Tokens per forward pass of continuous batching; None is 512, or
@@ -147,8 +140,6 @@ class TorchOptions(TokenOptions, ToolOptions):
 
     batching: str = "auto"
     num_beams: int = 1
-    decode: str = "auto"
-    compile: bool = False
     kv_blocks: int | None = None
     max_batch_tokens: int | None = None
 
@@ -161,8 +152,6 @@ class TorchOptions(TokenOptions, ToolOptions):
         yield from super().rules(precision)
         yield from self.tool_rules()
         yield one_of("batching", self.batching, BATCHINGS)
-        yield one_of("decode", self.decode, DECODES)
-        yield "compile", self.compile, isinstance(self.compile, bool), "true or false"
         yield number_of("num_beams", self.num_beams, "beams")
 
     def conflicts(self, precision: str) -> Iterator[Sequence[Any]]:
@@ -190,35 +179,6 @@ class TorchOptions(TokenOptions, ToolOptions):
             'batching = "continuous" draws no tokens, but temperature = '
             f'{self.temperature:g}; set batching = "static" or "dynamic"',
             *("batching", "temperature"),
-        )
-        yield (
-            self.decode == "static" and self.num_beams > 1,
-            f'decode = "static" knows no beams, but num_beams = {self.num_beams}; leave decode out',
-            *("decode", "num_beams"),
-        )
-        yield (
-            self.decode == "static" and self.batching == "continuous",
-            'decode = "static" is for static batches, which batching = "continuous" never makes; '
-            "leave one of them out",
-            *("decode", "batching"),
-        )
-        yield (
-            self.compile and (self.decode == "generate" or self.num_beams > 1),
-            "compile = true compiles the step of a static cache, which is not used here; leave "
-            "compile out",
-            *("compile", "decode", "num_beams"),
-        )
-        yield (
-            self.compile and self.device != "cpu" and self.attention != "sdpa",
-            f'compile = true attends by a kernel of its own, but attention = "{self.attention}"; '
-            "leave one of them out",
-            *("compile", "attention"),
-        )
-        yield (
-            self.compile and self.batching not in ("static", "dynamic"),
-            f"compile = true is for static batches alone, which batching = "
-            f'"{self.batching}" does not make; set batching = "static" or "dynamic"',
-            *("compile", "batching"),
         )
         yield (
             self.batching == "auto" and self.may_join and self.attention == "eager",

@@ -31,7 +31,6 @@ from pytest_mlperf.engines.llm.generation import Answers, Generation, TokenPromp
 from pytest_mlperf.engines.llm.pictures import PictureChats
 from pytest_mlperf.engines.llm.streaming import Arrivals
 from pytest_mlperf.engines.torch._base import TorchOptions
-from pytest_mlperf.engines.torch._decode import LOOK, StaticDecoder
 from pytest_mlperf.engines.torch._devices import enough_memory
 from pytest_mlperf.engines.torch._sampling import DrawnOnly, numbers
 
@@ -65,14 +64,10 @@ class TextModel:
 class StaticBatches:
     """Generates in the calling thread, batch by batch, longest prompts first."""
 
-    def __init__(
-        self, text: TextModel, *, batch_size: int, decoder: StaticDecoder | None = None
-    ) -> None:
-        """Decode by `decoder`, or by transformers' `generate`."""
+    def __init__(self, text: TextModel, *, batch_size: int) -> None:
         self._text = text
         self._batch_size = batch_size
-        self._decoder = decoder
-        self._config = generation_config(text.generation)
+        self._config = generation_config(text.generation, static_cache=has_static_cache(text.model))
 
     def run(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         samples = Batch(ids=ids, indices=indices, sink=sink)
@@ -89,15 +84,10 @@ class StaticBatches:
         device = self._text.model.device
         tokens, mask = (each.to(device, non_blocking=True) for each in (tokens, mask))
         generation, processors = self._text.generation, []
-        streamer = Streamer(batch, generation, self._text.answers)
-        draws = numbers(generation, batch.indices, device) if generation.is_drawn else None
-        if draws is not None:
+        if generation.is_drawn:
+            draws = numbers(generation, batch.indices, device)
             processors.append(DrawnOnly(generation, draws, tokens.shape[1]))
         with torch.inference_mode():
-            if self._decoder is not None:
-                look = 1 if batch.sink.times_tokens else LOOK
-                self._decoder.run(tokens, mask, streamer.take, look=look, numbers=draws)
-                return
             inputs = {
                 "input_ids": tokens,
                 "attention_mask": mask,
@@ -107,12 +97,13 @@ class StaticBatches:
             if isinstance(chats := self._text.prompts.chats, PictureChats):
                 features = chats.features(batch.indices, tokens)
                 inputs |= {name: each.to(device) for name, each in features.items()}
-            if self._text.generation.num_beams == 1:
+            if generation.num_beams == 1:
+                streamer = Streamer(batch, generation, self._text.answers)
                 self._text.model.generate(**inputs, streamer=streamer)
                 return
             watch = [_FirstStep(batch)] if batch.sink.times_tokens else None
             generated = self._text.model.generate(**inputs, stopping_criteria=watch)
-        rows = [self._text.generation.cut(row) for row in generated[:, tokens.shape[1] :].tolist()]
+        rows = [generation.cut(row) for row in generated[:, tokens.shape[1] :].tolist()]
         self._text.answers.deliver(batch.ids, batch.indices, rows, batch.sink)
 
     def _pad(self, indices: Sequence[int]) -> tuple[Any, Any]:
@@ -126,7 +117,13 @@ class StaticBatches:
         return tokens, (torch.arange(width) >= width - lengths).long()
 
 
-def generation_config(generation: Generation) -> Any:
+def has_static_cache(model: Any) -> bool:
+    """Check whether static batches use transformers' static cache."""
+    # It costs time on the CPU (docs/benchmarks.md), and Falcon with ALiBi fails with it.
+    return model.device.type == "cuda" and not getattr(model.config, "alibi", False)
+
+
+def generation_config(generation: Generation, *, static_cache: bool = False) -> Any:
     """Return transformers' settings; nothing of the model's own is left to fill in."""
     return transformers.GenerationConfig(
         max_new_tokens=generation.max_new_tokens,
@@ -137,6 +134,9 @@ def generation_config(generation: Generation) -> Any:
         do_sample=False,
         eos_token_id=list(generation.ends) or None,
         pad_token_id=generation.padding,
+        cache_implementation="static" if static_cache else None,
+        # Else transformers compiles for each new shape of a batch, also in the measured window.
+        disable_compile=True,
     )
 
 
@@ -154,12 +154,10 @@ class Streamer:
 
     def put(self, value: Any) -> None:
         """Take the prompts (rows, tokens) first, then a token for each row (rows,) at a time."""
-        if self._seen_prompts:
-            self.take(value.tolist())
-        self._seen_prompts = True
-
-    def take(self, tokens: list[int]) -> bool:
-        """Take a token of each row; return whether any row goes on."""
+        if not self._seen_prompts:
+            self._seen_prompts = True
+            return
+        tokens = value.tolist()
         self._steps.append(tokens)
         if self._batch.sink.times_tokens:
             self._stamp()
@@ -169,7 +167,6 @@ class Streamer:
             # What comes for an ended row from now on is of no use.
             self._alive = [row for row in self._alive if row not in set(ended)]
             self._deliver(ended)
-        return bool(self._alive)
 
     def end(self) -> None:
         """Nothing is held back."""

@@ -71,9 +71,6 @@ def test_the_random_model_tests_both_ends_of_an_answer(alone: list[list[int]]) -
         (True, {"batching": "continuous", "max_batch_tokens": 40}),
         (False, {"batching": "continuous", "attention": "eager"}),
         (False, {"batching": "static", "attention": "eager"}),
-        (False, {"batching": "static", "attention": "eager", "decode": "generate"}),
-        (False, {"batching": "static", "batch_size": 5, "decode": "generate"}),
-        (True, {"batching": "dynamic", "decode": "static"}),
     ],
 )
 def test_every_way_of_batching_gives_the_answers_of_prompts_alone(

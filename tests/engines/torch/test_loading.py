@@ -59,7 +59,6 @@ def enter(folder: Path, prompts: Any = ((5,), (9,)), **options: Any) -> None:
     [
         ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
         ("batching", "inflight", "is not one of auto, static, dynamic, continuous"),
-        ("decode", "eager", "is not one of auto, static, generate"),
         ("weights", "random", "is not one of checkpoint, dummy"),
         ("attention", "flash", "is not one of sdpa, eager, flash_attention_2, flash_attention_3"),
         ("device", "cuda:x", "is not cpu, cuda or cuda:N"),
@@ -88,14 +87,6 @@ def test_an_option_out_of_range_is_named_with_its_value(
     [
         ({"batching": "continuous", "num_beams": 2}, "knows no beams, but num_beams = 2"),
         ({"attention": "eager"}, 'batching = "auto" cannot use both'),
-        ({"decode": "static", "num_beams": 2}, "knows no beams, but num_beams = 2"),
-        ({"decode": "static", "batching": "continuous"}, '"continuous" never makes'),
-        (
-            {"compile": True, "device": "cuda", "batching": "static", "attention": "eager"},
-            'a kernel of its own, but attention = "eager"',
-        ),
-        ({"compile": True, "decode": "generate", "batching": "static"}, "a static cache, which is"),
-        ({"compile": True}, 'batching = "auto" does not make; set batching = "static" or "dyna'),
     ],
 )
 def test_options_that_exclude_each_other_are_refused(
@@ -393,7 +384,6 @@ def test_the_description_names_everything_that_decides_speed_and_answers(countin
         "device": "cpu",
         "attention": "sdpa",
         "batching": "auto",
-        "decode": "static cache",
         "batch_size": "4",
         "work.batch": "4",
         "threads": "1",
