@@ -63,7 +63,7 @@ def limit_of(line: Printed, **changes: Any) -> Limit:
     _, workload, value, unit, count, accelerator, precision, batch, _, _ = line
     about = find_work(workload)
     assert about is not None
-    run = {"gpus": count, "precision": precision, "batch": batch, **changes}
+    run: dict[str, Any] = {"gpus": count, "precision": precision, "batch": batch, **changes}
     is_tpu = accelerator.startswith("TPU")
     return share_of_limit(
         "tokens_per_second" if unit == "tokens/s" else "throughput",
@@ -71,7 +71,7 @@ def limit_of(line: Printed, **changes: Any) -> Limit:
         accelerator=accelerator,
         gpu=parse_gpu(accelerator, TPU) if is_tpu else known_gpus()[accelerator],
         work=about.work,
-        seen=Circumstances(**run, **about.typical),
+        seen=Circumstances(**{**about.typical, **run}),
     )
 
 
