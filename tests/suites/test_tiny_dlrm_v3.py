@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -71,31 +70,3 @@ def test_the_data_are_what_the_tastes_draw(twin: Twin, stream: Any) -> None:
         assert (folder / name).read_bytes() == content
     assert twin.dataset.digest == twin.training["dataset_digest"]
     assert len(twin.dataset) == twin.training["samples"]
-
-
-def test_unchanged_it_scores_every_request_as_in_the_baseline(twin: Twin, tmp_path: Path) -> None:
-    verdict = twin.verdict(tmp_path)
-
-    assert verdict["outcome"] == "ok"
-    assert verdict["baseline_file"].endswith("tiny-dlrm-v3/hstu.fp32.json")
-    paired = {metric["metric"]: metric for metric in verdict["paired"] if metric["outcome"]}
-    assert paired.keys() <= set(METRICS)
-    assert all(each["change"] == pytest.approx(0, abs=0.001) for each in paired.values())
-
-
-def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
-    """One weight of a hundred, ten times too large."""
-    damaged = tmp_path / "damaged"
-    changed = load_tool("damage_weights").damage(twin.model, damaged)
-
-    verdict = twin.verdict(tmp_path, model=damaged)
-
-    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
-    assert verdict["outcome"] == "GATE FAIL"
-    assert any(note.startswith("against the baseline: ACC DROP") for note in verdict["notes"])
-
-
-def test_its_files_are_small() -> None:
-    sizes = [file.stat().st_size for file in (TINY / "dlrm-v3").rglob("*") if file.is_file()]
-
-    assert sum(sizes) < 1e6

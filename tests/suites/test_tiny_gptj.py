@@ -7,7 +7,6 @@ import json
 import re
 import struct
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,7 @@ from pytest_mlperf.datasets.cnn_dailymail import ALPACA
 from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.scorers.rouge.scorer import RougeScorer
 from pytest_mlperf.testing import RecordingSink
-from tests.suites.tiny_twin import TINY, Twin, load_tool
+from tests.suites.tiny_twin import TINY, Twin
 
 pytestmark = [
     pytest.mark.process,
@@ -217,36 +216,3 @@ def test_its_prompts_are_mlperfs_own(twin: Twin, articles: list[Any], tokenizer:
 
     assert [min(lengths), max(lengths)] == twin.training["prompt_tokens"]
     assert max(lengths) <= 120
-
-
-def test_its_files_are_small(twin: Twin) -> None:
-    sizes = [file.stat().st_size for file in (TINY / "gptj").rglob("*") if file.is_file()]
-
-    assert max(sizes) < 4.3e6
-    assert sum(sizes) < 4.6e6
-
-
-# --- how its suite judges -------------------------------------------------------------------------
-
-
-def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
-    verdict = twin.verdict(tmp_path)
-
-    assert verdict["outcome"] == "ok"
-    assert verdict["baseline_file"].endswith("tiny-gptj/torch.fp32.json")
-    judged = {metric["metric"]: metric for metric in verdict["paired"] if metric["outcome"]}
-    assert set(judged) >= set(ROUGES)
-    assert {metric["samples"] for metric in judged.values()} == {len(twin.references)}
-
-
-def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
-    """One weight of a hundred, ten times too large."""
-    copy = tmp_path / "damaged"
-
-    changed = load_tool("damage_weights").damage(twin.model, copy)
-    verdict = twin.verdict(tmp_path, model=copy)
-
-    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
-    assert verdict["outcome"] == "GATE FAIL"
-    assert verdict["notes"][0].startswith("against the baseline: ACC DROP rouge1")
-    assert verdict["accuracy"]["scores"]["rouge1"] < twin.gate("rouge1") - 5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from tests.suites.tiny_twin import TINY, Twin, load_tool
@@ -53,28 +51,3 @@ def test_the_data_are_what_the_tool_draws(twin: Twin) -> None:
     papers = [twin.dataset.input(index)["paper"] for index in range(len(twin.dataset))]
     assert papers == graph.shuffled[12_000:13_000].tolist()
     assert twin.references == graph.labels[papers].tolist()
-
-
-def test_unchanged_it_scores_every_paper_as_in_the_baseline(twin: Twin, tmp_path: Path) -> None:
-    verdict = twin.verdict(tmp_path)
-
-    assert verdict["outcome"] == "ok"
-    assert verdict["baseline_file"].endswith("tiny-rgat/rgat.fp32.json")
-
-
-def test_damaged_weights_fail(twin: Twin, tmp_path: Path) -> None:
-    """One weight of a hundred, ten times too large."""
-    damaged = tmp_path / "damaged"
-    changed = load_tool("damage_weights").damage(twin.model, damaged)
-
-    verdict = twin.verdict(tmp_path, model=damaged)
-
-    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
-    assert verdict["outcome"] == "GATE FAIL"
-    assert any(note.startswith("against the baseline: ACC DROP") for note in verdict["notes"])
-
-
-def test_its_files_are_small() -> None:
-    sizes = [file.stat().st_size for file in (TINY / "rgat").rglob("*") if file.is_file()]
-
-    assert sum(sizes) < 3e6

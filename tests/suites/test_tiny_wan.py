@@ -5,14 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.suites.tiny_twin import TINY, Twin, load_tool
+from tests.suites.tiny_twin import TINY, Twin
 
 for library in ("torch", "transformers", "diffusers"):
     pytest.importorskip(library, reason="needs pytest-mlperf[diffusion]")
@@ -20,7 +19,6 @@ for library in ("torch", "transformers", "diffusers"):
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 FOLDER = TINY / "wan-2.2"
-SECOND = "transformer_2/diffusion_pytorch_model.safetensors"
 SHAPE = (9, 16, 16, 3)
 
 
@@ -81,29 +79,6 @@ def test_a_prompt_that_names_too_little_or_too_much_is_refused(prompt: str, judg
 def test_a_video_of_another_length_is_refused(twin: Twin, answers: list[bytes]) -> None:
     with pytest.raises(RunError, match=r"sample 1 has 6911 bytes, but a video of shape"):
         twin.score([answers[0], answers[1][:-1], *answers[2:]])
-
-
-def test_the_committed_baseline_holds_here(twin: Twin, tmp_path: Path) -> None:
-    """And the scorer's process finds the suite's own code, because of conftest.py beside it."""
-    (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
-
-    verdict = twin.verdict(tmp_path)
-
-    assert verdict["outcome"] == "ok", verdict["headline"]
-    assert verdict["baseline_file"].endswith("tiny-wan-2.2/torch-video.fp32.json")
-
-
-def test_a_run_with_damaged_weights_fails(twin: Twin, tmp_path: Path) -> None:
-    """One weight in a hundred of the second transformer, ten times as large."""
-    (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
-    copy = tmp_path / "damaged"
-    changed = load_tool("damage_weights").damage(twin.model, copy, file=SECOND)
-
-    verdict = twin.verdict(tmp_path, model=copy)
-
-    assert changed == pytest.approx(0.01 * twin.training["parameters"]["transformer_2"], rel=0.1)
-    assert verdict["outcome"] == "GATE FAIL"
-    assert any(note.startswith("against the baseline: ACC DROP") for note in verdict["notes"])
 
 
 def test_the_pipeline_is_one_of_diffusers(twin: Twin) -> None:

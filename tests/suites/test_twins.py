@@ -1,0 +1,158 @@
+"""Rules of every tiny twin: its baseline holds on any CPU, damage is found, its files are small."""
+
+from __future__ import annotations
+
+import importlib.util
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from tests.suites.tiny_twin import TINY, Twin, load_tool
+
+pytestmark = [pytest.mark.process, pytest.mark.slow]
+
+LANGUAGE = ("torch", "transformers", "rapidfuzz")
+VISION = ("onnxruntime", "onnx")
+UNETS = ("torch", "transformers", "diffusers")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """A suite of suites/tiny and how its accuracy is tested.
+
+    Attributes:
+        shared: The folder with the model, if it is another suite's.
+        baseline: Name of the baseline file without its suffix.
+        judged: The metric that damage moves, in the note of the verdict.
+        libraries: What the suite imports; the test is skipped without them.
+        file: The file of a model in a folder whose weights are damaged.
+        damaged: Whether the suite's test of damaged weights is here.
+    """
+
+    suite: str
+    baseline: str = "torch.fp32"
+    judged: str = ""
+    libraries: tuple[str, ...] = LANGUAGE
+    shared: str | None = None
+    scenario: str = "Offline"
+    file: str = "model.safetensors"
+    damaged: bool = True
+
+
+ROWS = (
+    Row(suite="3d-unet", baseline="onnxruntime.fp32", judged="dice", libraries=VISION),
+    Row(suite="bert", baseline="onnxruntime.fp32", libraries=VISION),
+    Row(suite="deepseek-r1", judged="exact_match", libraries=(*LANGUAGE, "sympy", "pylatexenc")),
+    Row(suite="dlrm-v2", baseline="dlrm.fp32", judged="auc", libraries=("torch",)),
+    Row(suite="dlrm-v3", baseline="hstu.fp32", libraries=("torch",)),
+    Row(
+        suite="gpt-oss-120b",
+        baseline="torch.mxfp4",
+        libraries=(*LANGUAGE[:2], "sympy", "pyarrow"),
+    ),
+    Row(suite="gptj", judged="rouge1"),
+    Row(suite="llama3.1-405b", judged="rougeL"),
+    Row(suite="llama3.1-8b", judged="rouge1"),
+    Row(suite="llama3.1-8b-edge", shared="llama3.1-8b", judged="rouge1"),
+    Row(suite="mixtral-8x7b"),
+    Row(suite="qwen3-vl", libraries=("torch", "transformers", "PIL", "rapidfuzz")),
+    Row(suite="qwen3.6", libraries=LANGUAGE[:2], scenario="SingleStream"),
+    Row(suite="resnet50", baseline="onnxruntime.fp32", judged="top1", libraries=VISION),
+    Row(
+        suite="retinanet",
+        baseline="onnxruntime.fp32",
+        judged="map",
+        libraries=(*VISION, "pycocotools", "PIL"),
+    ),
+    Row(suite="rgat", baseline="rgat.fp32", libraries=("torch",)),
+    Row(
+        suite="stable-diffusion-xl",
+        baseline="torch-diffusion.fp32",
+        libraries=UNETS,
+        damaged=False,  # test_tiny_sdxl.py damages two shares of its UNet
+    ),
+    Row(
+        suite="wan-2.2",
+        baseline="torch-video.fp32",
+        libraries=UNETS,
+        file="transformer_2/diffusion_pytorch_model.safetensors",
+    ),
+    Row(
+        suite="whisper",
+        baseline="torch-whisper.fp32",
+        judged="accuracy",
+        libraries=("torch", "transformers", "whisper_normalizer"),
+    ),
+    Row(
+        suite="yolo",
+        baseline="onnxruntime.fp32",
+        judged="map",
+        libraries=(*VISION, "pycocotools", "PIL"),
+    ),
+)
+
+
+@pytest.fixture(params=ROWS, ids=lambda row: row.suite)
+def row(request: pytest.FixtureRequest, tmp_path: Path) -> Row:
+    """A suite whose libraries are here, with the folder in which it runs prepared."""
+    row: Row = request.param
+    missing = [name for name in row.libraries if importlib.util.find_spec(name) is None]
+    if missing:
+        pytest.skip(f"needs {', '.join(missing)}")
+    # The scorers of some suites are modules beside them, which this file makes importable.
+    (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
+    return row
+
+
+def test_the_table_has_every_suite() -> None:
+    """But those of Llama 2 70B, whose tests change the suite, see test_tiny_llama.py."""
+    suites = {file.name.removesuffix(".mlperf.toml") for file in TINY.glob("*.mlperf.toml")}
+
+    assert {row.suite for row in ROWS} == suites - {"llama2-70b", "llama2-70b-interactive"}
+
+
+def test_the_committed_baseline_holds_here(row: Row, tmp_path: Path) -> None:
+    """On this CPU's instruction set as on any other."""
+    verdict = Twin(row.suite, shared=row.shared).verdict(tmp_path, scenario=row.scenario)
+
+    assert verdict["outcome"] == "ok", verdict["headline"]
+    assert verdict["baseline_file"].endswith(f"tiny-{row.suite}/{row.baseline}.json")
+    judged = {metric["metric"] for metric in verdict["paired"] if metric["outcome"]}
+    assert row.judged in judged or not row.judged
+
+
+def test_damaged_weights_fail_the_gate_and_the_baseline(row: Row, tmp_path: Path) -> None:
+    """One weight of a hundred is ten times too large."""
+    if not row.damaged:
+        pytest.skip("its own file has this test")
+    twin, parameters = Twin(row.suite, shared=row.shared), None
+    if twin.model.is_dir():
+        copy = tmp_path / "damaged" / "model"
+        copy.parent.mkdir()
+        count = load_tool("damage_weights").damage(twin.model, copy, file=row.file)
+    else:
+        copy = tmp_path / "damaged.onnx"
+        count = load_tool("damage_onnx").damage(twin.model, copy)
+    parameters = twin.training.get("parameters", count / 0.01)
+    if isinstance(parameters, dict):
+        parameters = parameters[row.file.partition("/")[0]]
+
+    verdict = twin.verdict(tmp_path, model=copy, scenario=row.scenario)
+
+    assert count == pytest.approx(0.01 * parameters, rel=0.2)
+    assert verdict["outcome"] == "GATE FAIL"
+    drop = f"against the baseline: ACC DROP {row.judged}".strip()
+    assert any(note.startswith(drop) for note in verdict["notes"]), verdict["notes"]
+
+
+def test_the_files_of_the_twins_are_small() -> None:
+    """They are in git."""
+    folders = [folder for folder in TINY.iterdir() if folder.is_dir()]
+    sizes = {
+        folder.name: [file.stat().st_size for file in folder.rglob("*") if file.is_file()]
+        for folder in folders
+    }
+
+    assert {name: sum(each) for name, each in sizes.items() if sum(each) > 5e6} == {}
+    assert {name: max(each) for name, each in sizes.items() if max(each) > 4.3e6} == {}
