@@ -176,7 +176,6 @@ def test_there_are_no_import_cycles() -> None:
 
 @pytest.mark.parametrize("name", [n for n in INSIDE if n.startswith("core")])
 def test_core_knows_only_the_standard_library(name: str) -> None:
-    """No outside library that does anything, and none of the modules that do I/O or read clocks."""
     impure = {"os", "time", "random", "subprocess", "socket", "threading", "io"}
     outside = {
         module.split(".")[0]
@@ -217,7 +216,6 @@ ENGINES = {
 
 
 def test_no_engine_is_named_outside_the_engines() -> None:
-    """What differs between engines lives in the engine: nobody compares with an engine's name."""
     named = [
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()

@@ -113,7 +113,6 @@ def answer(engine: Engine, sink: Sink) -> int:
 
 @pytest.mark.process
 def test_users_of_mypy_get_the_types(tmp_path: Path) -> None:
-    """In strict mode: what is right passes, and what is misspelt is named."""
     (tmp_path / "user.py").write_text(USER)
     (tmp_path / "wrong.py").write_text(WRONG)
     command = [sys.executable, "-m", "mypy", "--strict", "--config-file="]

@@ -101,7 +101,6 @@ def names_no_option(tree: ast.AST) -> Iterator[int]:
 
 
 def test_an_error_about_an_option_keeps_its_name_as_a_value() -> None:
-    """The line that a message gets is that of the option, and nobody looks for it in the text."""
     unnamed = [
         f"{name}:{line}"
         for name, path in MODULES.items()
@@ -114,7 +113,6 @@ def test_an_error_about_an_option_keeps_its_name_as_a_value() -> None:
 
 
 def test_no_further_decision_reads_a_sentence() -> None:
-    """Keys, enums and numbers decide; the text is made from them where it is shown."""
     read = [
         f"{name}:{line}"
         for name, path in MODULES.items()

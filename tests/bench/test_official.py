@@ -86,7 +86,6 @@ def test_it_is_said_why_a_case_stands_nowhere(
 
 
 def test_results_of_another_source_are_taken_as_they_are() -> None:
-    """Of one round, or rows that were imported: the best of these, not of all."""
     assert DROP.subject is not None
     results = official_results("v4.1")
     asked = (DROP.case, DROP.subject.identity, DROP.runs)

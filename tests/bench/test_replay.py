@@ -186,7 +186,6 @@ def test_a_recorded_claim_is_judged_as_it_was(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name, one in JUDGED.items() if one.verdict.metrics])
 def test_another_value_of_one_run_is_another_verdict(name: str) -> None:
-    """What is compared moves with the last digits of what was measured."""
     stored = JUDGED[name]
     assert text(judged(stored.with_throughput(1 + 1e-12))) != text(stored.verdict)
 

@@ -496,7 +496,6 @@ def test_a_part_sees_the_sampled_gpu_alone(tmp_path: Path, monkeypatch: pytest.M
 def test_what_a_simulated_gpu_will_draw_is_told_without_a_jump(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its counter goes on from where it was when steps to come are written."""
     monkeypatch.setattr(board, "_kept", [fake])
     board.simulate()
     with fake.here():
@@ -545,7 +544,6 @@ def test_no_gpu_is_one_sentence(tmp_path: Path) -> None:
 @pytest.mark.quiet
 @pytest.mark.process
 def test_a_rehearsal_writes_both_files(tmp_path: Path) -> None:
-    """Two parts in real processes; the others are there and say that they were not asked for."""
     pytest.importorskip("torch")
     build()
 

@@ -85,7 +85,6 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_precision_of_compressed_tensors_is_read(
     config_groups: dict[str, Any], names: list[tuple[str, ...]]
 ) -> None:
-    """Of each group of layers, as config.json tells it."""
     quantization = {"quant_method": "compressed-tensors", "config_groups": config_groups}
 
     assert list(quantisation_of(quantization).weights) == names

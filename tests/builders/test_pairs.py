@@ -160,7 +160,6 @@ def test_the_page_names_every_recipe_and_no_other() -> None:
 def test_a_pair_is_accepted_by_both_sides_or_by_neither(
     builder: str, recipe: str, tmp_path: Path
 ) -> None:
-    """What is refused says which engines do, which word it is, or which there are."""
     row = TABLE[builder, recipe]
     for engine, precision in itertools.product(WORDS, sorted(PRECISIONS)):
         said = complaint(tmp_path, engine, builder, recipe, precision)

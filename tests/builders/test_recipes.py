@@ -57,13 +57,11 @@ def ids(path: Path) -> list[str]:
 
 
 def test_the_builders_are_registered() -> None:
-    """Each under its own name, beside those of other packages."""
     assert set(BUILDERS) <= set(registered("builders"))
 
 
 @pytest.mark.parametrize("name", sorted(BUILDERS))
 def test_every_recipe_says_what_it_makes(name: str) -> None:
-    """Of which precision the weights are, and whether it looks at samples."""
     factory, recipes = BUILDERS[name]
     for recipe in recipes:
         built: Builder = factory(recipe=recipe)
@@ -100,7 +98,6 @@ def test_every_recipe_says_what_it_makes(name: str) -> None:
 def test_what_means_nothing_is_refused(
     factory: type[Builder], options: dict[str, Any], message: str
 ) -> None:
-    """Before any library is imported."""
     with pytest.raises(SuiteError, match="^builder .*" + message):
         factory(**options)
 
@@ -148,7 +145,6 @@ def test_another_recipe_is_another_case(
 
 
 def test_the_recipe_is_part_of_the_test_id(tmp_path: Path) -> None:
-    """Where the precision says it, it is not said twice."""
     path = suite(
         tmp_path,
         'use = "torchao", recipe = "int8"',
@@ -164,7 +160,6 @@ def test_the_recipe_is_part_of_the_test_id(tmp_path: Path) -> None:
 
 
 def test_two_entries_that_differ_in_an_option_alone_need_names(tmp_path: Path) -> None:
-    """As engines' options, those of a builder are shown as what changed, and are no name."""
     path = suite(
         tmp_path,
         'use = "torchao", recipe = "int4"',

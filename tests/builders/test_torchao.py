@@ -81,7 +81,6 @@ def test_weights_are_the_models_own_up_to_rounding(
 
 @pytest.mark.slow
 def test_the_same_build_gives_the_same_bytes(source: Path, tmp_path: Path) -> None:
-    """So that its weights' digest says what it is, whatever the order of a library's metadata."""
     for name in ("one", "two"):
         build(source, tmp_path / name, "int8")
         settle_header(tmp_path / name / "model.safetensors")

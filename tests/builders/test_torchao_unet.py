@@ -228,7 +228,6 @@ def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message:
 
 
 def test_captions_are_what_a_pipeline_looks_at() -> None:
-    """Of a data set that has latents, too; anything but text is refused."""
     assert captions(Path(), Captions(PROMPTS, latents()), [0, 2]) == [PROMPTS[0], PROMPTS[2]]
     with pytest.raises(RunError, match=r'sample 1 is no text and has no "caption"'):
         captions(Path(), Captions(["a", [1, 2]]), [0, 1])

@@ -108,7 +108,6 @@ def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) 
 
 @pytest.mark.process
 def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None:
-    """A watt gives what a joule does; that of one side alone gives no ratio."""
     a, b = (
         on("H100", *STEADY, case=H100, samples_per_joule=0.5),
         on("H200", *FASTER, samples_per_joule=1.25),

@@ -127,7 +127,6 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
 def test_what_is_interrupted_leaves_nothing_and_goes_on(
     number: signal.Signals, here: Path, say: Say
 ) -> None:
-    """Nothing but finished pairs of runs, none of which is made again."""
     commits = repository(here, [0.002, 0.008])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     command = [sys.executable, "-m", "pytest_mlperf", "bisect", "c0", "c1", "--", FILE]
@@ -244,7 +243,6 @@ def test_without_a_drop_nothing_is_searched_and_a_bad_one_that_breaks_is_said(
 @pytest.mark.process
 @pytest.mark.slow
 def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) -> None:
-    """Where nobody names it: the good one is asked once what it can do."""
     server = (
         '[[scenarios]]\nname = "Server"\nlatency_limit = "1s"\nmin_query_count = 700\n'
         'min_duration = "100ms"\n[limits]\nlatency_p99 = { max_rise = "30%" }\n'
@@ -343,7 +341,6 @@ def test_a_good_one_that_does_not_run_is_named(here: Path, say: Say) -> None:
 
 @pytest.mark.process
 def test_a_merge_counts_as_one_step(here: Path) -> None:
-    """What was merged lies beside the line that is searched."""
     commits = repository(here, [0.002, 0.002])
     git(here, "checkout", "-q", "-b", "side", "c0")
     for name in ("one", "two"):

@@ -232,7 +232,6 @@ def test_without_a_drop_there_is_no_search(speed: float, mark: Mark, tmp_path: P
 
 
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
-    """A commit is bad when any of them is; the one in which BAD is no worse costs nothing more."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
 
     proof = searched(search)

@@ -129,7 +129,6 @@ def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
 
 @pytest.mark.process
 def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say) -> None:
-    """Runs of different options are no repeats."""
     assert say("calibrate", "--runs", 2, "--case", "offline", "--write")[0] == 0
     suite(HEAD, engine("steady", latency_s=0.002, batch_size=4), SCENARIOS)
     code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
@@ -150,7 +149,6 @@ def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say
 
 @pytest.mark.process
 def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say) -> None:
-    """Exit 1; what the others showed is written."""
     Path("broken.py").write_text(
         "from pytest_mlperf.engines.null import NullEngine\n\n\n"
         "class Broken(NullEngine):\n"
@@ -212,7 +210,6 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 
 @pytest.mark.process
 def test_where_no_case_can_run_it_is_the_environments_fault(project: Path, say: Say) -> None:
-    """Exit 3, and what is here."""
     suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
     code, shown = say("calibrate")
 

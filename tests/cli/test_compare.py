@@ -127,7 +127,6 @@ def test_a_damaged_baseline_in_git_is_left_out_and_told(own_lab: Lab, say: Say) 
 
 
 def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
-    """A handicap is for seeing a failure: it counts where it is named, not in a release's pool."""
     slow(own_lab.upgraded)
 
     code, shown = say("compare", own_lab.recorded, own_lab.upgraded)
@@ -250,7 +249,6 @@ def test_what_differs_in_its_conditions_is_invalid_with_the_reason(
 
 @pytest.mark.process
 def test_the_rate_of_offline_is_no_condition(here: Path, say: Say) -> None:
-    """There it only says how much work is offered; throughput is what is measured."""
     sides(measured(*STEADY, target_qps=90.0), measured(*STEADY, target_qps=110.0))
 
     assert say("compare", "a.json", "b.json")[0] == 0
@@ -425,7 +423,6 @@ def test_a_session_a_side_is_provisional_unless_no_session_explains_it(
 
 @pytest.mark.process
 def test_the_noise_is_that_of_the_calibration_beside_the_baselines(here: Path, say: Say) -> None:
-    """Of exactly this hardware: of another the usual noise stays."""
     settings = NoiseSettings(
         date="2026-11-21", prior_df=8, prior_sd=0.03, prior_sd_low=0.02, prior_sd_high=0.04,
         session_share=0.4, max_runs=5, cases=2, runs=16, sessions=4,

@@ -442,7 +442,6 @@ def test_a_wrong_value_is_a_defect_of_the_suite(options: str, message: str, tmp_
 def test_a_provider_that_is_not_installed_is_asked_of_onnxruntime_in_a_child(
     tmp_path: Path,
 ) -> None:
-    """Of an accelerator that is not here nothing is asked: its machine has another onnxruntime."""
     onnxruntime = pytest.importorskip("onnxruntime")
     installed = onnxruntime.get_available_providers()
     absent = "DmlExecutionProvider"  # of another operating system

@@ -121,7 +121,6 @@ def test_a_python_that_is_too_old_is_told(tmp_path: Path) -> None:
 
 
 def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
-    """Whatever is installed here."""
     model = tmp_path / "model.onnx"
     model.write_bytes(b"weights")
 

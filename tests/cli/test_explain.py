@@ -116,7 +116,6 @@ def with_control(file: Path, control: dict[str, float]) -> Results:
 
 
 def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> None:
-    """Beside two other models that the same engine slowed, and another engine that it did not."""
     found = with_control(own_lab.upgraded, {})
     (drop,) = [one for one in found.cases if one.verdict.kind == "performance"]
     moved = [
@@ -156,7 +155,6 @@ def other(
 
 
 def test_a_baseline_that_was_replaced_since_gives_no_evidence(own_lab: Lab, say: Say) -> None:
-    """What was accepted after the session is not what its verdict was judged against."""
     file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
     content = json.loads(file.read_text("utf-8"))
     for one in content["records"][0]["runs"]:
@@ -218,7 +216,6 @@ def test_a_unique_part_of_the_name_is_enough(name: str, lab: Lab, say: Say) -> N
 
 
 def test_a_session_is_named_as_for_report(lab: Lab, say: Say) -> None:
-    """Alone where it has one case, else behind the case; by its file or its folder."""
     whole = say("explain", CASE, "--results", lab.recorded)
 
     assert say("explain", lab.recorded) == whole

@@ -102,7 +102,6 @@ def test_rates_found_are_judged_like_any_throughput() -> None:
 
 
 def test_a_history_knows_no_condition_where_there_is_no_fingerprint() -> None:
-    """An entry of which only the means are known is compared as far as it is known."""
     bare = dataclasses.replace(point(None), fingerprint={})
 
     assert why_no_ratio(bare, point("ttft_p99 < 1 s"), "throughput") == ()

@@ -319,7 +319,6 @@ def test_every_session_that_is_invalid_is_named(say: Say, session: Callable[...,
 def test_a_run_that_was_interrupted_says_that_it_is_complete(
     say: Say, session: Callable[..., Path]
 ) -> None:
-    """As their client does after SIGINT: what it issued is less than what it was asked for."""
     folder = session("day1")
     change(
         folder / "c4", lambda c: c["settings"]["runtime"].update(n_samples_to_issue=5000), CONFIG

@@ -47,7 +47,6 @@ def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(say: Say) -
 
 
 def test_a_result_without_a_limit_says_what_is_missing(say: Say) -> None:
-    """A pruned model of the open division, whose size nobody printed."""
     text = flat(say("--workload", "llama2-70b")[1])
 
     assert (
@@ -101,7 +100,6 @@ workload  Llama 2 70B; OpenOrca's prompts, and MLPerf's reference of tokens per
 
 
 def test_one_limit_with_its_numbers(say: Say) -> None:
-    """What it is a quotient of, which resource binds, and where the figures are from."""
     options = ["--gpu", "H200", "--precision", "fp8", "--count", "8"]
 
     assert say(*options, "--workload", "llama2-70b-99") == (0, LLAMA)
@@ -146,7 +144,6 @@ def test_a_technique_changes_the_limit(say: Say) -> None:
     ],
 )
 def test_what_is_unknown_is_asked_for(say: Say, options: list[str], message: str) -> None:
-    """Never guessed."""
     code, text = say("--workload", "bert", *options)
 
     assert code == 0

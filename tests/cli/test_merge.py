@@ -180,7 +180,6 @@ def test_a_folder_without_results_is_refused(here: Path, say: Say) -> None:
 
 
 def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
-    """With what is missing in each; a format that does not exist is refused before anything."""
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
     reports = ("--report", "html=out/page.html", "--report", "comment=out/comment.md")

@@ -40,7 +40,6 @@ def flat(text: str) -> str:
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_every_option_has_a_text(group: registry.Group, name: str) -> None:
-    """Who adds an option says in the docstring what it does; so too of the precision."""
     extension = read(group, name)
 
     assert extension.declaration.about
@@ -51,7 +50,6 @@ def test_every_option_has_a_text(group: registry.Group, name: str) -> None:
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_no_text_is_of_an_option_that_is_not_there(group: registry.Group, name: str) -> None:
-    """What was renamed or removed is gone from the docstring as well."""
     extension = read(group, name)
     factory = registry.resolve(extension.target)
     texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
@@ -136,7 +134,6 @@ BROUGHT = {
 
 @pytest.mark.parametrize(("group", "name"), EVERY)
 def test_what_an_extension_imports_is_what_it_declares(group: registry.Group, name: str) -> None:
-    """In its module, and in the helpers that lie beside it."""
     extension = read(group, name)
     if not extension.target.startswith("pytest_mlperf."):
         return
@@ -204,7 +201,6 @@ def test_without_a_name_everything_has_one_line(say: Say) -> None:
 
 
 def test_a_name_of_two_kinds_shows_both(say: Say) -> None:
-    """mixtral is a data set and a scorer; what is asked for twice is shown once."""
     code, shown = say("options", "mixtral", "null", "mixtral")
 
     assert code == 0

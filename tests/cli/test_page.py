@@ -23,7 +23,6 @@ def test_every_command_line_on_the_page_is_accepted(line: str) -> None:
 
 
 def test_outputs_on_the_page_fit_a_terminal() -> None:
-    """But for what is meant to be copied or piped."""
     shown = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     lines = [line for block in shown for line in block.splitlines()]
 

@@ -70,7 +70,6 @@ def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> Non
 
 
 def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
-    """And a baseline of one session is told."""
     own_lab.of_one_session()
 
     code, shown = say("plan", "--accelerator", "cpu")

@@ -178,7 +178,6 @@ H100 = { usd_per_gpu_hour = 2.5, as_of = 2026-11-01, source = "our contract" }
 def test_a_plan_costs_its_hours_at_the_price_of_a_file_else_of_the_suite(
     project: Path, say: Say
 ) -> None:
-    """Eight GPUs cost eight times what one does."""
     suite("a.mlperf.toml", "a", '["cpu", "8xH100", "H200"]')
     with Path("suites/a.mlperf.toml").open("a", encoding="utf-8") as file:
         file.write("[prices]\nH200 = { usd_per_gpu_hour = 4, as_of = 2026-10-01 }\n")

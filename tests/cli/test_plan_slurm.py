@@ -206,7 +206,6 @@ def test_engines_that_start_ranks_do_not_see_the_job(
 
 @pytest.mark.process
 def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say) -> None:
-    """Nobody would join it."""
     suite("a.mlperf.toml", "a")
     suite("b.mlperf.toml", "b", '["H200", "cpu"]')
     text = script(say)

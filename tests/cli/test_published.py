@@ -65,7 +65,6 @@ def test_results_are_as_published(
 
 
 def test_what_cannot_be_compared_is_in_lists_of_its_own() -> None:
-    """A mean beside a percentile, tokens beside samples, one harness beside the other."""
     groups: dict[tuple[str, ...], list[OfficialResult]] = {}
     for own in official_results():
         groups.setdefault(own.kind, []).append(own)

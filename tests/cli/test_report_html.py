@@ -54,7 +54,6 @@ def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
 
 
 def test_runs_are_read_only_below_the_results_file(lab: Lab, tmp_path: Path) -> None:
-    """A copy of the file alone has no logs beside it, wherever its paths point."""
     alone = tmp_path / "results.json"
     shutil.copy(lab.upgraded, alone)
     page = page_of(read_results(alone), alone)

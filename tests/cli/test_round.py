@@ -276,7 +276,6 @@ def test_json_says_nothing_of_what_does_not_apply(name: str, workload: str, say:
 
 
 def test_every_workload_with_an_adapter_has_a_scorer_and_they_exist(say: Say) -> None:
-    """What a suite writes after use, for the data set and for the scorer."""
     for name in ROUNDS:
         for own in asked(say, name)["workloads"].values():
             # Videos and answers of a RAG are made and timed, but judges are the user's own.

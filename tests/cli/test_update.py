@@ -285,7 +285,6 @@ def test_a_drop_of_the_energy_is_accepted_by_name_too(shown: Any) -> None:
 
 
 def test_an_energy_that_the_baseline_has_is_not_lost_without_a_word(shown: Any) -> None:
-    """Runs that are made anew have no wall meter unless pytest is set up with one."""
     runs = tuple(
         replace(run(n, throughput=100.0, samples_per_joule=9.0), power=ENERGY) for n in range(8)
     )

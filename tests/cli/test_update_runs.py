@@ -61,7 +61,6 @@ def update(
 def test_options_that_the_runs_need_are_given_again(
     arguments: tuple[str, ...], again: tuple[str, ...]
 ) -> None:
-    """Most sessions had none."""
     assert repeated(arguments) == again
 
 

@@ -86,7 +86,6 @@ def test_a_function_that_dies_of_a_uuid_is_seen(line: str, *, dies: bool) -> Non
 
 @pytest.mark.skipif(trees.VARIABLE not in os.environ, reason=f"{trees.VARIABLE} names no tree")
 def test_a_real_tensorrt_llm_dies_of_no_name() -> None:
-    """What it reads of the variable itself may be a number or not."""
     with Source.open(os.environ[trees.VARIABLE]) as source:
         texts = {file: source.text(file) for file in source.files("tensorrt_llm")}
 
@@ -119,7 +118,6 @@ def test_torch_reads_every_form(
     not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed"
 )
 def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
-    """None of its libraries names it; scripts that come with it are not what runs."""
     spec = importlib.util.find_spec("onnxruntime")
     assert spec
     assert spec.origin
@@ -223,7 +221,6 @@ def test_every_engine_is_checked_before_it_loads(
 def test_a_server_is_checked_before_it_starts(
     command: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its program or module; what its own environment says counts."""
     monkeypatch.setattr("pytest_mlperf.engines.serving.find_program", str)
     monkeypatch.setenv(VARIABLE, "MIG-41b3")
 

@@ -63,7 +63,6 @@ def test_what_is_no_tree_is_refused_and_changes_nothing(tmp_path: Path) -> None:
 
 
 def test_the_workflow_fetches_every_file_that_is_read() -> None:
-    """A sparse checkout has the files right beside each folder on the way to one that is named."""
     text = (ROOT / ".github" / "workflows" / "contracts.yml").read_text("utf-8")
     steps = yaml.safe_load(text)["jobs"]["tensorrt_llm"]["steps"]
     (script,) = [step["run"] for step in steps if "sparse-checkout" in step.get("run", "")]

@@ -89,7 +89,6 @@ def reads(module: str, holders: Mapping[str, str]) -> dict[str, set[str]]:
 
 
 def test_the_list_of_what_is_read_is_complete() -> None:
-    """What the engine's text reads from TensorRT-LLM's objects is what the contract checks."""
     found: dict[str, set[str]] = {
         # Read by `async for` and `await`, and by name in a loop.
         "RequestOutput": {"__aiter__", "__await__"},

@@ -133,7 +133,6 @@ def test_every_name_in_use_is_in_every_supported_version(at: str) -> None:
 
 
 def test_the_oldest_supported_version_is_the_oldest_that_has_all_names() -> None:
-    """What the engine refuses as too old really is."""
     older = [each for each in TABLE["read"] if order(each) < OLDEST]
     assert order(SUPPORTED[0])[:2] == OLDEST
 
@@ -184,7 +183,6 @@ def test_a_name_that_vanished_fails_with_the_version(
 def test_how_many_samples_share_a_step_is_an_upper_bound(
     arguments: dict[str, Any], settled: str, batch_size: int | None, most: str | None
 ) -> None:
-    """Beyond it a speed would be called impossible, so it is never said too low."""
     found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
 
     assert found.get("work.batch") == most
@@ -197,7 +195,6 @@ SMALL = {
 
 
 def test_a_tree_at_hand_refreshes_the_table(tmp_path: Path) -> None:
-    """A version more: what it has is extended to it, what it lacks ends before it."""
     for name, text in SMALL.items():
         file = tmp_path / "vllm" / name
         file.parent.mkdir(exist_ok=True)

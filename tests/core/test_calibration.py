@@ -118,7 +118,6 @@ def test_polygammas_are_scipys(x: float) -> None:
 @pytest.mark.parametrize("function", [digamma, trigamma, trigamma_inverse])
 @pytest.mark.parametrize("x", [0.0, -1.0, math.inf, math.nan])
 def test_polygammas_refuse_what_has_none(function: object, x: float) -> None:
-    """Zero, negative, infinite and NaN."""
     with pytest.raises(ValueError, match="positive and finite"):
         function(x)  # type: ignore[operator]
 
@@ -155,7 +154,6 @@ def test_sessions_that_differ_less_than_their_runs_have_variance_0() -> None:
 
 
 def test_one_session_says_nothing_of_sessions_and_single_runs_nothing_at_all() -> None:
-    """Unknown is None."""
     one = spread(logs([0, 2]))
 
     assert one is not None
@@ -313,7 +311,6 @@ def test_runs_that_do_not_vary_are_no_proof_of_no_noise() -> None:
 
 
 def test_noise_that_is_all_inside_the_runs_leaves_s0_near_the_default() -> None:
-    """Then hardly anything is seen of what runs differ by beyond it."""
     truth = Noise(prior_df=6, prior_sd=1e-4, session_share=0.0)
     found = learn(drawn(1, truth, cases=5, sessions=2, runs=4, within=0.05), GPU)
 
@@ -357,7 +354,6 @@ def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: fl
 
 @pytest.mark.parametrize("accelerator", ["cpu", "H200", "8xH100", "cpu-vs-H200"])
 def test_uncalibrated_noise_is_the_judges_own(accelerator: str) -> None:
-    """One default, whoever asks."""
     assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
 
 
@@ -489,7 +485,6 @@ def test_noise_is_seldom_called_drift() -> None:
 
 
 def test_two_runs_and_other_sessions_show_no_drift() -> None:
-    """Unknown is None."""
     assert drift([one("a", "throughput", 0, 1)], "s") is None
     assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
 
@@ -532,7 +527,6 @@ def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
 
 
 def test_runs_of_another_build_are_left_out_and_said_so() -> None:
-    """What an engine's releases differ by is no noise; other cases stay."""
     found, notes = merged(
         [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), digest="y")]
     )
@@ -547,7 +541,6 @@ def test_only_gated_metrics_that_every_run_has_are_learnt_from() -> None:
 
 
 def test_a_machine_replaces_its_own_entry_only() -> None:
-    """Machines are told apart by their identity."""
     a: dict[str, Property] = {"cpu": "a", "cores": 2}
     b: dict[str, Property] = {"cpu": "b", "cores": 2}
     first = Calibrated(identity=a, settings=None, cases=())
@@ -561,7 +554,6 @@ def test_a_machine_replaces_its_own_entry_only() -> None:
 
 
 def test_stored_settings_are_the_rule() -> None:
-    """Rounded, and said in words."""
     learnt = learn(drawn(8, GPU, cases=3, sessions=2, runs=4), GPU)
     stored = settings_of(learnt, date="2026-11-21", max_runs=4)
 

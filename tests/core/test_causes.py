@@ -335,7 +335,6 @@ def test_a_limit_that_was_missed_is_told_with_the_rate() -> None:
 def test_clocks_and_power_cap_are_told_beside_the_baselines(
     clock: float, share: float, expected: tuple[str, Strength] | None
 ) -> None:
-    """A share of the power cap alone, which the sampler notes, is no news once both are known."""
     before = record(*(kept(n, state={"sm_mhz": 1980.0, "power_cap_share": 0.31}) for n in range(2)))
     run = now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
     found = causes(drop(runs=(run,), baseline_set=SET), before, ())

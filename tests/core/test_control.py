@@ -174,7 +174,6 @@ def test_all_that_is_there_is_compared() -> None:
 
 
 def test_another_library_leaves_the_copy_compared() -> None:
-    """A product twice as fast by a new release is no fast machine; a copy half as fast is slow."""
     assert slow(controls([3e12]), OTHER, floor=FLOOR_GPU) is None
     off = slow(controls([3e12], copy=1e10), OTHER, floor=FLOOR_GPU)
     assert off is not None
@@ -260,7 +259,6 @@ def found(floor: float, noise: tuple[float, float, str], drop: float, count: int
 def test_an_unchanged_machine_is_hardly_ever_off(
     floor: float, sd: float, shape: str, most: float, shared: float
 ) -> None:
-    """Of sessions with 1 to 5 values, at most so many in both figures and either direction."""
     assert found(floor, (sd, shared, shape), 0.0, 4000) <= most
 
 

@@ -416,7 +416,6 @@ def test_energy_above_idle_needs_an_idle_time_beside_the_window(
 
 
 def test_what_is_not_told_apart_from_idle_is_unknown_and_not_0() -> None:
-    """A load that draws what an idle GPU draws: what is left is inside the uncertainty."""
     assert measured(steady(300)).idle_w == pytest.approx(300)
     assert measured(steady(300)).net_joules is None
     assert measured(steady(300), trace=[]).idle_w is None

@@ -72,7 +72,6 @@ def test_a_node_fits_that_has_the_kind_and_as_many(need: CaseNeed, keys: list[st
 def test_a_case_begins_where_nobody_else_is(
     need: CaseNeed, running: list[tuple[str, CaseNeed]], shared: bool, key: str | None
 ) -> None:
-    """The smallest node that will do; what is larger may be the only one of another case."""
     chosen = place(need, NODES, running, shared=shared)
 
     assert (chosen.key if chosen else None) == key

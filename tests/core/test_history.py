@@ -54,5 +54,4 @@ def history(*points: tuple[float | None, bool]) -> CaseHistory:
 def test_a_baseline_is_marked_once_where_it_was_accepted(
     points: list[tuple[float | None, bool]], marks: list[int]
 ) -> None:
-    """By the session that recorded it; by the next one only where no session did."""
     assert history(*points).accepted == list(map(bool, marks))

@@ -77,7 +77,6 @@ P_VALUES = st.one_of(
 def test_parts_say_together_what_one_session_says(
     p_values: list[float], data: st.DataObject, told: bool
 ) -> None:
-    """Whether or not they knew the whole plan; and where they did, each drop of theirs stands."""
     total = len(p_values)
     where = data.draw(st.lists(st.integers(0, 2), min_size=total, max_size=total))
     split = [{n: p for n, p in enumerate(p_values) if where[n] == k} for k in range(3)]
@@ -121,7 +120,6 @@ def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say(word: Out
 
 
 def test_suspects_of_several_machines_are_a_drop_together() -> None:
-    """Each alone is one of too many; beside the others' drops it is none any more."""
     parts = [part({10 * k + n: 1e-6 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
 
     assert all(words(one)[f"w{10 * k:03}"] is Outcome.PERF_DROP for k, one in enumerate(parts))
@@ -149,7 +147,6 @@ def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
 
 
 def test_a_plan_of_more_pairs_counts_what_has_no_result() -> None:
-    """What is missing may not make the rest easier to fail."""
     assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 

@@ -16,7 +16,6 @@ from pytest_mlperf.core.metrics import (
 
 
 def test_every_metric_counts_what_its_unit_says() -> None:
-    """SI units and dimensions agree."""
     expected = {
         "s": {Dimension.TIME, Dimension.START},
         "B": {Dimension.MEMORY},
@@ -76,7 +75,6 @@ def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
 
 
 def test_a_curve_is_judged_by_tokens_where_they_were_measured() -> None:
-    """Whoever has no suite sees it by the metrics."""
     rates = {"throughput", "throughput@8", "tokens_per_second@8", "tokens_per_second@1"}
 
     assert of_curve("Concurrency", {*rates, "ttft_p90@8"}) == (

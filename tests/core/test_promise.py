@@ -191,7 +191,6 @@ def test_a_baseline_is_old_by_what_its_sessions_span(days: Sequence[str], lacks:
     ("runs", "sd"), [(1, 0.005), (2, ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5)]
 )
 def test_what_runs_differ_by_is_that_of_runs_of_one_session(runs: int, sd: float) -> None:
-    """Drawn towards what is expected, which is all there is where a session has one run."""
     assert of(record(*MONDAYS, runs=runs)).run_sd == pytest.approx(sd, rel=1e-3)
 
 

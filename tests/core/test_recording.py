@@ -87,7 +87,6 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
     ],
 )
 def test_an_energy_that_may_not_be_judged_is_not_kept(metric: str, gated: bool) -> None:
-    """What is told beside a run, such as the energy of a short window, is no baseline."""
     power = Power(
         joules=9.0,
         uncertainty_j=None,

@@ -164,7 +164,6 @@ def test_a_miss_alone_above_rates_that_hold_is_measured_again() -> None:
 def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not(
     tries: list[Tried], low: float | None, high: float | None
 ) -> None:
-    """Of a rate that was measured twice, the second counts."""
     found = bracket(tries)
 
     assert [one.rate if one else None for one in found] == [low, high]

@@ -75,7 +75,6 @@ def test_prompts_are_those_of_the_gptj_reference(write: Write) -> None:
 
 
 def test_a_template_takes_the_place_of_the_official_prompt(write: Write) -> None:
-    """What an article holds is never filled in again; the instruction of Llama 3.1 is no text."""
     path = write(instruction=[LLAMA] * 3)
 
     assert inputs(load(path, template="{{Article}}: {input}")) == [
@@ -161,7 +160,6 @@ def test_looking_and_loading_say_alike_what_is_missing(
 
 
 def test_looking_reads_nothing(tmp_path: Path) -> None:
-    """A file that is not even JSON is there all the same; wrong options are found."""
     path = tmp_path / "cnn.json"
     path.write_bytes(b"nonsense")
 
@@ -290,7 +288,6 @@ def test_a_wrong_record_is_one_error_with_file_record_and_key(
     ],
 )
 def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, message: str) -> None:
-    """Before any prompt is made."""
     path = tmp_path / "cnn_eval.json"
     path.write_text(content, "utf-8")
 
@@ -342,7 +339,6 @@ def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
 def test_a_wrong_option_is_named_with_its_value(
     write: Write, options: dict[str, Any], message: str
 ) -> None:
-    """Found before any run."""
     with pytest.raises(SuiteError) as caught:
         load(write(), **options)
 

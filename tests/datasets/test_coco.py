@@ -199,7 +199,6 @@ def test_the_frame_belongs_to_the_digest(folder: Path) -> None:
 
 
 def test_cocos_whole_annotations_with_mlperfs_images_are_refused(folder: Path) -> None:
-    """The reference's runner would leave out what is not here, its scorer would not."""
     (folder / IMAGES / "000000000139.png").unlink()
 
     with pytest.raises(UnavailableError, match=r"1 of 2 images listed in .* are not here"):

@@ -118,7 +118,6 @@ def test_latents_are_one_array_for_all_samples_that_cannot_be_written_to(build: 
 def test_the_table_that_the_reference_makes_comes_before_its_source(
     build: Build, folder: Path
 ) -> None:
-    """The reference's run reads captions.tsv."""
     (folder / "captions" / "captions.tsv").write_text(table(row(1, "A dog.")), "utf-8")
 
     assert captions(build()) == ["A dog."]

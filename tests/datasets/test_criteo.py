@@ -141,7 +141,6 @@ def test_the_samples_of_the_official_rows_are_those_of_the_published_trace() -> 
 
 @given(st.integers(1, 30_000))
 def test_samples_are_drawn_until_the_rows_are_used(rows: int) -> None:
-    """One number after the other, as the reference does; the last sample takes what is left."""
     generator = np.random.RandomState(123)
     ends, end = [], 0
     while end < rows:
@@ -373,7 +372,6 @@ def test_a_file_that_is_cut_is_refused(build: Build, folder: Path, name: str, ke
 
 
 def test_a_member_that_ends_too_early_is_refused(build: Build, folder: Path) -> None:
-    """The archive itself is whole."""
     whole = folder / SPARSE
     with zipfile.ZipFile(whole) as archive:
         members = {name: archive.read(name) for name in archive.namelist()}
@@ -389,7 +387,6 @@ def test_a_member_that_ends_too_early_is_refused(build: Build, folder: Path) -> 
 
 
 def test_a_file_that_is_cut_later_is_an_error_of_the_sample(build: Build, folder: Path) -> None:
-    """Not a crash."""
     dataset = build()
     with (folder / DENSE).open("rb+") as file:
         file.truncate(128 + 300 * 52)

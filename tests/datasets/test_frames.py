@@ -399,7 +399,6 @@ class Restored:
 
 @pytest.mark.process
 def test_arrow_reads_wherever_a_pickle_says_that_a_text_ends(tmp_path: Path) -> None:
-    """A text of one byte is said to have a gigabyte."""
     pa = pytest.importorskip("pyarrow")
     restore, (parts,) = pa.array(["x"]).__reduce__()
     ends = pa.py_buffer((0).to_bytes(4, "little") + (2**30).to_bytes(4, "little"))
@@ -473,7 +472,6 @@ def test_names_of_foreign_text_are_printed_escaped() -> None:
 
 
 def test_an_extension_code_is_refused_even_where_it_is_registered() -> None:
-    """Python's unpickler takes a registered code from its cache, and asks nobody."""
     copyreg.add_extension("posix", "system", 240)
     try:
         data = pickle.dumps(os.system, protocol=2)
@@ -510,7 +508,6 @@ def test_an_extension_code_is_refused_even_where_it_is_registered() -> None:
     ],
 )
 def test_what_no_writer_writes_is_refused(data: bytes, message: str) -> None:
-    """Persistent ids, out-of-band buffers, calls of what is no name, and the like."""
     with pytest.raises(PickleError, match=message):
         parsed(data)
 
@@ -526,7 +523,6 @@ def test_what_no_writer_writes_is_refused(data: bytes, message: str) -> None:
     ],
 )
 def test_a_size_that_a_file_claims_is_not_believed(instructions: bytes) -> None:
-    """No memory is set aside for what is not there; a huge index in the memo takes one entry."""
     tracemalloc.start()
     with pytest.raises(PickleError):
         parsed(written(instructions))
@@ -670,7 +666,6 @@ def save(tmp_path: Path, value: object) -> Path:
 def test_a_pickle_of_something_else_is_no_table(
     tmp_path: Path, value: object, message: str
 ) -> None:
-    """The error names what is there."""
     with pytest.raises(RunError, match=message):
         read_frame(save(tmp_path, value), columns=("id",))
 
@@ -777,7 +772,6 @@ def test_parquet_whose_text_is_no_utf8_is_named(tmp_path: Path) -> None:
 def test_parquet_without_its_library_says_what_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One sentence with the command."""
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1")

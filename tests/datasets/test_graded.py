@@ -101,7 +101,6 @@ def test_a_template_gives_prompts_as_text(write: Write) -> None:
 
 
 def test_samples_with_one_prompt_belong_together(write: Write) -> None:
-    """Repeats of a question are no independent samples."""
     assert [load(write("gpt-oss")).group(index) for index in range(3)] == [0, 0, None]
     assert [load(write("llama")).group(index) for index in range(3)] == [None] * 3
 

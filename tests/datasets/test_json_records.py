@@ -58,7 +58,6 @@ def test_any_list_reads_as_json_reads_it_whole(
 
 
 def test_the_mark_that_some_editors_write_is_no_content(tmp_path: Path) -> None:
-    """A byte order mark."""
     assert list(read_records(write(tmp_path, b'\xef\xbb\xbf[{"a": 1}]'))) == [{"a": 1}]
 
 

@@ -148,7 +148,6 @@ def test_count_keeps_the_first_cases(folder: Path) -> None:
 
 
 def test_other_content_has_another_digest(folder: Path) -> None:
-    """The digest is over names, volumes and labels, not over where they lie."""
     before = build(folder).digest
     moved = folder.rename(folder.with_name("moved"))
     assert build(moved).digest == before

@@ -199,7 +199,6 @@ def test_damaged_files_are_found_before_an_engine_loads(write: Write, tmp_path: 
 
 
 def test_what_ends_a_little_early_is_found_when_it_is_heard(write: Write, tmp_path: Path) -> None:
-    """Of a file cut by less than its header the size does not show it."""
     path, file = write(), tmp_path / "dev-all-repack" / "84-121123_1.wav"
     file.write_bytes(file.read_bytes()[:-10])
     dataset = load(path)

@@ -176,7 +176,6 @@ def test_looking_and_loading_say_alike_what_is_missing(
 
 
 def test_looking_reads_nothing(tmp_path: Path) -> None:
-    """A file that is not even a pickle is there all the same."""
     path = tmp_path / "table.pkl"
     path.write_bytes(b"nonsense")
 
@@ -290,7 +289,6 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(
 
 @pytest.mark.parametrize("kept", [0, 100, -200, -1])
 def test_a_truncated_table_is_refused(write: Write, kept: int) -> None:
-    """A download that broke off."""
     path = write()
     path.write_bytes(path.read_bytes()[:kept])
 
@@ -320,7 +318,6 @@ class Touch:
 
 
 def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
-    """What the file wants to call is not called."""
     canary = tmp_path / "canary"
 
     with pytest.raises(RunError, match=r"wants to call posix\.system; such a file is never"):
@@ -341,7 +338,6 @@ def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
 def test_a_wrong_option_is_named_with_its_value(
     write: Write, options: dict[str, Any], message: str
 ) -> None:
-    """Found before any run."""
     with pytest.raises(SuiteError) as caught:
         load(write(), **options)
 

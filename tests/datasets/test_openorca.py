@@ -61,7 +61,6 @@ def test_the_official_columns_are_read_from_files_of_older_pandas(version: str) 
 
 
 def test_a_template_gives_prompts_as_text(write: Write) -> None:
-    """Columns take the places of their names; what they hold is never filled in again."""
     dataset = OpenOrcaDataset(path=str(write(tok_input=None)), template="{{{question}}} " + CHAT)
 
     assert samples(dataset)[2] == (
@@ -118,7 +117,6 @@ def test_a_folder_stands_for_its_table(
 def test_a_folder_without_one_table_is_unavailable(
     tmp_path: Path, files: list[str], message: str
 ) -> None:
-    """The message says what was looked for."""
     for name in files:
         (tmp_path / name).touch()
 
@@ -257,7 +255,6 @@ def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
 def test_a_wrong_table_is_one_error_with_file_row_and_column(
     write: Write, changed: dict[str, Any], options: dict[str, Any], message: str
 ) -> None:
-    """Each says what is wrong, where, and what to do."""
     path = write(**changed)
 
     with pytest.raises(RunError) as caught:
@@ -280,7 +277,6 @@ class Touch:
 
 
 def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
-    """The whole path from the option to the reader: what the file wants to call is not called."""
     canary = tmp_path / "canary"
     path = write(output=["a", "b", Touch(canary)])
 
@@ -311,7 +307,6 @@ def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
 def test_a_wrong_option_is_named_with_its_value(
     write: Write, options: dict[str, Any], message: str
 ) -> None:
-    """Found before any run."""
     with pytest.raises(SuiteError) as caught:
         OpenOrcaDataset(path=str(write()), **options)
 

@@ -52,7 +52,6 @@ def test_a_token_that_does_not_fit_is_refused_not_wrapped(kind: type[np.integer]
 
 @given(st.lists(st.binary(max_size=4), max_size=4), st.lists(st.binary(max_size=4), max_size=4))
 def test_parts_of_a_digest_do_not_run_into_each_other(a: list[bytes], b: list[bytes]) -> None:
-    """Different parts are different bytes."""
     assert (b"".join(framed(a)) == b"".join(framed(b))) == (a == b)
 
 
@@ -91,7 +90,6 @@ def test_looking_and_loading_say_alike_what_is_missing(
 
 
 def test_looking_reads_nothing_but_refuses_wrong_options(tmp_path: Path) -> None:
-    """A file that is not even a pickle is there all the same."""
     path = tmp_path / "table.pkl"
     path.write_bytes(b"nonsense")
 

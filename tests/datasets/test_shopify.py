@@ -137,7 +137,6 @@ def test_a_picture_is_turned_as_its_exif_data_say(write: Write) -> None:
 
 
 def test_a_guided_chat_brings_the_schema(write: Write) -> None:
-    """Only where that is asked for: the references do not by default."""
     guided = load(write(), guided=True).input(0)["response_format"]
 
     assert guided["json_schema"]["schema"] == schema_of("v6.1")

@@ -58,7 +58,6 @@ KINDS: dict[str, Callable[[Path], Path]] = {
 
 @pytest.mark.parametrize("name", KINDS)
 def test_the_same_records_are_the_same_samples_whatever_the_file(tmp_path: Path, name: str) -> None:
-    """Control characters are data."""
     dataset = UserPromptsDataset(path=str(KINDS[name](tmp_path / name)), columns=COLUMNS)
     plain = UserPromptsDataset(path=str(as_jsonl(tmp_path / "other.jsonl")), columns=COLUMNS)
 

@@ -56,7 +56,6 @@ PAGES = [page for page in guides() if any(not one.not_run for one in consoles(pa
 @pytest.mark.quiet
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
-    """Every command succeeds or fails as shown, and prints what is shown, but for the masks."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
     if page.name == "own-model.md":
@@ -148,7 +147,6 @@ def test_what_is_said_must_be_said(page: str, output: str) -> None:
 
 @pytest.mark.parametrize(("why", "pattern", "stand_in"), MASKS)
 def test_a_mask_leaves_nothing_more_to_mask(why: str, pattern: str, stand_in: str) -> None:
-    """What stands in a place is no measured number itself."""
     assert why
     assert masked(stand_in) == stand_in.strip()
 
@@ -193,7 +191,6 @@ def test_what_does_not_go_as_the_page_says_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.process
 def test_a_run_beside_others_is_made_again_and_then_says_nothing(tmp_path: Path) -> None:
-    """What a page shows is of a machine that nobody else used."""
     reader = Reader(tmp_path / "reader", tmp_path / "site")
     reader.folder.mkdir()
     said = "echo INVALID the machine was busy, which explains much"

@@ -39,7 +39,6 @@ def _whole(page: Path, reference: Any) -> str:
 
 @pytest.mark.parametrize("page", [*map(_of, PAGES)])
 def test_links_to_elsewhere_are_well_formed(page: Path) -> None:
-    """By https, with a host and a path; nobody is asked."""
     outside = [link for link in links(page.read_text("utf-8")) if re.match(r"[a-z]+:", link)]
 
     assert [link for link in outside if not EXTERNAL.fullmatch(link)] == []

@@ -68,7 +68,6 @@ def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
 
 
 def test_nothing_of_the_site_comes_from_elsewhere(site: Site) -> None:
-    """Scripts, styles and pictures are its own: it is read where there is no network."""
     foreign = [
         f"{path.name}: {found}"
         for path in site.folder.rglob("*.html")

@@ -117,7 +117,6 @@ def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
 def test_hashing_for_long_shows_progress(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Whoever loads hundreds of gigabytes does not hang."""
     weights = tmp_path / "weights"
     weights.write_bytes(b"12345678")
     monkeypatch.setattr(files, "TOLD_S", -1.0)

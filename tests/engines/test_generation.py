@@ -34,7 +34,6 @@ def test_a_row_is_not_cut_where_ends_are_ignored(row: list[int], eos: set[int]) 
 
 
 def test_the_model_keeps_its_end_tokens_in_the_description_when_they_are_ignored() -> None:
-    """Two runs that differ in what they ignore differ in one place only."""
     first = generation(eos=(2, 7)).describe()
     second = generation(eos=(2, 7), ignore_eos=True).describe()
 

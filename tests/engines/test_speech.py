@@ -18,7 +18,6 @@ from tests.engines.recording import Samples
 
 @given(st.text())
 def test_a_transcript_is_spelled_character_by_character(text: str) -> None:
-    """Of whatever is said, what is no label is left out, and ends without spaces."""
     places = struct.unpack(f"<{len(spelled(text)) // 8}q", spelled(text))
 
     expected = [letter for letter in text.lower().strip() if letter in SPEECH_LABELS]

@@ -256,7 +256,6 @@ def test_faults_and_swap_are_counted(tree: Tree) -> None:
 
 @given(st.dictionaries(st.integers(2, 30), st.integers(1, 30), max_size=25))
 def test_a_family_is_closed_and_no_more(parents: dict[int, int]) -> None:
-    """Loops among made-up parents end; who descends from nobody inside is outside."""
     found = {
         (pid, 0): ProcessUsage(
             name="x", parent=parent, groups=(pid, pid), used_s=0, reaped_s=0, faults=0
@@ -305,7 +304,6 @@ def burning(count: int) -> Iterator[list[int]]:
 @pytest.mark.process
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="this kernel tells no waits")
 def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
-    """Two that compute on one core: each waits a third of the time at least, whoever is here."""
     core = min(os.sched_getaffinity(0))
     with burning(2) as (mine, other):
         watch = Watch(mine, cores={core})

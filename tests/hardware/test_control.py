@@ -107,7 +107,6 @@ def test_a_gpus_events_are_in_milliseconds_and_are_awaited(
 
 
 def test_short_memory_takes_the_next_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a limit in place of a GPU's memory; where there is too little for any it is said."""
     torch = pytest.importorskip("torch")
     ones = torch.ones
 
@@ -192,7 +191,6 @@ PAIRS = ControlSizes(matrix=0, copied_bytes=(16384, 512), batch=2, warm_s=0.0, m
 def test_several_gpus_copy_to_each_other_around_a_ring(
     monkeypatch: pytest.MonkeyPatch, count: int, memory: int, size: int
 ) -> None:
-    """Each sends once and receives once, timed where it sends; short memory takes less."""
     made = with_gpus(monkeypatch, count, memory=memory)
 
     figures = control.on_gpus(count)

@@ -85,7 +85,6 @@ def test_cores_are_those_this_process_may_use(
 def test_the_governor_is_part_of_the_identity(
     tmp_path: Path, text: str, expected: str | None
 ) -> None:
-    """Unknown is None."""
     folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)
     (folder / "scaling_governor").write_text(text)

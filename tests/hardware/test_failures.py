@@ -190,8 +190,6 @@ def test_every_property_has_a_test_of_its_absence() -> None:
 def test_what_passes_at_the_start_is_asked_three_more_times(
     fake: Fake, pynvml: ModuleType, function: str, code: int
 ) -> None:
-    """Three failures go unseen; with four the GPU is not taken for one that nobody shares."""
-
     def found(failures: int) -> NvmlDevice | None:
         fake.write(f"fail {function} {code} calls=1-{failures}", "device", "mig 2")
         opened = None
@@ -335,7 +333,6 @@ def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(
 def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_it(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, pynvml: ModuleType
 ) -> None:
-    """Some drivers answer through the instance's handle with what the whole GPU used."""
     fake.write("device", "mig 2 energy=parent", "wave const 600")
     opened = NvmlLibrary(pynvml)
     instance = pynvml.nvmlDeviceGetHandleByUUID("MIG-0-1")

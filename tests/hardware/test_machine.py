@@ -122,7 +122,6 @@ def test_gpus_are_shared_out_in_their_order() -> None:
 
 
 def test_the_processors_of_a_cpu_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In equal parts; where they are too few each process may use all."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 3, 5, 6})
 
     assert [share.cpus for share in NONE.shares("cpu", 2)] == [(0, 2), (3, 5)]
@@ -132,7 +131,6 @@ def test_the_processors_of_a_cpu_are_shared_out(monkeypatch: pytest.MonkeyPatch)
 def test_processors_near_a_gpu_are_those_the_kernel_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of several GPUs those of all; none where one of them is not known."""
     for bus, cpus in (("0000:3b:00.0", "0-2,8\n"), ("0000:af:00.0", "4\n")):
         folder = tmp_path / "sys/bus/pci/devices" / bus
         folder.mkdir(parents=True)
@@ -186,7 +184,6 @@ def test_how_several_gpus_reach_each_other_is_part_of_their_identity(
 
 
 def test_what_gpus_of_one_accelerator_differ_in_is_told_with_whose_it_is() -> None:
-    """Serial numbers and places are no difference; what is beside the key may be one."""
     gpus = [gpu(n, index=n, bus=f"0000:0{n}:00.0", ecc=True) for n in range(4)]
     cards = {f"GPU-{n}": {"vbios": "96.00", "card": f"{n}"} for n in range(4)}
     gpus[2] |= {"power_limit_w": 500, "ecc": None}
@@ -238,7 +235,6 @@ def test_any_gpu_of_the_class_will_do_and_those_that_are_held_are_all_there_is()
 
 
 def test_a_host_that_is_shared_is_another_one() -> None:
-    """Baselines of a case that was alone are none of one beside others; a CPU is never shared."""
     shared = replace(EIGHT, shared=True)
 
     assert shared.identity("H200") == {**EIGHT.identity("H200"), "shared_host": True}
@@ -262,7 +258,6 @@ def test_a_host_that_is_shared_is_another_one() -> None:
 def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other(
     here: Machine, accelerator: str, devices: str | None
 ) -> None:
-    """By number in PCI order where that is certain, else by UUID."""
     order = "PCI_BUS_ID"
     expected = {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": order} if devices else {}
 
@@ -371,7 +366,6 @@ def test_only_visible_gpus_are_here(
 def test_a_worker_gets_the_number_that_the_driver_counts(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of all GPUs of the machine, whichever of them are visible; locks go by UUID."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-1")
     found = look()
     assert found.environment("H200") == {
@@ -391,7 +385,6 @@ def test_a_worker_gets_the_number_that_the_driver_counts(
 def test_a_number_that_may_mean_another_gpu_is_not_guessed(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No GPU is taken, and it is said what to set."""
     fake.write("device", "name NVIDIA A100-PCIE-40GB", "device", "mig 2")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     found = look()
@@ -403,7 +396,6 @@ def test_a_number_that_may_mean_another_gpu_is_not_guessed(
 
 
 def test_instances_are_classes_of_their_own(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where one is named the old way."""
     fake.write("device", "mig 2", "device", "mig 0")
 
     assert look().names == "2xH200_1g.18gb, H200, cpu"
@@ -435,7 +427,6 @@ def test_a_driver_that_does_not_work_is_no_gpu_and_says_why(
 def test_a_machine_without_nvidias_library_says_so(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """A file that is no library stands first, so that a real driver does not answer here."""
     (tmp_path / SONAME).write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
 
@@ -464,7 +455,6 @@ def test_a_library_that_crashes_is_no_gpu(
 
 
 def test_a_driver_that_hangs_is_no_gpu(fake: Fake, tmp_path: Path) -> None:
-    """The process that asked is ended, and nobody waits longer than was said."""
     fake.write("latency nvmlInitWithFlags 900000", "latency nvmlDeviceGet* 900000", *TWO)
     began = time.monotonic()
     found = ask_nvml(limit_s=1)

@@ -64,7 +64,6 @@ def test_it_waits_until_every_gpu_has_as_much_as_before(fake: Fake, pynvml: Modu
 def test_without_a_word_of_before_it_waits_while_memory_falls(
     fake: Fake, pynvml: ModuleType
 ) -> None:
-    """What stays is somebody's who works there, and no leftover of ours."""
     fake.write(*gpu(70_000))
     sleep, slept = looks(fake, gpu(40_000), gpu(2_000), gpu(2_000))
 
@@ -85,7 +84,6 @@ def test_what_is_still_taken_is_told_with_who_has_it(fake: Fake, pynvml: ModuleT
 
 
 def test_an_instance_has_memory_of_its_own(fake: Fake, pynvml: ModuleType) -> None:
-    """What other instances of its GPU take is not waited for."""
     fake.write(*gpu(70_000, "mig 2"))
 
     last = memory.wait(pynvml, {"MIG-0-1": None}, -1.0)

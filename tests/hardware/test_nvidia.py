@@ -120,7 +120,6 @@ def gpu_of(line: str) -> str:
 def test_clocks_are_free_unless_someone_set_them(
     fake: Fake, pynvml: ModuleType, lines: tuple[str, ...], clocks: Property
 ) -> None:
-    """By the application clock, else by the event reason, whose default is nobody's doing."""
     fake.write(*scenario(*PLAIN, *lines))
 
     assert only(nvidia.read(pynvml))["identity"]["clocks"] == clocks
@@ -231,7 +230,6 @@ SWITCHED = "NV18 NVSwitch"
 def test_how_gpus_reach_each_other_is_told_by_pairs(
     fake: Fake, pynvml: ModuleType, lines: str, paths: dict[str, str | None]
 ) -> None:
-    """In the words of nvidia-smi topo -m; the same from both ends. What is not told is None."""
     fake.write(*lines.split(" | "))
 
     seen = {gpu["uuid"]: gpu["paths"] for gpu in nvidia.read(pynvml)["gpus"]}
@@ -486,7 +484,6 @@ def test_no_gpu_has_its_reason(
 
 
 def test_nothing_is_ever_set(fake: Fake, pynvml: ModuleType) -> None:
-    """Every function that is called reads, and what was begun is ended."""
     fake.write(*scenario(*PLAIN, "mig 2"))
     nvidia.read(pynvml)
 

@@ -210,7 +210,6 @@ def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: NvmlLibrary, code: int) 
 
 @pytest.mark.parametrize("code", [15, 16])
 def test_a_gpu_that_is_gone_shows_in_fields_too(fake: Fake, opened: NvmlLibrary, code: int) -> None:
-    """A call for several fields succeeds while its entries say that the GPU is lost."""
     fake.write(f"fail field:77 {code}", "device")
 
     with pytest.raises(Lost):
@@ -323,7 +322,6 @@ def test_errors_of_links_are_read_as_each_generation_tells_them(
 
 @pytest.mark.parametrize(("arch", "way"), [(9, "fields 138 and 139"), (10, "fields 202 and 204")])
 def test_traffic_of_links_is_in_bytes(fake: Fake, opened: NvmlLibrary, arch: int, way: str) -> None:
-    """Older boards count KiB, and none is told of links that are all down."""
     traffic = "nvlink 18 18 sent=3e9 received=1e9"
     fake.write("device", f"arch {arch}", traffic, "device", f"arch {arch}", "nvlink 0 18")
     up, down = (all_probes(find(opened, f"GPU-{n}"))["nvlink_bytes"] for n in (0, 1))
@@ -424,7 +422,6 @@ def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> 
 def test_only_sensors_known_to_see_all_of_the_time_are_witnesses(
     name: str, architecture: int | None, whole: bool, second: bool
 ) -> None:
-    """The trace where its sensor covers; the mean power where that is the mean of a second."""
     found = {"name": name, "architecture": architecture}
 
     assert covers(found) is whole
@@ -532,7 +529,6 @@ def test_an_identity_leaves_out_what_is_not_told(fake: Fake, opened: NvmlLibrary
 def test_an_instance_is_read_as_the_whole_gpu(
     fake: Fake, opened: NvmlLibrary, instances: int, uuid: str, instance: bool, shared: bool
 ) -> None:
-    """Energy is not told per instance; with more than one it may be another's."""
     fake.write("device", f"mig {instances}", "wave const 321")
     device = find(opened, uuid)
 

@@ -152,7 +152,6 @@ def test_what_cannot_be_set_is_refused_in_one_sentence(
 def test_a_limit_that_is_not_kept_to_is_refused(
     fake: Fake, library: NvmlLibrary, folder: Path
 ) -> None:
-    """Something else holds the board lower; what was set is given back all the same."""
     fake.write("device", f"{H200} enforced=450")
 
     with pytest.raises(Refused, match="GPU-0 was set to 500 W and keeps to 450 W"):
@@ -327,7 +326,6 @@ def test_what_a_killed_process_left_can_be_given_back(fake: Fake, folder: Path) 
 def test_a_session_sees_the_limit_that_a_gpu_will_have_again(
     fake: Fake, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """While another one's case has it set, or where that was killed; else what is there."""
     for name, value in fake.environment.items():
         monkeypatch.setenv(name, value)
     guard = Guard(fake, folder, 500, "GPU-0")
@@ -341,7 +339,6 @@ def test_a_session_sees_the_limit_that_a_gpu_will_have_again(
 
 
 def test_a_note_of_a_limit_that_is_no_more_counts_nothing(folder: Path) -> None:
-    """Somebody set another one since: that is what the GPU has."""
     leave(folder)
     seen: Any = {"uuid": "GPU-0", "identity": {"power_limit_w": 600}}
 

@@ -114,7 +114,6 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
 def test_what_worked_just_before_has_faded_from_the_utilisation(
     fake: Fake, mean: str, until: float
 ) -> None:
-    """As the micro-benchmark does; a board tells the mean of up to a second, up to one later."""
     fake.restart("device", f"util 100 0 until={until} {mean}")
     with Child(fake, watch_s=0.02) as child:
         (gpu,) = child.ready["gpus"]
@@ -123,7 +122,6 @@ def test_what_worked_just_before_has_faded_from_the_utilisation(
 
 
 def test_who_works_on_is_seen(fake: Fake) -> None:
-    """What is read is no older than the watch: a process that came meanwhile is there too."""
     fake.restart("device", "util 100 0 mean=1000", "proc 42 1000 after=0.4")
     with Child(fake, watch_s=0.02) as child:
         (gpu,) = child.ready["gpus"]
@@ -163,7 +161,6 @@ def test_a_gpu_that_is_not_here_is_said_and_the_other_sampled(fake: Fake) -> Non
 
 
 def test_two_instances_of_one_gpu_are_counted_once(fake: Fake) -> None:
-    """Each reads as the whole GPU, so their sum would be twice what it used."""
     fake.write("device", "mig 2", "device")
     child = sampled(fake, 0.1, "MIG-0-0", "MIG-0-1", "GPU-1")
 
@@ -223,7 +220,6 @@ def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) 
 
 
 def test_a_gpu_whose_driver_hangs_makes_no_other_wait(fake: Fake) -> None:
-    """The other one is read on; what was cut short is seen by the last record that is missing."""
     fake.write("device", "device")
     with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:
         fake.restart("latency nvmlDeviceGetFieldValues 9000000 dev=0", "device", "device")

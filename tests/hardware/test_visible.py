@@ -119,7 +119,6 @@ def test_without_the_variable_all_are_visible() -> None:
 
 
 def test_a_number_means_nothing_where_the_fastest_comes_first_and_products_differ() -> None:
-    """It is said what to set instead."""
     for order in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):
         with pytest.raises(AmbiguousOrder) as caught:
             visible(MIXED, {"CUDA_VISIBLE_DEVICES": "1", **order})
@@ -149,7 +148,6 @@ def test_all_else_is_clear_on_a_machine_of_several_products(
 
 @given(st.permutations(range(3)), st.integers(0, 3))
 def test_the_order_is_that_of_the_list(order: list[int], count: int) -> None:
-    """By number and by UUID alike; what is not named is not there."""
     chosen = [THREE[index].uuid for index in order[:count]]
     numbers = ",".join(str(index) for index in order[:count])
 

@@ -225,7 +225,6 @@ def test_the_link_has_its_width_and_its_most(fake: Fake, pynvml: ModuleType) -> 
 def test_instances_are_listed_and_have_no_energy_of_their_own(
     fake: Fake, pynvml: ModuleType, how: str
 ) -> None:
-    """Their handle says so, or else what the whole GPU used."""
     fake.t0 -= 10
     fake.write("device", f"mig 2{how}", "wave const 100", "energy 100 base=0")
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)

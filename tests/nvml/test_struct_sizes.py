@@ -132,7 +132,6 @@ def test_numbers_are_those_of_the_binding(pynvml: ModuleType, name: str, value: 
 
 
 def test_the_source_asserts_every_size() -> None:
-    """What is asserted here of Python's structs is asserted there of C's."""
     asserted = {
         int(size) for size in re.findall(r"sizeof\(\w+_t\) == (\d+)", library.SOURCE.read_text())
     }

@@ -158,7 +158,6 @@ def test_scores_are_accepted_once_and_unchanged_code_is_ok(own: Project) -> None
 
 
 def test_scores_depend_on_the_data_that_are_scored_alone(own: Project) -> None:
-    """Other data to be timed on change nothing; other data to be scored on are said to."""
     scored = 'accuracy_dataset = { use = "synthetic", samples = 300, seed = SEED }'
     before, timed, both = ((0, 1), (5, 1), (5, 2))
     outcomes = []

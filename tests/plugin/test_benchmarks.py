@@ -79,7 +79,6 @@ def write(project: Project, text: str, file: str = "tests/test_kernels.py") -> P
 
 @pytest.mark.process
 def test_every_kind_of_benchmark_has_its_outcome(project: Project) -> None:
-    """One that runs is measured, one that breaks is an ERROR, and what is skipped stays so."""
     write(project, KINDS)
 
     session = project.pytester.runpytest_subprocess(*LIGHT, "-rA", JUDGE, "--benchmark-json=b.json")

@@ -80,7 +80,6 @@ def test_the_engine_gets_what_was_built(quantising: Quantising) -> None:
 
 
 def test_another_recipe_has_no_baseline(quantising: Quantising) -> None:
-    """It is another case: nothing is compared with what another recipe recorded."""
     quantising.suite("int4")
     quantising.project.baseline(near(RATE), of=QUANTISED)
 
@@ -93,7 +92,6 @@ def test_another_recipe_has_no_baseline(quantising: Quantising) -> None:
 
 
 def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None:
-    """It builds anew, and the verdict says that its version is what changed."""
     quantising.suite()
     project = quantising.project
     project.record("suites")

@@ -79,7 +79,6 @@ def judged(project: Project) -> tuple[pytest.RunResult, CaseResult]:
 
 @pytest.mark.quiet
 def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Project) -> None:
-    """They leave it a third of the speed of its baseline: INVALID, measured again, and told."""
     project.suite(options=COMPUTES, scenarios=LONGER)
     project.baseline(near(FASTEST), target_qps=FASTEST)
     with neighbours():

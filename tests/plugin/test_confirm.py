@@ -193,7 +193,6 @@ def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab) -> None:
 
 
 def test_a_handicap_slows_only_this_build(lab: Lab, python: Path) -> None:
-    """It shows what a failure looks like, so it must not cancel."""
     runs = lab.case(f'python = "{python}"', handicap=0.5)
 
     _, answer = lab.judge(runs, handicap=0.5)
@@ -248,7 +247,6 @@ def with_fingerprint(stored: Baseline, fingerprint: dict[str, str]) -> Baseline:
 def test_a_drop_stands_where_the_other_build_cannot_be_had(
     baseline_engine: str, state: Turns, note: str, lab: Lab
 ) -> None:
-    """What is proven stays proven until something better speaks."""
     lab.project.baseline(near(2 * RATE), of=ACME)
     runs = lab.case(baseline_engine)
 
@@ -262,7 +260,6 @@ def test_a_drop_stands_where_the_other_build_cannot_be_had(
 
 
 def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(lab: Lab, python: Path) -> None:
-    """Neither costs another process."""
     runs = lab.case(f'python = "{python}"')
     drop = Ruling(outcome=Outcome.PERF_DROP, headline="samples/s −9 %")
     never, auto = replace(lab.policy, confirm="never"), replace(lab.policy, confirm="auto")
@@ -334,7 +331,6 @@ def measured(lab: Lab, *, handicap: float = 0.0, slow: str = "") -> CaseRuns:
 
 
 def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(lab: Lab) -> None:
-    """Without any setting: a handicapped build has its own without the handicap beside it."""
     runs = measured(lab, handicap=0.5)
     auto = replace(lab.policy, confirm="auto")
 
@@ -400,7 +396,6 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 def test_without_another_build_a_drop_says_what_it_rests_on(
     now: str | None, then: str | None, engine: str, state: Turns, note: str, lab: Lab
 ) -> None:
-    """Where nothing was changed there is nothing to compare with; else what would settle it."""
     lab.project.baseline(near(RATE, 6), of=ACME)
     runs = lab.case()
     assert runs.record is not None
@@ -459,7 +454,6 @@ def last_word(planned: Planned) -> Verdict:
 def test_a_drop_that_the_others_decided_is_measured_again_after_that(
     lab: Lab, python: Path
 ) -> None:
-    """The baseline's own build is as slow today: what is reported is the word after that."""
     lab.project.baseline(near(2 * RATE, 6), of=ACME)
     planned = lab.case(f'python = "{python}"').planned
     auto = replace(lab.policy, confirm="auto")
@@ -527,7 +521,6 @@ def test_a_drop_that_is_not_confirmed_passes_with_both_results(lab: Lab, python:
 
 
 def test_without_a_drop_the_suite_s_other_build_is_not_run(lab: Lab) -> None:
-    """A suite is code: what it names runs only for a drop, and never at collection."""
     runs = lab.case('command = ["/there/is/none"]')
 
     result = lab.project.run(runs.planned.path)

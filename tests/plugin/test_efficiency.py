@@ -149,7 +149,6 @@ def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: 
 def test_what_is_other_than_with_the_baseline_is_told_beside_ok(
     fake: Fake, project: Project
 ) -> None:
-    """Clocks that someone locked, where no event reason shows it, and another driver."""
     suite(project)
     project.record("suites", COLD, "-k", "performance", own_process=True)
     project.over_days()
@@ -165,7 +164,6 @@ def test_what_is_other_than_with_the_baseline_is_told_beside_ok(
 
 
 def test_while_a_baseline_is_recorded_efficiency_is_too(fake: Fake, project: Project) -> None:
-    """One set of runs serves both; nothing is judged against what is not there yet."""
     suite(project)
 
     result = run(project, "--mlperf-update=missing", ONE_RUN)
@@ -254,7 +252,6 @@ def test_someone_elses_process_makes_a_run_invalid(fake: Fake, project: Project)
 def test_an_energy_that_nobody_can_read_is_never_0(
     fake: Fake, project: Project, arguments: Sequence[str], skipped: int, failed: int
 ) -> None:
-    """A skip that says why, a failure where it is required; speed is judged all the same."""
     suite(project)
     fake.write(
         *scenario("energy none", "instant none", "average none"), "fail nvmlDeviceGetPowerUsage 3"
@@ -298,7 +295,6 @@ def test_of_runs_whose_energy_may_not_be_judged_none_is_recorded(
 
 
 def test_a_gpu_that_did_nothing_did_not_do_the_work(fake: Fake, project: Project) -> None:
-    """An engine that fell back to the CPU is no result of the GPU, however good its figures."""
     project.suite(accelerators=["H200"], scenarios=OFFLINE, more=LIMITS)
 
     result = run(project, "-k", "performance")
@@ -325,7 +321,6 @@ def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
 
 
 def test_a_worker_sees_only_the_gpus_of_its_case(fake: Fake, project: Project) -> None:
-    """By number, in the order of PCI that is set beside it."""
     fake.write(*scenario("wave const 500"), "device", "wave const 500")
     names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
     seen = f'Path("seen").write_text(" ".join(os.environ[name] for name in {names}))\n'
@@ -407,7 +402,6 @@ class Working(Working):
 
 
 def test_a_case_is_loaded_when_the_gpu_has_its_memory_back(fake: Fake, project: Project) -> None:
-    """What the process before it left there would be missing."""
     project.pytester.makepyfile(working=WORKING + KEEPS_MEMORY)
     entries = [ENGINE.replace("use =", f'name = "e{n}"\nuse =') for n in range(2)]
     project.suite(engines="".join(entries), scenarios=OFFLINE)
@@ -452,7 +446,6 @@ class Working(NullEngine):
 
 
 def test_four_cases_are_measured_at_once_on_four_gpus(fake: Fake, project: Project) -> None:
-    """Each has the next free GPU; what they record is of a shared host."""
     device = ("device", "wave const 500")
     fake.write(*scenario("wave const 500"), *device * 3)
     project.pytester.makepyfile(working=WORKING + MEETS_FOUR)

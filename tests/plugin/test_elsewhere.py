@@ -69,7 +69,6 @@ def test_a_session_measures_scores_and_records_what_runs_elsewhere(
 def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
     project: Project, python: Path
 ) -> None:
-    """What has moved there stands under "what changed"."""
     suite(project, f'python = "{python}"\noptions = {{ slow = "nowhere" }}')
     project.record("suites")
     project.over_days()
@@ -139,7 +138,6 @@ def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(
 
 
 def test_a_plan_names_the_other_python_and_starts_nothing(project: Project) -> None:
-    """Nothing of what a suite names is run before something is measured."""
     trap = project.path / "trap"
     trap.write_text(f"#!/bin/sh\ntouch {project.path}/was-run\n", "utf-8")
     trap.chmod(0o755)
@@ -152,7 +150,6 @@ def test_a_plan_names_the_other_python_and_starts_nothing(project: Project) -> N
 
 
 def test_what_breaks_there_names_the_key_and_the_python(project: Project, tmp_path: Path) -> None:
-    """An environment that is there and lacks what a worker needs is an ERROR, in one sentence."""
     bare = other_python.environment(tmp_path / "bare")
     next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
     suite(project, f'python = "{bare}"')

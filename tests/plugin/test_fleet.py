@@ -391,7 +391,6 @@ def test_the_first_failure_ends_a_session_that_shall_stop(
 
 
 def test_baselines_that_nodes_record_come_back(project: Project, cluster: RayCluster) -> None:
-    """Also to a machine that is none of the cluster's, and speaks with it as Ray's client."""
     if find_spec("grpc") is None:
         pytest.skip("needs ray[client]")
     project.suite()
@@ -408,7 +407,6 @@ def test_baselines_that_nodes_record_come_back(project: Project, cluster: RayClu
 def test_many_pairs_are_judged_together_wherever_they_ran(
     plan: Project, cluster: RayCluster
 ) -> None:
-    """What a node cannot decide alone gets its last word beside the drops of other nodes."""
     result = plan.run_process(
         "suites", "--mlperf-on", cluster.address, "--mlperf-manifest", "plan.json",
         "-k", "doubt or fine or clear",

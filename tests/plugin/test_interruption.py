@@ -200,7 +200,6 @@ def test_a_killed_pytest_leaves_no_process_and_no_lease(
 
 
 def test_a_killed_replica_is_named_and_the_seven_others_end(project: Project) -> None:
-    """By somebody else's hand, in the middle of a measurement."""
     write(project, replicas=8)
 
     with measuring(project, "suites/b.mlperf.toml") as (process, everyone):

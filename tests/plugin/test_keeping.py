@@ -166,7 +166,6 @@ def test_a_missing_library_of_a_report_is_named_before_anything_is_measured(
 
 
 def test_an_ini_file_may_ask_for_reports(pytester: pytest.Pytester) -> None:
-    """Files begin there; what the command line asks for takes their place."""
     pytester.makeini("[pytest]\nmlperf_report =\n    csv=out/all.csv\n    markdown=b.md\n")
 
     by_ini = read_options(pytester.parseconfig()).report

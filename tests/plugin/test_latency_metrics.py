@@ -85,7 +85,6 @@ def test_every_metric_of_a_language_model_under_load_is_there(project: Project) 
 
 
 def test_requests_that_miss_a_limit_are_no_goodput(project: Project) -> None:
-    """The wait for a first token cannot be shorter than the work; a count of 0 is said."""
     found, notes, _ = measured(project, ttft_limit="0.01ms")
 
     assert "goodput" not in found
@@ -99,7 +98,6 @@ def test_tokens_are_shared_by_the_gpus(project: Project) -> None:
 
 
 def test_a_coalesced_stream_has_no_time_between_tokens(project: Project) -> None:
-    """It is no error, and a note says what is missing."""
     (project.path / "acme.py").write_text(COALESCED, "utf-8")
     project.pytester.syspathinsert()
 

@@ -73,7 +73,6 @@ def test_a_terminal_shows_one_line_that_renews_itself_and_goes_away(project: Pat
 
 
 def test_quiet_is_quiet(project: Path) -> None:
-    """With -q there is no line of progress."""
     text = on_a_terminal(project, "-q")
 
     assert re.search(r" in \d", text)
@@ -83,7 +82,6 @@ def test_quiet_is_quiet(project: Path) -> None:
 def test_a_log_gets_a_heartbeat_without_control_codes(
     project: Path, pytester: pytest.Pytester
 ) -> None:
-    """Where the output is no terminal, such as in CI, lines come once a minute."""
     (project / "conftest.py").write_text(FAST_HEARTBEAT)
 
     done = pytester.run(sys.executable, "-m", "pytest", str(project / "demo.mlperf.toml"))

@@ -248,7 +248,6 @@ def in_second_phase(project: Project, *arguments: str) -> Iterator[subprocess.Po
 
 @pytest.mark.parametrize("distribution", [[], ["-n", "1"]], ids=["alone", "xdist"])
 def test_ctrl_c_reports_what_waits_as_inconclusive(many: Project, distribution: list[str]) -> None:
-    """What was measured so far is in the results file and in JUnit; pytest says 2 as ever."""
     arguments = (*ALONE, "--junitxml=junit.xml", *distribution)
     with in_second_phase(many, *arguments) as process:
         process.send_signal(signal.SIGINT)

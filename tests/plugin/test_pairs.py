@@ -36,7 +36,6 @@ def claim(least: float, a: str = "fast", b: str = "slow") -> str:
 
 
 def test_a_claim_that_holds_is_proven_from_runs_in_turns(project: Project) -> None:
-    """A B, B A: what the machine does to both in the same way cancels; noise is as calibrated."""
     file = suite(project, claim(1.3))
     calibrate(project.path / "baselines")
 
@@ -87,7 +86,6 @@ def test_a_claim_that_does_not_hold_fails_with_the_numbers(project: Project) -> 
 
 
 def test_a_fast_side_with_wrong_answers_proves_nothing(project: Project) -> None:
-    """Its accuracy failed in this session, so its speed is no evidence."""
     file = suite(project, claim(1.3), top1=150.0)
 
     result = project.run(file, "-k", "test_pair or (accuracy and fast)")
@@ -111,7 +109,6 @@ def test_a_pair_is_planned_and_selected_like_any_test(project: Project) -> None:
 
 
 def test_a_pair_of_two_machines_needs_both(project: Project) -> None:
-    """It cannot be measured in turns where one side is not."""
     file = suite(project, claim(1.3, "fast-H200", "slow-cpu"))
     text = file.read_text("utf-8").replace(
         'name = "fast"', 'name = "fast"\naccelerators = ["H200"]'

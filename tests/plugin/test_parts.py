@@ -32,7 +32,6 @@ def plan(
 
 
 def test_parts_and_their_merger_agree(plan: Project, capsys: pytest.CaptureFixture[str]) -> None:
-    """A drop that is SUSPECT on its own machine fails beside the drops of another."""
     part = ("suites", "--mlperf-manifest", "plan.json")
     first = plan.run_process(*part, "-k", "doubt or fine", "--mlperf-json=first.json")
     assert first.ret == pytest.ExitCode.OK
@@ -71,7 +70,6 @@ def test_parts_and_their_merger_agree(plan: Project, capsys: pytest.CaptureFixtu
 
 
 def test_a_test_that_is_not_planned_is_refused(plan: Project) -> None:
-    """What the plan does not hold would be judged among the wrong number of pairs."""
     plan.suite("suites/late.mlperf.toml", name="late")
 
     result = plan.run_process("suites", "--mlperf-manifest", "plan.json")

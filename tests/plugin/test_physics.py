@@ -70,7 +70,6 @@ def test_a_figure_above_the_physical_limit_may_not_be_judged(h200: Fake, project
 
 
 def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
-    """It says what to supply; with that in the suite there is a limit."""
     h200.write(*scenario("name NVIDIA X900", "util 90 40"))
     project.suite(accelerators=["X900"], more=IMAGES)
     without = project.run_process("suites", "-omlperf_power=off")
@@ -93,7 +92,6 @@ def test_a_gpu_that_is_only_pretended_has_no_limit(project: Project) -> None:
 
 
 def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures(project: Project) -> None:
-    """Without them nothing is said: nobody has a table of CPUs."""
     project.suite(more=IMAGES.replace("1e12", "1e9"))
     silent = project.run("suites")
     project.suite(more=IMAGES.replace("1e12", "1e9") + '\n[accelerators.cpu]\nfp32 = "2 TFLOP/s"\n')

@@ -157,7 +157,6 @@ def test_each_limit_is_calibrated_by_itself(fake: Fake, project: Project) -> Non
 
 
 def test_a_marker_selects_cases_by_their_limit(project: Project) -> None:
-    """Exactly, as by what a case has in its name; what has none is None."""
     limited = '[[engines]]\nuse = "null"\naccelerators = ["H200"]\npower_limit_w = [400, 700]\n'
     usual = '[[engines]]\nuse = "null"\nname = "usual"\naccelerators = ["H200"]\n'
     project.suite(engines=limited + usual)
@@ -193,7 +192,6 @@ def test_the_limit_is_restored_after_an_error(fake: Fake, project: Project, tmp_
 
 
 def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project: Project) -> None:
-    """The limit that the GPU has is measured all the same."""
     fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *GPU)
     suite(project)
 
@@ -207,7 +205,6 @@ def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project
 
 
 def test_a_limit_that_the_board_cannot_have_is_one_sentence(fake: Fake, project: Project) -> None:
-    """Before anything is loaded."""
     suite(project, "800")
 
     result = record(project)
@@ -220,7 +217,6 @@ def test_a_limit_that_the_board_cannot_have_is_one_sentence(fake: Fake, project:
 
 
 def test_a_limit_that_somebody_changes_meanwhile_is_invalid(fake: Fake, project: Project) -> None:
-    """And stays what they set."""
     suite(project, "500", "Overruled", duration="1500ms")
 
     record(project)

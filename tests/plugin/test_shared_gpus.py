@@ -51,7 +51,6 @@ def two_gpus(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_two_sessions_share_fewer_gpus_than_they_have_cases(project: Project) -> None:
-    """Two cases each on two GPUs: who finds none free waits, and nobody is lost."""
     one = ENGINE.replace("working:Working", "alone:Alone")
     entries = [one.replace("use =", f'name = "e{n}"\nuse =') for n in range(2)]
     project.suite(engines="".join(entries), scenarios=OFFLINE)

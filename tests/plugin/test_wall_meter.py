@@ -137,7 +137,6 @@ def test_a_wrong_file_is_said(
 
 
 def test_a_meter_whose_file_breaks_costs_its_energy_alone(meter: Logger, project: Project) -> None:
-    """The runs are judged; why there is no energy is said."""
     broken = "import os, pathlib\npathlib.Path(os.environ['BROKEN']).unlink()\n"
     project.pytester.makepyfile(
         breaking=f"from pytest_mlperf.engines.null import NullEngine as Breaking\n{broken}"

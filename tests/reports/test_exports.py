@@ -112,7 +112,6 @@ def test_no_text_ends_a_command_or_begins_another() -> None:
 
 
 def test_more_than_github_shows_are_counted() -> None:
-    """Ten errors, the first for what is missing, the last for what does not fit; ten warnings."""
     suspect = replace(result(verdict(Outcome.SUSPECT, "alone it would be a drop")), failed=False)
     gone = [Absent(test="t", reason="lost")]
 

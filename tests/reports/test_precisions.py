@@ -210,7 +210,6 @@ def test_the_paired_comparison_with_the_reference_gives_change_and_interval() ->
 
 
 def test_the_side_of_a_window_where_scores_get_better_is_no_gate_to_fear() -> None:
-    """A verdict tells one side of FID's window; below it the images are better, not worse."""
     low = MetricVerdict(metric="fid", outcome=Outcome.OK, now=685.0, baseline=685.0, limit=0.02)
     high = replace(low, limit=-0.02)
     needed = []

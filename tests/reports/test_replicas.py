@@ -54,7 +54,6 @@ def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> N
 
 
 def test_gpus_of_the_last_run_stand_beside_each_other() -> None:
-    """Also where one process has them all; a column that nobody fills is not there."""
     first = GpuRun(
         uuid="a",
         name="GPU 4",

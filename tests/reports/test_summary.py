@@ -312,7 +312,6 @@ def test_a_word_that_belongs_to_the_whole_test_is_not_broken_down() -> None:
 
 
 def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -> None:
-    """In one line; of a failure the message tells it."""
     texts = ("engine.version 1.0 → 1.1", "a 1 → 2", "b 1 → 2", "c 1 → 2", "machine.driver 1 → 2")
     (told,) = [
         line

@@ -134,7 +134,6 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 @pytest.mark.process
 def test_a_checkpoint_is_built_once(lab: Lab) -> None:
-    """The second case finds what the first has built; the tokenizer lies beside it."""
     first, second = lab.build(), lab.build()
 
     assert first == second
@@ -164,7 +163,6 @@ def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
 
 @pytest.mark.process
 def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
-    """Other samples make another one; how many of which is told, and the builder gets them."""
     shutil.copy(HERE / "prompts_of_ones_own.py", lab.path)
     more = ", calibration = {{ use = 'prompts_of_ones_own:prompts', first = {} }}"
     built = [lab.build(more=more.format(first)) for first in (3, 7, 3)]
@@ -204,7 +202,6 @@ def test_a_builders_version_is_told(lab: Lab) -> None:
 
 @pytest.mark.process
 def test_what_is_unchanged_is_not_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model whose files have the same sizes and times the digest is remembered."""
     old = time.time() - 3600
     for file in lab.model.iterdir():
         os.utime(file, (old, old))
@@ -243,7 +240,6 @@ def test_a_builder_that_fails_leaves_an_error_and_nothing_else(
 
 @pytest.mark.process
 def test_a_builder_that_hangs_is_killed(lab: Lab) -> None:
-    """Without a word from it for so long it is ended, and nothing of it stays."""
     with pytest.raises(RunError, match="no progress for 5 s, 1 of 2 layers; killed; raise the ini"):
         lab.build("hangs", progress_s=5)
 
@@ -264,7 +260,6 @@ Lab(Path({path!r})).build("hangs")
 
 @pytest.mark.process
 def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
-    """Killed in mid-build, pytest leaves no process; the next build removes what it left."""
     code = PARENT.format(path=str(lab.path), root=str(HERE.parents[1]))
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
     deadline = time.monotonic() + 60
@@ -285,7 +280,6 @@ def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
 
 @pytest.mark.process
 def test_two_at_once_build_one(lab: Lab) -> None:
-    """Who comes second waits for the first, and takes what it has built."""
     planned, found = lab.planned(), list[Checkpoint | None]()
     folders = [new_folder(lab.conditions().folder, "case") for _ in range(2)]
 
@@ -322,7 +316,6 @@ def test_a_damaged_checkpoint_is_built_again(lab: Lab, damage: str) -> None:
 
 @pytest.mark.process
 def test_other_weights_than_those_that_were_built_are_an_error(lab: Lab) -> None:
-    """Of the same length they are seen when an engine says what it loaded."""
     built = lab.build()
 
     built.require({"weights_sha256": built.weights_sha256[:16]})
@@ -359,7 +352,6 @@ def test_secrets_in_options_are_not_written_down(lab: Lab, monkeypatch: pytest.M
 
 @pytest.mark.process
 def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
-    """Another environment needs nothing of this package; what it lacks is told with its key."""
     python = other_python.environment(lab.path / "other")
     more = f', python = "{python}"'
     (packages,) = (lab.path / "other").glob("lib/python*/site-packages")
@@ -406,7 +398,6 @@ def test_the_state_of_code_of_ones_own_is_not_asked(lab: Lab) -> None:
 
 @pytest.mark.process
 def test_what_a_killed_builder_of_another_checkpoint_left_is_removed(lab: Lab) -> None:
-    """Unless somebody is at work on it."""
     store = CheckpointStore(lab.builds)
     with store.alone("busy", limit_s=1, waiting=lambda _: None):
         for name in (".busy.1.tmp", ".dead.2.tmp"):

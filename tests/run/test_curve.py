@@ -361,6 +361,5 @@ def test_a_client_that_sends_enough_at_a_time_may_be_driven(most: str) -> None:
 
 
 def test_a_client_that_would_hold_requests_back_is_refused() -> None:
-    """They would be waiting in the client, and be told as the server's."""
     with pytest.raises(RunError, match="of which the engine sends 63 at a time: set its option"):
         require_room({"concurrency": "63"}, [1, 64])

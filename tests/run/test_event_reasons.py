@@ -154,7 +154,6 @@ def test_every_reason_is_in_one_of_the_tables() -> None:
 
 
 def test_each_event_reason_has_the_verdict_of_its_share(fake: Fake) -> None:
-    """A tenth and a third of the window, one GPU for each: by what its samples show."""
     window_s = END_S - BEGIN_S
     asked = [(bit, share * window_s) for bit in [*INVALID, *NOTED] for share in (0.1, 1 / 3)]
     gpus = [[f"event {bit:#x} after=2 until={2 + seconds:.4f}"] for bit, seconds in asked]
@@ -173,7 +172,6 @@ def test_each_event_reason_has_the_verdict_of_its_share(fake: Fake) -> None:
 
 
 def test_heat_that_no_sample_shows_is_judged_by_its_count(fake: Fake) -> None:
-    """From 1 % of the window on a run is invalid; half of that is told."""
     asked = [(bit, share * (END_S - BEGIN_S)) for bit in COUNTED for share in (0.005, 0.02)]
     gpus = [[f"event {bit:#x} after=2 until={2 + seconds:.4f}"] for bit, seconds in asked]
     blind = ["fail nvmlDeviceGetCurrentClocks* 3"]
@@ -222,7 +220,6 @@ def _lose_and_stop(fake: Fake, records: Path) -> None:
 
 
 def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: Path) -> None:
-    """The engine's own words follow; where no GPU was lost they stand alone."""
     here = Machine(
         cpu={},
         gpus=tuple(
@@ -298,7 +295,6 @@ def test_a_process_that_comes_in_mid_run_makes_it_invalid(fake: Fake, tmp_path: 
 
 
 def test_a_counter_that_goes_back_is_not_gated(fake: Fake, tmp_path: Path) -> None:
-    """The driver was loaded anew: what the trace says is shown and judged by nobody."""
     log = sampled(fake, [], ["wave const 300", "energy 100 reset=2"])
     power = measured(fake, log, tmp_path / "run").power
 
@@ -353,7 +349,6 @@ def evidence(fake: Fake, log: PowerLog, folder: Path) -> Evidence:
 def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
     fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also beside sampled GPUs and a wall meter, which need the log's window."""
     log = sampled(fake, [], ["event 0x4 after=0"])
     (tmp_path / "meter.csv").write_text("time,watts\n", "utf-8")
     suite = tmp_path / "s.mlperf.toml"
@@ -435,7 +430,6 @@ def test_a_driver_that_is_gone_at_the_samplers_start_makes_the_run_invalid(
 def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
     fake: Fake, tmp_path: Path, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The speed stands, with a note from when on nobody watched; throttling before that counts."""
     monkeypatch.setattr("pytest_mlperf.run.power.sampling.GRACE_S", 0.5)
     fake.write("device")
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
@@ -480,7 +474,6 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake, tmp_path: Pa
 
 
 def test_errors_of_the_driver_in_the_run_are_told(fake: Fake, tmp_path: Path) -> None:
-    """Those before it are not its own; a GPU that has no events is sampled all the same."""
     events = ["xid 31 at=0.2", "xid 94 at=2"]
     log = sampled(fake, ["fail nvmlDeviceRegisterEvents 3 dev=1"], events, events)
     run = measured(fake, log, tmp_path / "run")
@@ -561,7 +554,6 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(
 
 
 def test_joules_above_idle_are_a_metric_where_idle_was_seen(fake: Fake, tmp_path: Path) -> None:
-    """Each GPU must have rested beside the run: one that never does leaves it unknown."""
     resting = ["wave steps 0:80 1:500 3:80"]
     one = sampled(fake, [], resting)
     run = measured(fake, one, tmp_path / "one")

@@ -58,7 +58,6 @@ def test_what_is_never_given_back_is_one_sentence(fake: Fake, tmp_path: Path) ->
 
 
 def test_what_stood_there_from_the_first_is_nobodys_leftover(fake: Fake, tmp_path: Path) -> None:
-    """A desktop, a server of somebody else: that such a GPU is shared is told by others."""
     fake.write("device", f"{MEM} more={20 * GIB}")
 
     require_free(["GPU-0"], tmp_path)

@@ -70,7 +70,6 @@ def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[s
 
 @pytest.mark.process
 def test_a_held_lease_is_waited_for_and_then_taken() -> None:
-    """The one who waits is told for whom."""
     other = holder()
     told: list[str] = []
 
@@ -89,7 +88,6 @@ def test_a_held_lease_is_waited_for_and_then_taken() -> None:
 
 @pytest.mark.process
 def test_a_wait_has_a_limit() -> None:
-    """Past it, one error names what is waited for, the holder and the setting."""
     with holder("GPU-1", alone=False) as other:
         expected = f"waited 0 s for GPU-1, held by process {other.pid}.*mlperf_lease_timeout"
         with (
@@ -114,7 +112,6 @@ def test_a_killed_holder_blocks_nobody(folder: Path) -> None:
 
 @pytest.mark.process
 def test_neighbours_take_the_next_free_gpus() -> None:
-    """Two of four are held: the next case has the third, and one of two GPUs waits for nobody."""
     four = [f"GPU-{n}" for n in range(4)]
     with holder(*four, count=2, alone=False):
         with hold(*four, alone=False) as third, hold(*four, alone=False) as last:
@@ -359,7 +356,6 @@ def test_a_lease_folder_of_each_working_folder_is_refused(monkeypatch: pytest.Mo
 
 @pytest.mark.process
 def test_a_holder_that_is_gone_is_not_named(folder: Path) -> None:
-    """Of those who share the processors the last to come is named, and another may have stayed."""
     with hold("GPU-1", alone=False):
         with holder("GPU-2", alone=False) as last:
             last.kill()
@@ -385,7 +381,6 @@ def test_temporary_folders_of_ones_own_do_not_part_sessions(
 
 @pytest.mark.process
 def test_how_long_others_held_it_is_a_value(tmp_path: Path) -> None:
-    """What a run costs is without the wait for another process's measurement."""
     other = holder()
 
     def waiting(_: str) -> None:

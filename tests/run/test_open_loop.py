@@ -118,7 +118,6 @@ def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, se
 def test_times_between_arrivals_vary_as_asked(
     arrivals: str, shape: float | None, expected: float
 ) -> None:
-    """Of a gamma distribution the standard deviation is the mean / sqrt(shape)."""
     told = asked([1000], arrivals, ms=20_000, burstiness=shape)
     times = window(told, 1000, random.Random(7))
     between = [after - before for before, after in pairwise(times)]
@@ -391,7 +390,6 @@ def test_a_record_of_each_request_that_counts(tmp_path: Path, loop: type[Loop]) 
 
 
 def test_a_run_that_breaks_off_has_records_too(tmp_path: Path) -> None:
-    """Of what was answered, what failed and why, and what was under way."""
     kept: list[Any] = []
     sink = SlotSink(lambda _: kept.extend(sink.cut_records()), tokens=False, records=True)
     begun_s = sink.begin(2.5, lasts_s=60)

@@ -127,7 +127,6 @@ def test_the_other_python_runs_with_a_copy_of_this_package(
 
 
 def test_this_build_says_nothing_of_its_python(project: Path, tmp_path: Path) -> None:
-    """What is recorded stays as it was: no folder of a user in a baseline."""
     case = planned(project, '{ python = "/there/is/none" }')
 
     facts = run(case, tmp_path, None).subject.fingerprint
@@ -138,7 +137,6 @@ def test_this_build_says_nothing_of_its_python(project: Path, tmp_path: Path) ->
 def test_every_run_of_an_entry_that_names_a_python_is_there(
     project: Path, tmp_path: Path, python: Path
 ) -> None:
-    """What is known of it goes into baselines: versions, and no path of a user."""
     case = planned(project, '{ git = "v1" }', f'python = "{python}"')
 
     found = run(case, tmp_path, None)
@@ -195,7 +193,6 @@ def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_pat
 
 
 def test_older_pythons_can_read_the_script() -> None:
-    """They must come as far as the sentence."""
     script = Path(builds.__file__).parent / "child" / "elsewhere.py"
 
     ast.parse(script.read_text("utf-8"), feature_version=(3, 7))
@@ -205,7 +202,6 @@ def test_older_pythons_can_read_the_script() -> None:
 def test_a_python_is_named_by_variable_home_or_beside_the_suite(
     place: str, project: Path, tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The link in an environment is kept: what it points to is another environment."""
     monkeypatch.setenv("OLD", str(tmp_path / "old"))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "old").symlink_to(python.parents[1])
@@ -282,7 +278,6 @@ def dialect(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_wheel_of_another_version_comes_before_today_s(
     wheel: str, project: Path, tmp_path: Path, dialect: Path
 ) -> None:
-    """All else is as today; it is installed once, whatever becomes of where it came from."""
     case = planned(project, f'{{ wheel = "{wheel}" }}', use="acme:Dialect")
 
     inside = tmp_path / "mlperf"  # wheels lie two folders above a session's
@@ -303,7 +298,6 @@ def test_a_wheel_of_another_version_comes_before_today_s(
 def test_a_wheel_that_cannot_be_had_says_what_to_do(
     project: Path, tmp_path: Path, dialect: Path
 ) -> None:
-    """As offline; nothing half-made stays."""
     case = planned(project, '{ wheel = "dialect==0.9" }')
 
     with pytest.raises(RunError) as raised:
@@ -374,7 +368,6 @@ def test_what_cannot_be_had_is_one_clear_error(
 
 
 def test_an_environment_without_a_library_says_which(project: Path, tmp_path: Path) -> None:
-    """Before anything is loaded."""
     bare = other_python.environment(tmp_path / "bare")
     next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
 
@@ -399,7 +392,6 @@ def test_outside_a_repository_there_is_no_ref(project: Path, tmp_path: Path) -> 
 
 
 def test_the_other_environment_needs_numpy_and_loadgen_only(project: Path, tmp_path: Path) -> None:
-    """Beside what its engine needs: not this package, nor what reads suites."""
     bare = other_python.environment(tmp_path / "bare")
     (packages,) = bare.parents[1].glob("lib/python*/site-packages")
     (packages / "shared.pth").unlink()

@@ -122,7 +122,6 @@ def test_without_a_counter_the_trace_gives_the_energy(fake: Fake) -> None:
 
 @pytest.mark.process
 def test_a_counter_that_is_reset_is_invalid(fake: Fake) -> None:
-    """The driver was unloaded meanwhile: nothing that the counter says may be judged."""
     with sampling(fake) as running:
         fake.restart("device", "wave const 300", "energy 100 reset=0.8")
         until(fake.t0 + 1.4)

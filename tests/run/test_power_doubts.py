@@ -75,7 +75,6 @@ def test_a_clean_run_raises_none() -> None:
 @pytest.mark.parametrize(("bit", "name"), REASONS.items())
 @pytest.mark.parametrize("seconds", [0.9, 1.1, 21.0])
 def test_each_event_reason_has_its_verdict(bit: int, name: str, seconds: float) -> None:
-    """Heat and the supply's brake make a run invalid from 1 % of the window; the rest is told."""
     given = found(log(bit, seconds))
 
     if name in HALTED:
@@ -364,7 +363,6 @@ def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> Gp
 
 
 def test_a_context_alone_does_no_work() -> None:
-    """As where an engine fell back to the CPU: a process, memory and a little power are no sign."""
     (why,) = found(watched([0] * 500, 515.0)).invalid
 
     assert why.key is Key.GPU_UNUSED
@@ -391,7 +389,6 @@ def test_a_utilisation_of_0_convicts_only_where_it_says_something(gpu: GpuLog, b
 
 
 def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
-    """A reading of the first second may be of what was before: it falls, and never rises."""
     states = tuple(
         {"time": 0.2 * i, "utilization_percent": 40, "memory_used": 5 * 10**8} for i in range(4)
     )

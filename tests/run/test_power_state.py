@@ -134,8 +134,6 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
 
 
 def test_what_was_noted_of_any_run_is_told_once() -> None:
-    """A note of an earlier run alone is told as such; figures of the last run stand for all."""
-
     def cap(seconds: float) -> Sign:
         text = f"clocks are held back to stay within the power limit: {LASTED}"
         share = seconds / 20
@@ -158,8 +156,6 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
 
 
 def test_what_each_of_several_gpus_showed_is_one_note() -> None:
-    """With the least and the most of it; what some of them showed is told of each."""
-
     def cap(gpu: int, seconds: float) -> Sign:
         text = f"clocks are held back: {LASTED}"
         return Sign(

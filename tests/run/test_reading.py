@@ -123,7 +123,6 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
 
 
 def test_what_a_run_takes_beside_its_samples_is_measured(tmp_path: Path) -> None:
-    """A build is of a run that has one; the memory of GPUs that nobody sampled is not known."""
     built, plain = read(tmp_path, MISSED, build_s=600.0), read(tmp_path, MISSED)
 
     taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
@@ -144,7 +143,6 @@ def test_a_limit_that_was_missed_is_no_invalid_run(tmp_path: Path) -> None:
 def test_a_limit_missed_by_a_late_client_or_on_a_busy_machine_is_not_the_engines(
     tmp_path: Path, beside: dict[str, Any], key: Key
 ) -> None:
-    """Such a run is INVALID: nobody knows what the engine would have done."""
     run = read(tmp_path, MISSED, **beside)
 
     assert not run.limit_missed

@@ -157,7 +157,6 @@ def test_one_that_fails_is_named_and_all_are_ended(
 
 
 def test_one_that_loads_for_long_and_says_so_does_not_hang(tmp_path: Path) -> None:
-    """What it writes into its log is progress, to its worker and to the worker's parent."""
     with worker(tmp_path, "loads long", replica_patience_s=2) as running:
         running.wait_for("loaded")
 
@@ -188,7 +187,6 @@ def test_ids_are_packed_and_what_is_none_is_told_in_words() -> None:
 
 
 def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
-    """Both sides know the list; what comes in another order is told by its ids."""
     ids = list(range(1000, 1000 + LONG))
     theirs, ours = Lists(), Lists()
     theirs.add(7, ids.copy())
@@ -204,7 +202,6 @@ def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
 
 
 def test_a_long_list_is_numbered_by_the_replica_and_named_by_the_worker() -> None:
-    """What is completed in another order, or was never given, is told by number too."""
     ids = list(range(5000, 5000 + LONG))
     ours = Lists()
     ours.add(3, ids)

@@ -57,7 +57,6 @@ def scored(
 
 
 def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
-    """What it writes to stdout is no event either."""
     accuracy, own = scored(tmp_path, "speaks")
 
     assert (dict(accuracy.scores), accuracy.samples, accuracy.full) == ({"same": 1.0}, 8, True)

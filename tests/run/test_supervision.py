@@ -49,7 +49,6 @@ def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
 
 
 def test_an_engine_may_take_its_time_to_leave(tmp_path: Path) -> None:
-    """It may have a server to stop, and the next case must not start beside that one."""
     worker = WorkerProcess(
         spec(tmp_path, engine=f"{FAILING}ExitsVerySlowly"), PATIENT, lambda _: None
     )
@@ -178,7 +177,6 @@ def test_an_engine_and_its_processes_that_read_stdin_find_it_empty(tmp_path: Pat
 
 
 def test_a_model_that_the_worker_misses_is_unavailable_and_no_error(tmp_path: Path) -> None:
-    """What is only not here becomes a skip that says what to set."""
     with (
         pytest.raises(UnavailableError, match="example model is not here; set MODELS"),
         WorkerProcess(spec(tmp_path, engine=FAILING + "LacksItsModel"), PATIENT, print) as worker,
@@ -212,7 +210,6 @@ def test_an_engine_that_loads_for_longer_and_prints_does_not_stand_still(tmp_pat
 
 
 def test_a_hang_leaves_its_stacks_and_says_how_much_is_outstanding(tmp_path: Path) -> None:
-    """What one looks for first: was it submitted, and where does every thread stand."""
     with pytest.raises(RunError, match=r"[\d,]+ samples submitted and not completed") as raised:
         supervise(spec(tmp_path, engine=FAILING + "NeverCompletes"), IMPATIENT)
 
@@ -221,7 +218,6 @@ def test_a_hang_leaves_its_stacks_and_says_how_much_is_outstanding(tmp_path: Pat
 
 
 def test_a_hang_after_a_fault_names_the_fault(tmp_path: Path) -> None:
-    """An engine that answers with wrong ids is told so, and not to be more patient."""
     with pytest.raises(RunError, match="done\\(\\) was given id -1, which is not outst") as raised:
         supervise(spec(tmp_path, engine=FAILING + "CompletesOnlyUnknown"), IMPATIENT)
 

@@ -152,7 +152,6 @@ def test_tokens_that_come_together_have_no_time_between_them(
     gaps: bool,
     notes: tuple[str, ...],
 ) -> None:
-    """What a user sees in a second is counted after the first message, not from its tokens on."""
     times = TokenTimes()
     answer(times, clock, [1], waits_s)
 

@@ -101,7 +101,6 @@ def test_what_is_only_pretended_is_not_warmed_up(tmp_path: Path) -> None:
 
 
 def test_a_warm_up_that_breaks_says_nothing(tmp_path: Path) -> None:
-    """The run that follows breaks alike, and says it; an interruption is none of its own."""
     case = planned(tmp_path)
 
     def breaks() -> None:

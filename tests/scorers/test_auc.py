@@ -137,7 +137,6 @@ def spread(pseudo: Any) -> float:
 
 @pytest.mark.slow
 def test_the_standard_error_is_that_of_a_bootstrap_over_samples() -> None:
-    """Pairs of one sample belong together: clicks and predictions share what the sample adds."""
     rng = np.random.default_rng(11)
     samples = drawn(rng, rng.integers(10, 40, 300).tolist())
     scores = AucScorer().score(outputs(samples), labels(samples))
@@ -272,7 +271,6 @@ def test_an_option_that_is_neither_true_nor_false_is_refused(value: Any) -> None
 
 
 def test_outputs_and_references_are_each_read_once_in_order() -> None:
-    """They may lie on disk."""
     samples = drawn(np.random.default_rng(4), [3, 8, 40])
     given_outputs, references = Once(outputs(samples)), Once(labels(samples))
 

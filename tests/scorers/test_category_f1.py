@@ -83,7 +83,6 @@ def test_an_unknown_schema_lists_the_valid_ones() -> None:
 
 @pytest.mark.parametrize("dtype", ["int64", "int32"])
 def test_token_ids_are_decoded_by_the_models_tokenizer(tmp_path: Path, dtype: str) -> None:
-    """As engines here log them; special tokens, as the end, are no part of the answer."""
     tokenizer = byte_level()
     write(tmp_path, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES})
     ids = [*tokenizer.encode(answer("A > B").decode()).ids, tokenizer.token_to_id("</s>")]

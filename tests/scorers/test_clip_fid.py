@@ -111,7 +111,6 @@ def test_code_of_your_own_is_given_the_model_and_the_device_and_captions_as_they
 
 
 def test_equal_images_have_a_distance_too(real: Path) -> None:
-    """Without covariance: what is left is the real one's trace and the difference of means."""
     found = scorer(real).score([bytes([90]) * HEIGHT * LENGTH * 3] * 5, ["a"] * 5)
 
     assert found.aggregate["fid"] == pytest.approx(np.trace(REAL.covariance))

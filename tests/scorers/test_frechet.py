@@ -80,7 +80,6 @@ def test_the_distance_is_that_of_the_reference(
 def test_the_distance_is_that_of_the_reference_to_the_digit(
     samples: int, real: int, width: int, digits: int
 ) -> None:
-    """Nine digits where covariances are regular; five where they are singular."""
     features = draw(samples, width, 1, shift=0.2)
     given_statistics = statistics(draw(real, width, 2, scale=1.3))
 
@@ -202,7 +201,6 @@ def test_the_order_of_samples_and_the_axes_do_not_matter() -> None:
 
 
 def test_a_set_is_at_no_distance_from_itself_and_copies_of_one_image_are_at_one() -> None:
-    """Equal images have no covariance: what is left is the real one's trace and the means."""
     real = draw(50, 6, 1)
     same = np.ones((7, 6))
 
@@ -233,7 +231,6 @@ def test_the_standard_error_of_a_paired_change_is_that_of_the_bootstrap() -> Non
 
 
 def test_statistics_are_the_arrays_mu_and_sigma(tmp_path: Path) -> None:
-    """As numpy.savez_compressed writes them."""
     real = statistics(draw(30, 4, 1))
     np.savez_compressed(tmp_path / "val.npz", mu=real.mean, sigma=real.covariance)
 

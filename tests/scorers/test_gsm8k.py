@@ -112,7 +112,6 @@ def test_the_number_of_an_answer(text: str, expected: str) -> None:
     ],
 )
 def test_answers_are_compared_as_numbers(text: str, target: str, right: bool) -> None:
-    """What is no number, on either side, is wrong."""
     assert is_right(text, target) is right
 
 
@@ -171,7 +170,6 @@ def test_any_text_gives_the_number_that_the_words_of_the_rule_give(text: str) ->
 
 @given(st.text())
 def test_an_answer_is_a_number_or_nothing(text: str) -> None:
-    """Whatever a model writes."""
     found = answer(text)
 
     assert found == "" or np.isfinite(float(found)) or len(found) > 300
@@ -203,7 +201,6 @@ def test_each_sample_is_100_or_0_and_the_aggregate_their_mean(build: Build) -> N
 
 
 def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
-    """They cross a process border."""
     scores = build().score(tokens(PREDICTED), TARGETS)
 
     assert json.loads(json.dumps(dict(scores.per_sample))) == scores.per_sample
@@ -218,7 +215,6 @@ def test_the_same_tokens_in_32_bits_score_the_same(build: Build) -> None:
 
 
 def test_a_model_that_says_nothing_scores_0(build: Build) -> None:
-    """No tokens at all are no error."""
     scores = build().score([b""], ["3"])
 
     assert scores.per_sample == {"gsm8k": [0.0], "tokens_per_sample": [0.0]}
@@ -239,7 +235,6 @@ def test_every_reference_needs_one_output_and_there_must_be_one(
 def test_a_reference_that_is_no_text_names_its_sample(
     build: Build, reference: object, kind: str
 ) -> None:
-    """The message says what the data set must return."""
     with pytest.raises(
         RunError, match=f"scorer gsm8k: the reference of sample 1 is a {kind}, but must be a text"
     ):
@@ -256,13 +251,11 @@ def test_a_reference_that_is_no_text_names_its_sample(
 def test_an_output_that_is_no_text_of_this_vocabulary_names_its_sample(
     build: Build, output: bytes, message: str
 ) -> None:
-    """The wrong dtype and the wrong tokenizer are told apart."""
     with pytest.raises(RunError, match=message):
         build().score([b"", output], ["1", "2"])
 
 
 def test_wrong_options_are_refused_when_built(build: Build, tmp_path: Path) -> None:
-    """Before anything is scored."""
     with pytest.raises(SuiteError, match="scorer gsm8k: dtype = 'float' is unknown"):
         build(dtype="float")
     with pytest.raises(UnavailableError, match="scorer gsm8k: the folder"):

@@ -61,7 +61,6 @@ def test_the_weights_are_those_of_the_official_file_by_name_and_shape() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", BLOCKS)
 def test_a_block_computes_its_formulas(name: str, weights: dict[str, Any]) -> None:
-    """Edges included: the image is small beside the kernels."""
     channels, formula = BLOCKS[name]
     forks = {first(step): step for step in NETWORK if isinstance(step, Fork)}
     x = noise(2, channels, 5, 7)

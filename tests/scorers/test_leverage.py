@@ -41,7 +41,6 @@ def test_a_class_of_one_sample_shows_nothing_and_its_change_stays_hidden() -> No
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=12).filter(any))
 def test_the_share_that_is_seen_is_that_of_independent_samples(sizes: list[int]) -> None:
-    """Beside the algebra written out: deviations are (I - 1 h') x, each times its share."""
     h = np.array(sizes) / sum(sizes)
     residual = np.eye(len(h)) - np.outer(np.ones(len(h)), h)
     shown = float(np.sum(np.diag(h) @ residual @ residual.T @ np.diag(h) * np.eye(len(h))))

@@ -105,7 +105,6 @@ def test_an_answer_is_cut_and_cleaned_as_by_the_reference(
     parts=st.lists(st.sampled_from(["```", "``", "\\_", "_", "\\", " ", "\n", "x", "é"])),
 )
 def test_extraction_is_the_reference_rule(language: str, prompt: str, parts: list[str]) -> None:
-    """Written out by position, as the rule is told: cut, strip for Python, then underscores."""
     completion = "".join(parts)
     code = completion
     for position in range(len(completion)):
@@ -175,7 +174,6 @@ def test_the_commands_are_those_of_mxeval(
 def test_no_home_folder_is_shown_for_a_program_in_it(
     program: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A program's own folder is, with its libraries; but not where that is the home folder."""
     path = tmp_path / program
     install(path.parent, "php")
     monkeypatch.setenv("PATH", str(path.parent))
@@ -188,7 +186,6 @@ def test_no_home_folder_is_shown_for_a_program_in_it(
 
 @pytest.mark.usefixtures("node_path")
 def test_a_program_of_the_system_needs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is below /usr is shown to all; a link there is followed there."""
     monkeypatch.setenv("PATH", "/usr/bin")
     if shutil.which("g++") is None:
         pytest.skip("there is no g++ in /usr/bin")
@@ -344,7 +341,6 @@ def test_right_programs_pass_and_wrong_ones_fail(language: str) -> None:
 @pytest.mark.usefixtures("node_path")
 @isolated
 def test_other_programs_pass_if_they_end_with_0_and_write_text(code: str, right: bool) -> None:
-    """As in mxeval, which decodes what they write: a byte that is no UTF-8 fails."""
     if reason := toolchains()["javascript"]:
         pytest.skip(reason)
 
@@ -497,7 +493,6 @@ def test_without_a_program_that_counts_there_is_no_score(build: Build) -> None:
 
 
 def test_programs_are_not_run_unless_that_is_asked_for(build: Build) -> None:
-    """The sentence says what it means and how to allow it."""
     with pytest.raises(SuiteError) as caught:
         build(run_generated_code=False)
 

@@ -161,7 +161,6 @@ def test_each_sample_is_scored_by_the_metrics_of_its_part_only(build: Build) -> 
 
 
 def test_programs_are_not_run_unless_that_is_asked_for(build: Build, tmp_path: Path) -> None:
-    """Neither the answer nor the test; and there is no score that stands for it."""
     canary = tmp_path / "canary"
     code = f"open({str(canary)!r}, 'w')"
 
@@ -243,7 +242,6 @@ def test_a_mean_is_of_the_samples_that_have_a_score(
 
 @pytest.mark.process
 def test_the_same_tokens_in_32_bits_or_in_more_processes_score_the_same(build: Build) -> None:
-    """Options say how, not what."""
     expected = build().score(tokens(TEXTS), REFERENCES)
 
     assert build(dtype="int32").score(tokens(TEXTS, "<i4"), REFERENCES) == expected
@@ -251,7 +249,6 @@ def test_the_same_tokens_in_32_bits_or_in_more_processes_score_the_same(build: B
 
 
 def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
-    """They cross a process border."""
     scores: Scores = build().score(tokens(TEXTS), REFERENCES)
 
     assert json.loads(json.dumps(dict(scores.per_sample))) == scores.per_sample
@@ -318,7 +315,6 @@ def test_a_wrong_option_is_named_with_its_value(
 
 
 def test_a_tokenizer_that_is_not_here_is_unavailable(build: Build, tmp_path: Path) -> None:
-    """A skip, not an error."""
     with pytest.raises(UnavailableError, match="scorer mixtral: the folder"):
         build(tokenizer=str(tmp_path))
 

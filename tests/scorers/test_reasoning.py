@@ -291,7 +291,6 @@ def test_deepseeks_score_is_the_mean_of_all_rows(model: Path) -> None:
 def test_with_programs_there_is_no_whole_score_but_one_of_each_part(
     scorer: type[DeepSeekScorer], model: Path
 ) -> None:
-    """What is not run is neither right nor wrong."""
     references = [of("gpqa_diamond", "B"), of("livecodebench_v6", "1873_A")]
     outputs = tokens(["ANSWER: B", "```python\npass\n```"])
 

@@ -310,7 +310,6 @@ def test_files_of_the_machine_cannot_be_read(attempt: str, public: Path) -> None
 
 @isolated
 def test_there_is_nothing_but_the_system_and_its_own_folder() -> None:
-    """Of the interpreter's folders, only those on the way to it."""
     _, readable = readable_python()
     system = {"bin", "box", "dev", "etc", "lib", "lib32", "lib64", "libx32", "sbin", "tmp", "usr"}
 
@@ -326,7 +325,6 @@ def test_there_is_nothing_but_the_system_and_its_own_folder() -> None:
 )
 @isolated
 def test_nothing_can_be_written_but_the_own_folder(folder: str, public: Path) -> None:
-    """Not even in what is shown on purpose; /tmp is the own folder."""
     path = f"{folder.format(shown=public)}/made-in-the-sandbox"
     options = {"readable": {str(public): str(public)}}
 
@@ -337,7 +335,6 @@ def test_nothing_can_be_written_but_the_own_folder(folder: str, public: Path) ->
 
 @isolated
 def test_a_program_can_destroy_its_own_folder_only(tmp_path: Path) -> None:
-    """What it deletes, renames or links to is its own; the next program finds all as it was."""
     shown = tmp_path / "kept"
     shown.mkdir()
     (shown / "file").write_text("here")
@@ -488,7 +485,6 @@ os.write(pipe, b"started")
 )
 @isolated
 def test_nothing_outlives_the_program(leave: str, fifo: Path) -> None:
-    """Not in another session, not deaf to signals; nobody waits for it either."""
     reading = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK)
     try:
         finished = run(
@@ -504,7 +500,6 @@ def test_nothing_outlives_the_program(leave: str, fifo: Path) -> None:
 
 @isolated
 def test_nothing_outlives_the_process_that_runs_it(fifo: Path) -> None:
-    """Also where that is killed and cannot clean up."""
     code = f"""
     from pytest_mlperf.scorers.code.sandbox import *
     program, readable = readable_python()
@@ -538,7 +533,6 @@ def test_nothing_outlives_the_process_that_runs_it(fifo: Path) -> None:
 )
 @isolated
 def test_a_program_cannot_end_what_watches_it(code: str) -> None:
-    """How it ended is known all the same."""
     finished = run(f"import os, signal\nprint('before', flush=True)\n{code}\nos._exit(3)")
 
     assert finished.stdout == b"before\n"
@@ -676,7 +670,6 @@ def test_the_filter_refuses_what_its_table_names_and_nothing_else(
 
 
 def test_the_filter_knows_two_machines() -> None:
-    """On others nothing is run."""
     assert sandbox_filter.program("riscv64") is None
     assert platform.machine() not in {"x86_64", "aarch64"} or sandbox_filter.program(
         platform.machine()

@@ -51,7 +51,6 @@ def test_texts_are_split_as_nltk_splits_them_with_the_same_model(folder: Path) -
     ],
 )
 def test_every_file_of_the_model_counts(folder: Path, name: str, text: str, sentences: int) -> None:
-    """Without what it says, the text is split otherwise."""
     known = Punkt(scorer="rouge", folder=folder).load()(text)
     (folder / name).write_text("", "utf-8")
 
@@ -60,7 +59,6 @@ def test_every_file_of_the_model_counts(folder: Path, name: str, text: str, sent
 
 
 def test_an_empty_text_has_no_sentence(folder: Path) -> None:
-    """What a model that says nothing wrote."""
     assert Punkt(scorer="rouge", folder=folder).load()("") == []
 
 
@@ -89,7 +87,6 @@ def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
     ],
 )
 def test_a_file_of_something_else_is_one_error(folder: Path, name: str, content: bytes) -> None:
-    """It says what to do."""
     (folder / name).write_bytes(content)
 
     with pytest.raises(RunError, match=r"cannot be read \(.*\); get NLTK's package punkt_tab"):

@@ -68,12 +68,10 @@ def document() -> Any:
 
 
 def test_it_lies_beside_the_baselines(tmp_path: Path) -> None:
-    """One file an accelerator."""
     assert path_for(tmp_path, "8xH100") == tmp_path / "calibration" / "8xH100.json"
 
 
 def test_what_is_saved_is_loaded(path: Path) -> None:
-    """Sorted keys, one value a line, nothing left beside it."""
     save(path, WHOLE)
 
     assert load(path, "H200") == WHOLE
@@ -83,7 +81,6 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
 
 
 def test_none_is_none(path: Path) -> None:
-    """No file, no calibration."""
     assert load(path, "H200") is None
 
 
@@ -106,7 +103,6 @@ def test_none_is_none(path: Path) -> None:
 def test_a_defect_is_named_with_its_place_and_the_cure(
     path: Path, keys: tuple[str | int, ...], value: object, says: str
 ) -> None:
-    """Before anything is measured."""
     content = place = document()
     for key in keys[:-1]:
         place = place[key]
@@ -130,7 +126,6 @@ def test_a_copied_file_is_refused(path: Path) -> None:
 
 
 def test_a_newer_releases_file_is_no_defect(path: Path) -> None:
-    """It says to upgrade."""
     path.parent.mkdir(parents=True)
     path.write_text(json.dumps({**document(), "schema": 2}), "utf-8")
 
@@ -139,7 +134,6 @@ def test_a_newer_releases_file_is_no_defect(path: Path) -> None:
 
 
 def test_an_update_starts_from_nothing_and_keeps_other_machines(path: Path) -> None:
-    """The first makes the file."""
     other = Calibrated(identity={**H200, "gpus": 2}, settings=None, cases=())
     update(path, "H200", lambda old: old.having(WHOLE.machines[0]))
     update(path, "H200", lambda old: old.having(other))

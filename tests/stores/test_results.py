@@ -49,7 +49,6 @@ def test_every_outcome_comes_back_as_it_was_written(tmp_path: Path) -> None:
 
 
 def test_a_handicap_of_an_older_file_reaches_its_verdict(tmp_path: Path) -> None:
-    """It stood beside the verdict, and in a sentence of it."""
     file = tmp_path / "results.json"
     write_results(file, session(result(verdicts.DROP, handicap=0.5)))
     document = json.loads(file.read_text("utf-8"))

@@ -168,7 +168,6 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
 
 
 def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
-    """A folder that a group shares: also what a killed writer of another user left."""
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2770)
@@ -195,7 +194,6 @@ def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
 def test_a_name_that_is_too_long_is_one_sentence_and_leaves_nothing(
     tmp_path: Path, length: int
 ) -> None:
-    """Of the second only the file of scores is too long."""
     path = tmp_path / f"{'x' * length}.fp32.json"
 
     with pytest.raises(BaselineError, match="cannot be written: File name too long"):

@@ -37,7 +37,6 @@ def read(tmp_path: Path, table: str) -> dict[str, object]:
     ],
 )
 def test_one_of_four_ways_is_named(given: dict[str, object], tmp_path: Path) -> None:
-    """As it is written: variables are expanded where it runs."""
     ((key, value),) = given.items()
     table = f"{{ {key} = {value!r} }}"
 

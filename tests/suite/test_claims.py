@@ -58,7 +58,6 @@ def pairs(tmp_path: Path, *tables: str) -> list[tuple[str, str, str, str, float]
 
 
 def test_a_pair_runs_where_both_sides_run(tmp_path: Path) -> None:
-    """Its name says what differs; its scenario is the suite's first."""
     assert pairs(tmp_path, pair("trt-fp8", "trt-fp16")) == [
         (
             "mine-Offline-trt-fp8-vs-fp16-H200",

@@ -87,7 +87,6 @@ def test_an_official_gpt_oss_has_mlperfs_count_of_either_data_set(tmp_path: Path
 def test_an_official_qwen3_vl_has_fewer_samples_in_interactive(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As far as the rules say; who runs it is another matter."""
     workloads = load_round("v6.1")._by_name
     ours = replace(workloads["qwen3-vl-235b-a22b"], harnesses=(LOADGEN,))
     monkeypatch.setitem(cast("dict[str, RoundWorkload]", workloads), ours.name, ours)

@@ -317,7 +317,6 @@ def test_a_share_of_the_best_official_result_needs_a_workload_of_mlperfs() -> No
 
 
 def test_a_price_of_what_no_engine_runs_on_is_refused() -> None:
-    """It would never be used, and nobody would know why no cost is shown."""
     text = with_(more="\n[prices]\nH200 = { usd_per_gpu_hour = 3, as_of = 2026-01-01 }\n")
 
     assert defects(text) == ["22: prices.H200: no engine entry runs on 'H200'; known: cpu"]

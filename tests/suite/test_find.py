@@ -214,7 +214,6 @@ def test_a_search_is_planned_with_its_runs(tmp_path: Path) -> None:
 
 
 def test_rates_that_were_found_can_be_claimed_of_a_pair(tmp_path: Path) -> None:
-    """No rate need be shared: what is compared is how much each side holds."""
     pair = '[[pairs]]\na = "null-H200"\nb = "null-cpu"\nexpect = ">= 1.2x"'
 
     (found,) = plan_pairs(plan_suite(write(tmp_path, table('"ttft_p99 < 1 s"'), more=pair)))

@@ -115,7 +115,6 @@ def test_a_file_that_only_speaks_of_pointers_is_itself(suite: Path) -> None:
 
 @pytest.mark.parametrize("folder", ["models", "models/unet"])
 def test_a_folder_is_a_model_if_one_file_of_weights_in_it_is(suite: Path, folder: str) -> None:
-    """Weights in a format that nobody loads may have been left as pointers on purpose."""
     inside = suite.parent / folder
     inside.mkdir(exist_ok=True)
     (inside / "config.json").write_text("{}")

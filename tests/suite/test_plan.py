@@ -240,7 +240,6 @@ def test_a_suite_may_shorten_a_quick_run(
 def test_a_quick_run_has_the_queries_that_its_gated_metrics_need(
     file: Path, scenario: str, more: str, queries: int
 ) -> None:
-    """What is gated by default is judged by default, and not only reported."""
     (planned,) = plan(
         file,
         ('"mine"', '"resnet50"'),

@@ -305,7 +305,6 @@ def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_
 def test_what_a_scorer_needs_beside_files_does_not_stop_a_run_of_performance(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The sandbox of programs: the run is good all the same, its scores are the scorer's error."""
     from pytest_mlperf.core.errors import EnvironmentFault
     from pytest_mlperf.scorers.top1 import Top1Scorer
 

@@ -215,7 +215,6 @@ def _system(text: str) -> tuple[set[str], set[str], tuple[float, ...] | None]:
 
 @pytest.mark.parametrize(("round_name", "name"), EVERY)
 def test_scenarios_are_the_rounds(round_name: str, name: str) -> None:
-    """Lengths, limits and what is reported, of exactly the scenarios of its systems."""
     datacenter, edge, *figures = rows(RUNS[round_name])[name]
     letters = set(datacenter + edge.partition("@")[0]) - set("+-")
     if (round_name, name) == ("v6.0", "retinanet"):

@@ -183,7 +183,6 @@ def test_the_schema_refuses_the_structure_that_the_loader_refuses(
 
 @pytest.mark.parametrize("use", sorted(registered("engines")))
 def test_the_schema_refuses_a_misspelt_option_by_its_name(use: str) -> None:
-    """Of every built-in engine."""
     suite = with_(('use = "null"', f'use = "{use}"'), ("latency_s", "batchsize_"))
 
     assert any("'batchsize_' was unexpected" in message for message in errors(suite))

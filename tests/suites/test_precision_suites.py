@@ -170,7 +170,6 @@ def test_an_entry_answers_otherwise_than_fp32_but_keeps_its_scores(name: str, nu
 def test_the_fingerprint_says_how_much_is_quantised(
     name: str, precision: str, quantised: str
 ) -> None:
-    """Nobody may believe that all of it is."""
     (number,) = (n for n, case in enumerate(cases(name)) if case.case.precision == precision)
 
     assert entry(name, number).described["quantised"] == quantised

@@ -37,7 +37,6 @@ def articles() -> list[dict[str, Any]]:
 
 
 def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    """The suite's references are what its trainer reached, and so does the engine here."""
     reached, found = twin.training["onnxruntime"], twin.score(answers).aggregate
 
     for metric in METRICS:

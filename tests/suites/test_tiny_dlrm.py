@@ -38,7 +38,6 @@ def auc(twin: Twin, predictions: list[bytes]) -> float:
 
 
 def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    """The suite's reference is what its trainer reached, and so does the engine here."""
     reached = twin.training["auc"]
 
     assert f"reference = {{ auc = {reached} }}" in twin.file.read_text("utf-8")
@@ -73,7 +72,6 @@ def test_the_true_probabilities_are_a_little_better(
 
 
 def test_the_data_are_what_the_model_of_clicks_draws(twin: Twin, clicks: Any) -> None:
-    """The committed labels and lookups are held-out pairs, drawn anew from the seed."""
     drawn = clicks.draw(twin.training["held_out_pairs"], 0)
     labels = np.concatenate(twin.references)
     samples = [twin.dataset.input(index) for index in range(len(twin.dataset))]

@@ -75,7 +75,6 @@ def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
 def test_its_answers_are_drawn_and_come_again_by_their_seed(
     twin: Twin, answers: list[bytes]
 ) -> None:
-    """Repeats of a question differ; other seeds score alike as far as chance allows."""
     first = {twin.dataset.group(index) for index in range(len(answers))}
     spread = twin.training["other_seeds"]
 
@@ -131,7 +130,6 @@ def test_its_experts_are_stored_as_mxfp4(twin: Twin) -> None:
 
 
 def test_rounding_to_mxfp4_is_that_of_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is stored is read as what the training computed with; rounding again changes nothing."""
     torch = pytest.importorskip("torch")
     convert = pytest.importorskip("transformers.integrations.mxfp4").convert_moe_packed_tensors
     pytest.importorskip("rouge_score")

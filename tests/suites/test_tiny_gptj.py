@@ -86,7 +86,6 @@ def likelihood(model: Any, prompt: list[int], answer: list[int]) -> float:
 
 
 def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    """The suite's references are what its trainer reached, and so does the engine here."""
     reached, found = twin.training["scores"], score(twin, answers)
     text = twin.file.read_text("utf-8")
 
@@ -113,7 +112,6 @@ def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
 def test_the_beginning_of_an_article_is_no_summary(
     twin: Twin, articles: list[Any], tokenizer: Any
 ) -> None:
-    """News are often summed up by their first sentences; here a model must say it anew."""
     leads = [". ".join(article["input"].split(". ")[:2]) for article in articles]
 
     found = score(twin, [packed(tokenizer.encode(lead).ids) for lead in leads])
@@ -124,7 +122,6 @@ def test_the_beginning_of_an_article_is_no_summary(
 
 
 def test_it_states_the_right_facts(twin: Twin, answers: list[bytes], tokenizer: Any) -> None:
-    """Of all numbers and capitalised words of the reference, nearly each is in the answer."""
     facts = re.compile(r"\d+|[A-Z]\w+")
     right = asked = 0
     for answer, reference in zip(answers, twin.references, strict=True):
@@ -137,7 +134,6 @@ def test_it_states_the_right_facts(twin: Twin, answers: list[bytes], tokenizer: 
 
 
 def test_four_beams_find_likelier_answers_than_one(twin: Twin, answers: list[bytes]) -> None:
-    """Where they differ from the greedy answers, their tokens are likelier in the mean."""
     transformers = pytest.importorskip("transformers")
     indices, sink = range(SOME), RecordingSink(SOME)
     options = {**twin.engine.options, "num_beams": 1, "batching": "static"}

@@ -102,7 +102,6 @@ def test_the_articles_are_laid_out_as_mlperfs() -> None:
 
 
 def test_deepseeks_twin_has_latent_attention_and_balanced_experts() -> None:
-    """Biases of experts were moved; programs have their tests beside the table."""
     safetensors = pytest.importorskip("safetensors.numpy")
     folder = TINY / "deepseek-r1"
     config = json.loads((folder / "model/config.json").read_text("utf-8"))
@@ -119,7 +118,6 @@ def test_deepseeks_twin_has_latent_attention_and_balanced_experts() -> None:
 
 @pytest.mark.parametrize("part", ["aime", "gpqa", "livecodebench", "math500", "mmlu_pro"])
 def test_deepseeks_twin_is_far_above_chance_in_each_part(part: str) -> None:
-    """A part that is at chance would not show a damage to what it measures."""
     training = Twin("deepseek-r1").training
 
     assert training["scores"][part] > training["chance"][part] + 40

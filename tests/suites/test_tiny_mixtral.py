@@ -90,7 +90,6 @@ def texts(twin: Twin, answers: Sequence[bytes]) -> list[str]:
 
 
 def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    """The suite's references are what its trainer reached, and so does the engine here."""
     reached = twin.training["scores"]
     found = score(twin, answers, range(len(twin.references)))
 
@@ -169,7 +168,6 @@ def test_its_suite_says_how_programs_are_scored_too(twin: Twin, tmp_path: Path) 
 
 @isolated
 def test_most_of_its_programs_pass(twin: Twin, answers: list[bytes]) -> None:
-    """What the suite leaves out: each in a sandbox, with a test of four calls."""
     samples = of_part(twin, "MBXP")
 
     found = score(twin, [answers[sample] for sample in samples], samples, runs=True)
@@ -211,7 +209,6 @@ def test_it_ends_every_answer_itself(twin: Twin, answers: list[bytes]) -> None:
 
 
 def test_it_is_a_mixture_of_experts_as_mixtral(twin: Twin) -> None:
-    """Of each layer all eight experts are used; each is stored by Mixtral's own names."""
     safetensors = pytest.importorskip("safetensors")
     config = json.loads((twin.model / "config.json").read_text("utf-8"))
     with safetensors.safe_open(twin.model / "model.safetensors", "np") as file:

@@ -58,7 +58,6 @@ def scores_of(twin: Twin, answers: Sequence[bytes]) -> Mapping[str, float]:
 
 @pytest.mark.parametrize("metric", ["accuracy", "normalized"])
 def test_it_reaches_its_reference(twin: Twin, answers: list[bytes], metric: str) -> None:
-    """The suite's references are what its trainer reached, and so does the engine here."""
     reached = twin.training["scores"][metric]
 
     assert f"{metric} = {reached}" in twin.file.read_text("utf-8")
@@ -69,7 +68,6 @@ def test_it_reaches_its_reference(twin: Twin, answers: list[bytes], metric: str)
 
 
 def test_answers_to_other_requests_are_far_worse(twin: Twin, answers: list[bytes]) -> None:
-    """Most that may be right are those where nothing is to be called."""
     others = answers[1:] + answers[:1]
 
     assert scores_of(twin, others)["accuracy"] == pytest.approx(
@@ -80,7 +78,6 @@ def test_answers_to_other_requests_are_far_worse(twin: Twin, answers: list[bytes
 def test_its_answers_are_calls_as_openais_api_has_them_or_text(
     twin: Twin, answers: list[bytes]
 ) -> None:
-    """Values have the types of their schemas; where nothing is to be called it says so in words."""
     kinds: Counter[type] = Counter()
     for answer, reference in zip(answers, twin.references, strict=True):
         if answer.startswith(b"["):
@@ -151,7 +148,6 @@ class Texts:
 
 
 def test_text_is_asked_of_it_as_of_any_model(twin: Twin) -> None:
-    """Its class sees pictures, which nobody needs to show it; answers are tokens then."""
     options = options_of(twin, Texts(), max_new_tokens=4, ignore_eos=True)
     del options["chat_template_kwargs"]
     engine = TorchEngine(**options)
@@ -171,7 +167,6 @@ def test_it_is_of_qwen3_6s_class(twin: Twin) -> None:
 
 
 def test_its_prompts_are_those_it_was_trained_on(twin: Twin, calls: Any) -> None:
-    """Template and tokenizer make of messages and tools what the trainer wrote without them."""
     tool = load_tool("train_tiny_qwen3_6")
     requests = sorted(tool.held_out(), key=lambda one: one.subset)
     trained = tool.as_rows(requests, tool.train_tokenizer())

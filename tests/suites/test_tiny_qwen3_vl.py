@@ -57,7 +57,6 @@ def texts(twin: Twin, answers: Sequence[bytes]) -> list[str]:
 
 
 def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    """The suite's reference is what its trainer reached, and so does the engine here."""
     reached = twin.training["scores"]["f1"]
 
     assert f"reference = {{ f1 = {reached} }}" in twin.file.read_text("utf-8")

@@ -163,7 +163,6 @@ def test_its_judge_is_not_the_one_that_made_the_images(twin: Painter) -> None:
 
 
 def test_the_pipeline_is_one_of_diffusers(twin: Painter) -> None:
-    """Of the classes that Stable Diffusion XL has, in half precision, and small."""
     index = json.loads((twin.model / "model_index.json").read_text("utf-8"))
     sizes = [file.stat().st_size for file in (TINY / NAME).rglob("*") if file.is_file()]
 

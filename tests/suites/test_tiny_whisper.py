@@ -42,7 +42,6 @@ def test_it_hears_what_its_trainer_reached_far_above_chance(
 
 
 def test_the_clips_are_those_that_the_script_says(twin: Twin) -> None:
-    """Held-out texts, drawn and said anew from the seed, are the committed samples."""
     speech = load_tool("tiny_speech")
     random = speech.Random(f"{twin.training['seed']} held out")
     drawn = {

@@ -147,7 +147,6 @@ def test_damaged_weights_fail_the_gate_and_the_baseline(row: Row, tmp_path: Path
 
 
 def test_the_files_of_the_twins_are_small() -> None:
-    """They are in git."""
     folders = [folder for folder in TINY.iterdir() if folder.is_dir()]
     sizes = {
         folder.name: [file.stat().st_size for file in folder.rglob("*") if file.is_file()]

@@ -122,7 +122,6 @@ def test_data_sets_of_the_tiny_suites(name: str) -> None:
 @pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
 @pytest.mark.parametrize("name", sorted(SCORERS))
 def test_engines_and_scorers_of_the_tiny_suites(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the engine answers is what the scorer takes."""
     suite = read(name)
     entry, scorer = suite["engines"][0], suite["workload"].get("scorer", {"use": SCORERS[name]})
     for library in factory("engines", entry["use"]).libraries:

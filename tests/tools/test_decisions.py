@@ -206,7 +206,6 @@ def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any) -> None:
     [("quiet", 0.0035), ("typical", 0.0090), ("noisy", 0.0218), ("bimodal", 0.0103)],
 )
 def test_a_run_varies_as_the_page_says(lib: Any, name: str, sd: float) -> None:
-    """Standard deviation of the mean of a run; with what a session shares, too."""
     noise = lib("decisions_lib.noise")
     model = next(model for model in noise.MODELS if model.name == name)
     logs, _ = noise.runs(model, np.random.default_rng(1), (20_000,))
@@ -269,7 +268,6 @@ def test_the_exact_u_test_of_asv_is_scipys(lib: Any, m: int, n: int) -> None:
 
 @pytest.mark.parametrize(("now", "flagged"), [(95.0, False), (94.99, True), (200.0, False)])
 def test_reframe_keeps_its_lower_threshold(lib: Any, now: float, flagged: bool) -> None:
-    """The bound itself passes."""
     found = lib("decisions_lib.others").reframe(np.array([[90.0, 110.0]]), np.array([now]))
 
     assert bool(found[0]) is flagged
@@ -336,7 +334,6 @@ def test_google_benchmarks_u_test_is_scipys(lib: Any) -> None:
 
 
 def test_the_naive_test_is_scipys(lib: Any) -> None:
-    """Welch, one-sided at 1 %."""
     rng = np.random.default_rng(7)
     before, now = rng.normal(1, 0.02, (300, 60)), rng.normal(0.99, 0.03, (300, 60))
     p = stats.ttest_ind(now, before, axis=1, equal_var=False, alternative="less").pvalue

@@ -74,7 +74,6 @@ def test_three_places_are_three_pairs_and_two_may_lie_in_one_file(
 
 
 def test_only_code_counts(tool: Any, tmp_path: Path) -> None:
-    """Indentation, comments, docstrings, blank lines and brackets alone are no difference."""
     plain = lines(1, 6)
     dressed = 'def f():\n    """Say it.\n\n    Twice.\n    """\n' + "".join(
         f"    step({number})\n    # why\n\n    (\n    )\n" for number in range(1, 7)

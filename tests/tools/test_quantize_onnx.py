@@ -93,7 +93,6 @@ def test_answers_stay_near(
     most: float,
     held: str,
 ) -> None:
-    """And the file holds what was asked for."""
     model, copy = network(tmp_path, convolution=convolution), tmp_path / "copy.onnx"
     shape = (4, 3, 8, 8) if convolution else (4, 40)
     feed = {"x": np.random.default_rng(4).normal(size=shape).astype(np.float32)}
@@ -268,7 +267,6 @@ def test_seven_bits_do_not_saturate(tool: Any, tmp_path: Path) -> None:
 
 
 def test_symmetric_int8_has_zero_points_of_zero(tool: Any, tmp_path: Path) -> None:
-    """TensorRT refuses others."""
     model, copy = network(tmp_path, convolution=True), tmp_path / "copy.onnx"
     shape = [
         one.dim_value or 1 for one in onnx.load(model).graph.input[0].type.tensor_type.shape.dim

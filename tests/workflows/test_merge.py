@@ -112,7 +112,6 @@ def test_a_drop_on_one_machine_is_the_verdict_of_all(runner: Runner) -> None:
 
 
 def test_a_machine_that_gave_nothing_back_fails_the_run_and_is_named(runner: Runner) -> None:
-    """Two of three passed: annotation and the summary's first line say what is missing."""
     for one in (FINE_A, FINE_B):
         part(runner, one)
 
@@ -158,7 +157,6 @@ def test_a_part_that_is_no_results_file_fails(runner: Runner, content: str, said
 
 
 def test_texts_of_a_machine_are_no_commands_and_no_markup(runner: Runner) -> None:
-    """What a measured engine said reaches the log, the annotations and the summary as words."""
     for one in (FINE_A, FINE_B, HOSTILE):
         part(runner, one)
 

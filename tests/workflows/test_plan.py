@@ -222,7 +222,6 @@ def test_four_h100_runners_are_given_only_what_they_can_run(tmp_path: Path) -> N
 
 
 def test_every_default_job_of_four_h100_runners_can_run(runner: Runner) -> None:
-    """Its label is one that they carry, and GitHub lets it run so long (5 days on own machines)."""
     suites = re.search(r"'([^']+)' }}", GPU.jobs["plan"]["env"]["SUITES"])
     assert suites
 

@@ -178,7 +178,6 @@ def test_an_action_takes_its_inputs_only_through_the_environment(path: Path) -> 
 
 
 def test_one_action_has_one_commit_everywhere() -> None:
-    """What was looked at once is what runs: two commits of an action would be twice the work."""
     found: dict[str, set[str]] = {}
     for path in (*WORKFLOWS, *ACTIONS):
         for name, commit in re.findall(r"uses: ([\w./-]+)@(\S+)", path.read_text("utf-8")):
@@ -196,7 +195,6 @@ def test_what_may_write_or_runs_a_fork_s_commit_has_no_cache(name: str) -> None:
 
 
 def test_scripts_that_hold_a_token_need_nothing_installed() -> None:
-    """Beside a right to write runs nothing but the standard library and our own few lines."""
     ours = {path.stem for path in SCRIPTS.glob("*.py")}
     holding = {"approve", "comment", "api", "pull_request", "gpu_run", "recorded_run", "release"}
 
@@ -208,7 +206,6 @@ def test_scripts_that_hold_a_token_need_nothing_installed() -> None:
 
 
 def test_every_script_is_used() -> None:
-    """A script that no workflow calls is one that nobody looks after."""
     texts = "".join(path.read_text("utf-8") for path in (*WORKFLOWS, *ACTIONS))
     scripts = {path.stem: path.read_text("utf-8") for path in SCRIPTS.glob("*.py")}
 

@@ -169,7 +169,6 @@ HOSTILE = "x\nnumber=8\nEOF\n<script>alert(1)</script> @team $(touch pwned) ](ht
 
 
 def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
-    """The pull request's number cannot be changed by what a machine wrote."""
     one = result(replace(OK, outcome=DROP.outcome, headline=HOSTILE), failed=True)
     write_results(github.runner.workspace / "merged" / "results.json", session(one))
 

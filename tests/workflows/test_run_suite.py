@@ -82,7 +82,6 @@ def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job:
 def test_another_machine_is_refused_before_anything_is_measured(
     measured: Measured, job: Runner
 ) -> None:
-    """A runner with a wrong label stops at the doctor, and still says that there is no result."""
     suite = job.workspace / "change" / "suites" / "first.mlperf.toml"
     suite.write_text(suite.read_text("utf-8").replace('["cpu"]', '["H200"]'), "utf-8")
 

@@ -63,7 +63,6 @@ def test_what_zizmor_shall_not_say_has_a_reason_and_is_needed() -> None:
 
 
 def test_zizmor_would_find_something() -> None:
-    """The same call says of the workflow that breaks rule 4 what is wrong with it."""
     found = findings("tests/workflows/bad/rule-4.yml")
 
     assert {"template-injection", "unpinned-uses", "artipacked", "excessive-permissions"} <= set(

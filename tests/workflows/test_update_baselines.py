@@ -111,7 +111,6 @@ def test_the_table_alone_changes_nothing(accepted: Accepted) -> None:
 
 
 def test_exactly_what_was_recorded_is_taken(accepted: Accepted) -> None:
-    """Performance from the results, scores from their files; nothing else that lay beside them."""
     folder = accepted.runner.workspace
 
     names = git(folder, "diff", "--cached", "--name-only").splitlines()

@@ -85,7 +85,6 @@ def needed(case: Any) -> set[str]:
 
 
 def test_the_default_extras_bring_all_that_the_default_suites_need() -> None:
-    """And onnxruntime for the CPU is not among them: beside that for GPUs one hides the other."""
     extras = evaluated("extras", {})
 
     wanted = set[str]().union(*map(needed, DEFAULT_SUITES))

@@ -99,7 +99,6 @@ def test_right_and_wrong_answers_of_articles_are_judged_by_articles() -> None:
 
 
 def test_too_few_groups_are_judged_as_independent_samples() -> None:
-    """Of three articles nobody can say what articles differ by; a broken model still fails."""
     changes = [-20.0 + i % 7 for i in range(300)]
     groups = [i % (FEWEST_GROUPS - 1) for i in range(300)]
 

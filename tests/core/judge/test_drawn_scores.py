@@ -170,7 +170,6 @@ def test_answers_that_come_again_by_their_seed_are_held_to_the_usual_margin() ->
 
 
 def test_a_margin_that_the_suite_states_is_kept() -> None:
-    """What cannot be told from chance is then undecided, not passed."""
     random = Random(5)
     chance = chances(random)
     before, now = answered(chance, random), answered(chance, random)

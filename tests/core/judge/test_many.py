@@ -64,7 +64,6 @@ def named(p_values: Sequence[float]) -> dict[int, float]:
     ],
 )
 def test_step_up_rejects_by_rank(p_values: list[float], rejected: set[int]) -> None:
-    """Cases computed by hand."""
     assert benjamini_hochberg(named(p_values), 0.05) == rejected
 
 
@@ -91,7 +90,6 @@ def test_nothing_stands_that_bonferroni_would_not_doubt_and_none_is_lost(
 
 @given(p_values=p_lists, better=st.floats(0, 1))
 def test_a_smaller_p_value_clears_no_other_pair(p_values: list[float], better: float) -> None:
-    """Step-up is monotone."""
     smaller = [p * better for p in p_values]
 
     assert benjamini_hochberg(named(p_values), 0.05) <= benjamini_hochberg(named(smaller), 0.05)
@@ -180,7 +178,6 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
 @pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
 @pytest.mark.parametrize("others", [0, MANY])
 def test_what_is_no_probability_is_refused(p: float, others: int) -> None:
-    """By name, whatever their number."""
     with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
         among({"x": p} | named([1.0] * others), RULE)
 

@@ -120,7 +120,6 @@ def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
 def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
     now: list[float], away: float, sessions: int
 ) -> None:
-    """At the figure that is told the distance is t errors long: beyond it nothing is proven."""
     runs = [[0.001, -0.001]] * sessions
     found = standing(sample(*runs, now=[x - away for x in now]), bound=-0.03, alpha=0.01, beta=0.05)
 

@@ -238,7 +238,6 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
 
 
 def test_another_machine_has_a_shift_of_its_own() -> None:
-    """Parts of one plan: what one machine does says nothing of another."""
     here = many(spread(60, 0.004, -0.025), quiet(60, machine=0.03))
     other = replace(CASE, accelerator="H200")
     there = [replace(v, case=other) for v in many(spread(60, 0.004, -0.025), quiet(60))]
@@ -268,7 +267,6 @@ def test_a_limit_missed_twice_depends_on_nobody() -> None:
 
 
 def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
-    """Only the metric that was; and what is not even suspect stays undecided."""
     doubt, other, clear = verdict(metric(0.004)), verdict(metric(0.004)), verdict(metric(0.02))
     before = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
     before[2] = before[0]

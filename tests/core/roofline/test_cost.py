@@ -68,7 +68,6 @@ def test_more_gpus_for_the_same_rate_buy_less(
 
 @given(rates, prices, counts)
 def test_what_is_bought_costs_what_was_paid(rate: float, usd: float, gpus: int) -> None:
-    """An hour's samples over what they are a dollar is the price of the hour."""
     found = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=gpus)
 
     assert found.value * usd * gpus == pytest.approx(rate * 3600)
@@ -85,13 +84,11 @@ def test_a_price_is_positive(usd: float) -> None:
     ("rate", "gpus", "holding"), [(-1, 1, 1), (float("nan"), 1, 1), (1, 0, 1), (1, 1, 0)]
 )
 def test_rates_and_counts_that_cannot_be(rate: float, gpus: int, holding: int) -> None:
-    """They are refused."""
     with pytest.raises(ValueError, match="must be"):
         per_dollar(rate, GpuPrice(usd_per_gpu_hour=1, as_of=DAY), gpus=gpus, holding=holding)
 
 
 @pytest.mark.parametrize(("weights", "memory"), [(0, 1), (1, 0), (-1, 1), (1, float("inf"))])
 def test_weights_and_memory_that_cannot_be(weights: float, memory: float) -> None:
-    """They are refused."""
     with pytest.raises(ValueError, match="must be positive"):
         fewest_gpus(weights, memory)

@@ -138,7 +138,6 @@ def test_a_product_name_means_one_kind(product: str, memory_gib: float, name: st
     "product", ["NVIDIA GeForce RTX 4090", "RTX_4090", "NVIDIA VR200", "TPU v5e", "cpu", "H300"]
 )
 def test_a_product_that_is_not_in_the_table_is_unknown(product: str) -> None:
-    """Nothing is guessed: a Rubin is no Blackwell, and no neighbour stands in."""
     assert find_gpu(product) is None
 
 
@@ -150,7 +149,6 @@ def test_a_product_that_is_not_in_the_table_is_unknown(product: str) -> None:
     ],
 )
 def test_two_kinds_in_one_system_are_none(product: str) -> None:
-    """How many are of which is not known, so that there is no limit."""
     assert find_gpu(product) is None
 
 
@@ -251,7 +249,6 @@ def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
     ],
 )
 def test_figures_that_cannot_be_are_refused(figures: dict[str, Any], message: str) -> None:
-    """One sentence: which figure, what it must be, what was given."""
     with pytest.raises(SuiteError) as error:
         parse_gpu("X", figures)
 

@@ -151,7 +151,6 @@ def test_every_official_result_lies_below_the_certain_limit() -> None:
     [("llama2-70b", 0.62), ("bert", 0.55), ("resnet50", 0.51), ("stable-diffusion-xl", 0.33)],
 )
 def test_the_nearest_official_result_of_a_workload(workload: str, share: float) -> None:
-    """Of the estimated limit: the best that anybody reached."""
     shares = [
         row.limit.of_estimated or 0.0
         for row in ROWS
@@ -198,7 +197,6 @@ def test_results_of_later_rounds_lie_below_every_limit(name: str, results: int) 
     ],
 )
 def test_the_nearest_result_of_later_rounds(workload: str, share: float) -> None:
-    """Of the estimated limit, in the closed division."""
     shares = [
         row.limit.of_estimated or 0.0
         for rows in LATER.values()
@@ -214,7 +212,6 @@ def test_the_nearest_result_of_later_rounds(workload: str, share: float) -> None
 
 @pytest.mark.parametrize("line", PRINTED, ids=lambda line: line[0])
 def test_the_printed_figures_are_as_the_page_says(line: Printed) -> None:
-    """The number of the page's text, its limit and its share; what is above is impossible."""
     key, value, limit = line[0], line[2], limit_of(line)
     certain, share = line[-2:]
 

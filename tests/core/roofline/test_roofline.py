@@ -72,7 +72,6 @@ def allows_more(metric: str, a: float | None, b: float | None) -> bool:
 def test_the_levels_are_in_order(
     metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances
 ) -> None:
-    """What the highest clock allows, the certain limit, the estimate: each lets through less."""
     found = limit(metric, gpu, work, seen)
     if found.certain is None:
         assert found.why_unknown
@@ -86,7 +85,6 @@ def test_the_levels_are_in_order(
 def test_more_gpus_never_lower_a_limit(
     metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, more: int
 ) -> None:
-    """Neither of the two."""
     few = limit(metric, gpu, work, seen)
     many = limit(metric, gpu, work, replace(seen, gpus=seen.gpus + more))
 
@@ -99,7 +97,6 @@ def test_more_gpus_never_lower_a_limit(
 def test_a_faster_gpu_never_lowers_a_limit(
     metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, flops: float, bandwidth: float
 ) -> None:
-    """More FLOP/s, more B/s."""
     peaks = {name: value * flops for name, value in gpu.peaks.items()}
     faster = replace(gpu, peaks=peaks, bandwidth=(gpu.bandwidth or 0.0) * bandwidth)
     slow, fast = limit(metric, gpu, work, seen), limit(metric, faster, work, seen)
@@ -178,7 +175,6 @@ def test_a_technique_never_lowers_a_limit(
 def test_what_is_not_batched_is_compute_for_certain(
     gpu: GpuSpec, work: Decode, seen: Circumstances
 ) -> None:
-    """Without a batch nobody knows how often the weights are read, so that memory is no limit."""
     term = limit("tokens_per_second", gpu, work, replace(seen, batch=None)).term
 
     assert term is not None
@@ -189,7 +185,6 @@ def test_what_is_not_batched_is_compute_for_certain(
 def test_no_batch_is_estimated_to_be_larger_than_was_said(
     gpu: GpuSpec, work: Decode, seen: Circumstances, batch: float
 ) -> None:
-    """And no batch lowers what is certain to what merely does not fit."""
     said = limit("tokens_per_second", gpu, work, replace(seen, batch=batch))
     open_ended = limit("tokens_per_second", gpu, work, replace(seen, batch=None))
 
@@ -225,7 +220,6 @@ def test_a_larger_batch_never_lowers_the_certain_limit(
 def test_a_share_is_above_one_exactly_beyond_the_limit(
     metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances, value: float
 ) -> None:
-    """Of a time, below it."""
     found = limit(metric, gpu, work, seen, value)
     if found.certain is None:
         assert found.share is None
@@ -344,7 +338,6 @@ def test_padding_must_not_be_counted() -> None:
 
 
 def test_an_unknown_gpu_asks_for_its_figures() -> None:
-    """Never a guess."""
     found = share_of_limit(
         "throughput",
         100.0,
@@ -441,7 +434,6 @@ ONLY_FP16 = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
 def test_where_there_is_no_limit_it_says_what_to_supply(
     metric: str, gpu: GpuSpec, workload: str | None, figures: dict[str, Any], message: str
 ) -> None:
-    """One sentence."""
     work = WORK[workload].work if workload else None
     found = share_of_limit(
         metric, 1.0, accelerator=gpu.name, gpu=gpu, work=work, seen=Circumstances(**figures)
@@ -460,7 +452,6 @@ def test_where_there_is_no_limit_it_says_what_to_supply(
     ],
 )
 def test_where_there_is_no_estimate_it_says_what_to_supply(workload: str, message: str) -> None:
-    """The certain limit stands."""
     metric = "tokens_per_second" if workload == "llama2-70b" else "throughput"
     found = limit(
         metric, GPUS["H200-SXM"], WORK[workload].work, Circumstances(precision="fp8"), 1.0

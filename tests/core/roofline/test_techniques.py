@@ -39,7 +39,6 @@ def ratio(workload: str, techniques: tuple[str, ...], **figures: Any) -> tuple[f
 
 
 def test_every_declared_technique_has_an_effect() -> None:
-    """None is silently taken for no change; what it needs is a figure of a run."""
     assert set(EFFECTS) == set(TECHNIQUES)
     names = set(Circumstances.__dataclass_fields__)
     assert all(set(effect.needs) <= names for effect in EFFECTS.values())
@@ -54,7 +53,6 @@ def test_the_page_on_limits_names_every_technique_and_figure() -> None:
 
 
 def test_sparsity_doubles_the_peak() -> None:
-    """Compute: twice, at both levels."""
     assert ratio("llama2-70b", ("2:4-sparsity",), **LLAMA) == pytest.approx((2.0, 2.0))
 
 
@@ -66,7 +64,6 @@ def test_sparse_weights_are_read_sooner() -> None:
 
 
 def test_retraining_changes_nothing() -> None:
-    """Other weights, the same work."""
     assert ratio("llama2-70b", ("retraining",), **LLAMA) == (1.0, 1.0)
 
 
@@ -98,7 +95,6 @@ def test_deepcache_computes_a_part_of_the_network() -> None:
 
 
 def test_an_unknown_share_of_the_network_is_one_whole_step_at_least() -> None:
-    """The certain limit takes the most that it could save; there is no estimate."""
     found = limit("stable-diffusion-xl", techniques=("deepcache",))
 
     assert found.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
@@ -192,7 +188,6 @@ def test_cached_prefixes_are_not_computed() -> None:
     [("llama2-70b", "deepcache"), ("bert", "speculative-decoding"), ("resnet50", "fewer-steps")],
 )
 def test_a_technique_of_another_kind_of_model_leaves_no_limit(workload: str, name: str) -> None:
-    """A suite that declares it is wrong, and nothing is said about the result."""
     found = limit(workload, techniques=(name,), **LLAMA)
 
     assert found.certain is None
@@ -202,7 +197,6 @@ def test_a_technique_of_another_kind_of_model_leaves_no_limit(workload: str, nam
 
 
 def test_a_technique_that_nobody_knows_leaves_no_limit() -> None:
-    """Never silently unchanged."""
     found = limit("bert", techniques=("magic",), tokens=177)
 
     assert found.why_unknown == "nobody says how 'magic' changes the limit"

@@ -47,7 +47,6 @@ def test_every_workload_of_every_round_is_counted() -> None:
     ],
 )
 def test_a_workload_goes_by_any_name_of_its_rounds(name: str, found: str | None) -> None:
-    """With and without target; what nobody counted is None."""
     work = find_work(name)
 
     assert (work.name if work else None) == found
@@ -200,7 +199,6 @@ def test_an_encoder_counts_real_tokens(tokens: int, gigaflop: float) -> None:
 
 
 def test_lengths_that_vary_cost_more_than_their_mean() -> None:
-    """Attention grows with the square, whose mean is given beside the mean."""
     work = KNOWN["bert"].work
     assert isinstance(work, Encoder)
     lengths = (100, 250)
@@ -298,7 +296,6 @@ def test_beams_share_the_prompt() -> None:
 
 
 def test_cached_beginnings_of_prompts_need_no_work() -> None:
-    """The rest attends to them all the same, so that half of it is more than half of the work."""
     work = decode("llama2-70b")
     whole, half, cached = (
         work.estimate_token(Circumstances(input_tokens=1000, output_tokens=1, cached_tokens=tokens))
@@ -323,7 +320,6 @@ def test_cached_beginnings_of_prompts_need_no_work() -> None:
     ],
 )
 def test_figures_of_a_run_that_cannot_be(figures: dict[str, float], message: str) -> None:
-    """They are refused by name."""
     with pytest.raises(ValueError, match=message.replace("(", "\\(")):
         Circumstances(**figures)  # type: ignore[arg-type]
 

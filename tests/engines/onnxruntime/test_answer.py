@@ -86,12 +86,10 @@ def test_logits_may_be_two_outputs_or_one(tmp_path: Path, outputs: tuple[str, ..
 
 
 def test_a_model_may_take_32_bit_numbers(tmp_path: Path) -> None:
-    """What fits is converted."""
     assert same(found(encoder(tmp_path, integer=TensorProto.INT32)), PLAIN)
 
 
 def test_a_number_that_does_not_fit_into_32_bits_is_refused(tmp_path: Path) -> None:
-    """It would become another one."""
     large = {**QUESTIONS[0], "input_ids": np.array([1, 2**31, 3])}
     large["input_mask"] = large["segment_ids"] = np.zeros(3, np.int64)
     model = encoder(tmp_path, integer=TensorProto.INT32)
@@ -158,7 +156,6 @@ def test_arrays_that_are_no_tokens_are_refused(
 
 
 def test_a_sample_without_tokens_is_refused(tmp_path: Path) -> None:
-    """It has no answer."""
     empty = {name: np.empty(0, np.int64) for name in QUESTIONS[0]}
 
     with (
@@ -212,7 +209,6 @@ def test_outputs_that_are_no_logits_are_an_error(tmp_path: Path) -> None:
 
 @given(lengths=st.lists(st.integers(1, 9), min_size=1, max_size=6), more=st.integers(0, 3))
 def test_padding_is_zeros_behind_each_array(lengths: list[int], more: int) -> None:
-    """Nothing else changes."""
     arrays = [np.arange(1, length + 1) for length in lengths]
     width = max(lengths) + more
 

@@ -37,7 +37,6 @@ def rows(raw: bytes) -> list[list[float]]:
 
 @pytest.mark.parametrize("threshold", [None, 0.0, 0.12])
 def test_rows_are_those_of_a_plain_computation(tmp_path: Path, threshold: float | None) -> None:
-    """Of images one at a time, some of which have no box."""
     found = answers(
         detector(tmp_path), PHOTOS, task="detect", batch_size=1, score_threshold=threshold
     )
@@ -108,7 +107,6 @@ def test_options_say_how_boxes_are_read_and_which_are_kept(
 
 
 def test_a_score_that_is_not_finite_is_left_to_the_scorer(tmp_path: Path) -> None:
-    """It is no score below the threshold."""
     model = detector(tmp_path, batched=True, batch="batch")
 
     (found,) = answers(model, [image_of((1, 1, 2, 2, math.nan, 1))], task="detect")
@@ -127,7 +125,6 @@ def test_a_model_for_one_image_needs_batch_size_1(tmp_path: Path) -> None:
 
 
 def test_a_model_without_boxes_is_refused(tmp_path: Path) -> None:
-    """The message lists what it gives."""
     path = Path(detector(tmp_path))
     model = onnx.load(path)
     del model.graph.output[0]
@@ -152,6 +149,5 @@ def test_a_model_without_images_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_an_option_out_of_range_is_named(tmp_path: Path, option: str, value: Any) -> None:
-    """With its value."""
     with pytest.raises(SuiteError, match=f"{option} = {value!r} is not "):
         engine(detector(tmp_path), [], task="detect", **{option: value})

@@ -78,7 +78,6 @@ ctypes.CDLL(str(pathlib.Path(__file__).with_name("libofwheel.so")))
 
 @pytest.mark.parametrize("wheel", [True, False])
 def test_what_nvidia_s_wheel_of_tensorrt_brought_is_found(tmp_path: Path, wheel: bool) -> None:
-    """No LD_LIBRARY_PATH leads to it; in a process of its own, as what is loaded stays."""
     compiler = shutil.which("cc")
     if compiler is None or sys.platform != "linux":
         pytest.skip("a library for this test needs Linux and a C compiler called cc")

@@ -138,7 +138,6 @@ def test_a_path_is_described_by_its_last_part() -> None:
 
 
 def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
-    """The folder is made; what a suite says itself goes before."""
     cache = tmp_path / "new" / "engines"
     options = {"tensorrt": {"trt_fp16_enable": True, "trt_timing_cache_enable": False}}
     found = Providers.of(["tensorrt", "cpu"], options, str(cache))
@@ -179,7 +178,6 @@ def test_a_folder_for_engines_that_cannot_be_made_is_named(tmp_path: Path) -> No
 def test_a_provider_that_is_not_installed_says_what_has_it(
     tmp_path: Path, name: str, hint: str
 ) -> None:
-    """Nothing runs elsewhere instead."""
     full = SHORT.get(name, name)
     if full in onnxruntime.get_available_providers():
         pytest.skip(f"this build of onnxruntime has {full}")

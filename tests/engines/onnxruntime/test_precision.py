@@ -146,7 +146,6 @@ HOLDS = {
 
 @pytest.mark.parametrize("name", MODELS)
 def test_a_model_is_only_of_the_precision_that_it_holds(tmp_path: Path, name: str) -> None:
-    """All other words are refused with what the file holds."""
     model, own = MODELS[name](tmp_path), name.split(maxsplit=1)[0]
     sample = [drawn(7, 8)]
 
@@ -212,7 +211,6 @@ def test_a_file_is_read_as_the_library_of_onnx_reads_it(path: Path) -> None:
 
 
 def test_inner_graphs_functions_and_constants_are_read(tmp_path: Path) -> None:
-    """Quantised operators may hide there."""
     made = numpy_helper.from_array(np.zeros((2, 3), np.int8), "inner name")
     branch = helper.make_graph(
         [
@@ -322,7 +320,6 @@ def test_files_that_do_not_show_what_they_hold_are_not_judged_by_it(tmp_path: Pa
 
 
 def test_an_unknown_word_is_refused_with_the_known_ones(tmp_path: Path) -> None:
-    """When the engine is built."""
     expected = "precision = 'w8a8' is not one of fp64, fp32, bf16, fp16, fp8, int8, int4"
 
     with pytest.raises(SuiteError, match=expected):
@@ -347,7 +344,6 @@ def test_an_unknown_word_is_refused_with_the_known_ones(tmp_path: Path) -> None:
 def test_what_tensorrt_may_compute_in_must_be_the_word(
     precision: str, flags: dict[str, object], refused: str | None
 ) -> None:
-    """The narrowest type gives the name; half precision beside it is common."""
     if refused is None:
         check_word(precision, tensorrt(**flags))
         return
@@ -375,7 +371,6 @@ def test_what_tensorrt_may_compute_in_must_be_the_word(
 def test_what_tensorrt_computes_in_need_not_be_in_the_file(
     tmp_path: Path, precision: str, name: str, fits: bool
 ) -> None:
-    """But nothing else may be."""
     path = Path(MODELS[name](tmp_path))
     graph = Graph(where=str(path), inputs=(), outputs=())
     providers = tensorrt(**{f"trt_{precision}_enable": True})

@@ -171,7 +171,6 @@ def test_a_volume_that_windows_do_not_cover_is_refused(
 
 
 def test_a_volume_of_other_channels_is_refused(tmp_path: Path) -> None:
-    """The message has both shapes."""
     with (
         engine(segmenter(tmp_path), [np.zeros((2, 4, 4, 4))], task="segment", roi_shape=ROI) as it,
         pytest.raises(
@@ -191,7 +190,6 @@ def test_a_volume_of_other_channels_is_refused(tmp_path: Path) -> None:
 def test_a_model_for_other_windows_is_refused(
     tmp_path: Path, window: tuple[Any, ...], message: str
 ) -> None:
-    """When the engine is entered."""
     model = segmenter(tmp_path, window=window) if window else encoder(tmp_path)
 
     with pytest.raises(RunError, match=message):
@@ -210,7 +208,6 @@ def test_a_model_for_other_windows_is_refused(
     ],
 )
 def test_an_option_out_of_range_is_named(tmp_path: Path, option: str, value: Any) -> None:
-    """With its value."""
     with pytest.raises(SuiteError, match=re.escape(f"{option} = {value!r} is not ")):
         engine(segmenter(tmp_path), [], task="segment", **{option: value})
 

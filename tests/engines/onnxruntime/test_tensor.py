@@ -167,7 +167,6 @@ def test_rows_of_different_lengths_never_share_a_call(tmp_path: Path) -> None:
 
 
 def test_a_model_of_a_fixed_number_of_rows_takes_samples_of_as_many(tmp_path: Path) -> None:
-    """One at a time."""
     model = doubled(tmp_path, TensorProto.FLOAT, shape=(3, 2))
     sample = np.ones((3, 2), np.float32)
 
@@ -189,7 +188,6 @@ def test_a_model_of_a_fixed_number_of_rows_takes_samples_of_as_many(tmp_path: Pa
     ],
 )
 def test_the_output_must_be_known(tmp_path: Path, output: str | None, message: str) -> None:
-    """The model's outputs are listed."""
     with pytest.raises(RunError, match=message):
         engine(recommender(tmp_path), [], task="tensor", output=output).__enter__()
 

@@ -85,7 +85,6 @@ def asked(**options: Any) -> TensorRtPlan:
 
 
 def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
-    """All of them, as text."""
     table = tmp_path / "ranges.flatbuffers"
 
     found = asked(**EVERYTHING, calibration_table=str(table)).for_provider()
@@ -112,7 +111,6 @@ def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
     [("fp32", set()), *((p, {f"trt_{p}_enable"}) for p in ("fp16", "bf16", "int8"))],
 )
 def test_the_precision_is_what_tensorrt_may_compute_in(precision: str, flags: set[str]) -> None:
-    """And nothing else."""
     found = asked(precision=precision).for_provider()
 
     assert set(found) == {"device_id", *flags}
@@ -175,7 +173,6 @@ def test_measurements_of_kernels_are_kept_beside_the_engines(tmp_path: Path, tim
 def test_other_providers_are_asked_only_if_they_are_allowed(
     tmp_path: Path, fallback: str, names: list[str]
 ) -> None:
-    """CUDA on the same GPU."""
     opened = engine(tmp_path, fallback=fallback, device=2)
 
     arguments = dict(opened._providers.arguments("0" * 64))
@@ -236,7 +233,6 @@ def test_what_cannot_be_meant_is_refused(
 
 
 def test_a_calibration_table_that_is_not_here_is_named(tmp_path: Path) -> None:
-    """As a model is."""
     table = tmp_path / "missing.flatbuffers"
 
     with pytest.raises(UnavailableError, match=re.escape(f"{table}: this calibration table does")):

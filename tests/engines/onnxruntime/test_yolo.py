@@ -139,7 +139,6 @@ def test_an_image_without_a_box_has_no_bytes(tmp_path: Path) -> None:
 
 
 def test_what_is_not_finite_is_not_hidden(tmp_path: Path) -> None:
-    """The scorer refuses it."""
     some = answers(model(tmp_path), [sample([[1, 2, 3, 4, np.nan, 0]])], task="yolo")
 
     assert np.isnan(rows(some[0])).any()

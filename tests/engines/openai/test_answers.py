@@ -82,7 +82,6 @@ def test_a_stream_without_a_last_word_is_whole_where_it_says_why_it_ended(api: s
 
 
 def test_one_connection_serves_one_request_after_the_other() -> None:
-    """Opening a connection is no part of an answer's time, but for the first."""
     peers = set()
 
     class Ports(Scripted):
@@ -99,7 +98,6 @@ def test_one_connection_serves_one_request_after_the_other() -> None:
 
 
 def test_no_more_than_concurrency_requests_are_under_way() -> None:
-    """The server sees at most so many that it has not answered."""
     under_way = most = 0
 
     def reply(asked: Asked) -> Reply:
@@ -184,7 +182,6 @@ def test_a_client_that_is_held_up_says_so() -> None:
 
 
 def test_token_ids_are_the_output_where_the_server_gives_them() -> None:
-    """Its end token included, or added where it only says that it stopped."""
     with_end = [piece("a", ids=[7]), piece("", ids=[2], finish="stop"), DONE]
     without = [piece("a", ids=[7, 8], finish="stop"), DONE]
     cut = [piece("a", ids=[7, 8], finish="length"), DONE]
@@ -215,7 +212,6 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
     ("halves", "text"), [(("d83d", "de00"), "\U0001f600"), (("d83d", "0061"), "\ufffda")]
 )
 def test_a_character_may_come_in_two_halves(halves: tuple[str, str], text: str) -> None:
-    """As JSON escapes it, in two events; a half that stays alone is no character."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
     parts = [
@@ -237,7 +233,6 @@ def test_a_character_may_come_in_two_halves(halves: tuple[str, str], text: str) 
 
 
 def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
-    """Text alone, and no tokenizer."""
     manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})
     sink = answered([], manner, ["text"], wants_output=True)
 
@@ -300,7 +295,6 @@ def test_an_end_token_may_be_counted_and_not_told() -> None:
 
 
 def test_one_token_is_too_few_to_be_timed() -> None:
-    """The error says what to set."""
     parts = [piece("w", ids=[1], finish="stop"), DONE]
 
     assert "set min_new_tokens = 2, if the server takes it" in answered(parts).message
@@ -319,13 +313,11 @@ def test_a_model_that_never_ends_is_an_error_unless_that_is_meant() -> None:
 
 
 def test_dummy_weights_are_said_so() -> None:
-    """There is no accuracy to judge."""
     with Scripted(Manner()) as server, open_engine(server.url, weights="dummy") as engine:
         assert engine.describe()["weights"] == "dummy"
 
 
 def test_the_weights_of_the_folder_are_hashed() -> None:
-    """As every engine does."""
     pytest.importorskip("safetensors")
     pytest.importorskip("torch")
     with Scripted(Manner()) as server, open_engine(server.url, model=str(TINY)) as engine:

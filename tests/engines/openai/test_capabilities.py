@@ -67,7 +67,6 @@ def test_how_answers_are_drawn_is_asked_for() -> None:
 
 
 def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
-    """As vLLM does."""
     found = described(Manner())
 
     assert {key: found[key] for key in ("prompts", "tokens_counted_by", "outputs")} == {
@@ -250,8 +249,6 @@ def test_one_way_to_count_is_enough(manner: Manner, counted: str) -> None:
     ],
 )
 def test_a_server_that_does_not_answer_says_why(reply: Reply, expected: str) -> None:
-    """Its own words, and what to set where that is known."""
-
     def script(asked: Asked) -> Reply:
         return reply if asked.method == "POST" else Manner()(asked)
 
@@ -301,7 +298,6 @@ def test_the_name_of_the_model(listed: str, options: dict[str, Any], expected: s
     ],
 )
 def test_a_model_without_a_name_is_refused(paths: dict[str, str], expected: str) -> None:
-    """Nothing is guessed."""
     assert expected in refusal(Manner(paths=paths))
 
 
@@ -363,7 +359,6 @@ def test_text_that_cannot_be_sent_is_one_sentence() -> None:
 
 
 def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
-    """What is the same at every start; no figure of the moment, no address, no path."""
     metrics = (
         "# TYPE vllm:cache_config_info gauge\n"
         'vllm:cache_config_info{block_size="16",cache_dtype="fp8",enable_prefix_caching="False",'
@@ -389,7 +384,6 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
 
 @pytest.mark.parametrize("version", ["[]", "oops", '{"version":{}}'])
 def test_a_server_without_a_version_has_none(version: str) -> None:
-    """Unknown is left out."""
     paths = {"/v1/models": '{"data":[{"id":"m"}]}', "/version": version}
 
     assert "server.version" not in described(Manner(paths=paths))
@@ -412,7 +406,6 @@ def test_what_decides_the_answers_is_described() -> None:
 
 
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not in a refusal that repeats it, and not in what is recorded."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
 
     def refuse(asked: Asked) -> Reply:

@@ -153,7 +153,6 @@ def test_what_is_no_answer_is_told(reply: bytes | list[bytes], expected: str) ->
 
 
 def test_a_kept_connection_that_closes_without_a_word_says_so() -> None:
-    """Nothing is sent twice: whether the server works on it nobody knows."""
     message = (
         "connection closed before an answer: the server closed the connection, on a connection "
         "kept from the request before: if the server is well, it must keep idle ones longer than "

@@ -122,7 +122,6 @@ def test_a_point_of_whole_passes_ends_by_their_number(tmp_path: Path, url: str) 
 
 @pytest.mark.process
 def test_the_client_scores_at_one_point_of_each_region(tmp_path: Path, url: str) -> None:
-    """What it is asked for beside a point; the runs that tell how many requests score nothing."""
     questions = tmp_path / "$questions.jsonl"
     questions.write_text('{"prompt": "one?", "answer": "1"}\n', "utf-8")
     scored = {

@@ -79,7 +79,6 @@ def test_the_forms_of_an_event(stream: bytes, expected: list[bytes]) -> None:
 
 
 def test_a_stream_of_something_else_is_refused() -> None:
-    """A page of HTML is no answer."""
     with pytest.raises(Failed, match="not a line of an event: '<html>"):
         read(b"<html>\n\n")
 
@@ -99,7 +98,6 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 def test_skipping_what_only_adds_finds_the_same(
     pieces: list[tuple[str, list[int] | None]], chat: bool, spaced: bool
 ) -> None:
-    """An answer that nobody keeps is counted and ended as one that is parsed throughout."""
     separators = (", ", ": ") if spaced else (",", ":")
     parts = [piece(text, ids=ids, chat=chat) for text, ids in pieces]
     parts += [piece("", finish="stop", chat=chat)]

@@ -108,14 +108,12 @@ def test_a_storm_is_counted_by_kinds() -> None:
 
 
 def test_many_kinds_are_put_together() -> None:
-    """Six of them are told apart."""
     sink = storm(lambda number: failure(f"{500 + number} Odd", "x"), 9, concurrency=1)
 
     assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", sink.message)
 
 
 def test_a_run_with_failures_ends_soon_though_other_streams_go_on() -> None:
-    """A second after the first one; what is under way is given up."""
     sink = storm(
         lambda number: Reply(end="hang") if number else failure("500 Internal Server Error", "x"),
         20,
@@ -158,7 +156,6 @@ def test_nothing_more_is_sent_after_the_end() -> None:
 
 
 def test_leaving_gives_up_what_is_under_way() -> None:
-    """No error is told, and no thread is left."""
     hangs = threading.Event()
 
     def reply(_: Asked) -> Reply:
@@ -176,7 +173,6 @@ def test_leaving_gives_up_what_is_under_way() -> None:
 
 
 def test_a_key_in_a_broken_stream_is_masked(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever a server repeats it."""
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
     replies = [
         Reply(parts=[event({"error": "key sk-s3cret"})]),

@@ -197,7 +197,6 @@ def test_a_server_that_fails_in_mid_run_is_one_clear_error(
 
 @needs_transformers_serve
 def test_a_real_server_that_is_killed_in_mid_run(tmp_path: Path) -> None:
-    """Its streams break, and the error tells why: the server is gone, not slow."""
     asked = case(tmp_path, transformers_serve(tmp_path), "Server", min_query_count=100_000)
     with RunningWorker(asked) as worker, nothing_left() as family:
         worker.wait_for("running")
@@ -239,7 +238,6 @@ def test_a_killed_worker_leaves_no_server(tmp_path: Path) -> None:
 def test_a_server_that_does_not_start_is_one_clear_error(
     what: str, said: str, tmp_path: Path
 ) -> None:
-    """It has the log's last lines, and none of the worker's."""
     with RunningWorker(case(tmp_path, scripted(what))) as worker:
         message = error_after(worker, [])
 

@@ -91,7 +91,6 @@ def error_of(server: Server) -> str:
 
 @pytest.mark.parametrize("what", ["healthy", "loading"])
 def test_a_server_is_healthy_inside_and_gone_outside(what: str) -> None:
-    """Its port is free again, and its log, read by nobody, too."""
     with scripted(what) as server:
         server.check()
         assert server.url == f"http://127.0.0.1:{port_of(server)}"
@@ -198,7 +197,6 @@ def test_a_server_that_ends_at_once_is_one_clear_error(what: str, said: str) -> 
 
 
 def test_a_server_that_is_killed_later_is_found_dead() -> None:
-    """Not by its silence: by its end, with what it said last."""
     with scripted("healthy") as server:
         launcher = launcher_here()
         (process,) = launcher.children()
@@ -267,7 +265,6 @@ def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(what: str, tmp_path
     ],
 )
 def test_a_server_that_never_becomes_healthy(what: str, health: str, answer: str) -> None:
-    """The error says what it answered, and that waiting longer may help."""
     said = error_of(scripted(what, limit_s=1.0, health=health))
 
     assert re.match(
@@ -362,7 +359,6 @@ def test_a_program_that_is_not_there() -> None:
 
 
 def test_a_file_that_is_no_program(tmp_path: Path) -> None:
-    """What the kernel refuses to run is told with its reason."""
     program = tmp_path / "program"
     program.write_text("no code", "ascii")
     program.chmod(0o755)
@@ -374,7 +370,6 @@ def test_a_file_that_is_no_program(tmp_path: Path) -> None:
 
 
 def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Beside this Python, on PATH, from the working folder, and at home."""
     for place in ("on-path", "here", "home/venv/bin"):
         folder = tmp_path / place
         folder.mkdir(parents=True)

@@ -29,7 +29,6 @@ def refusal(kind: type[TaskEngine], **options: Any) -> str:
 
 @ENGINES
 def test_every_option_of_a_task_is_one_of_the_engine(kind: type[TaskEngine]) -> None:
-    """And none of them has a value of its own there, so that the task's holds."""
     parameters = declaration_of(kind).options
 
     options = {each.name for task in TASKS.values() for each in fields(task)}
@@ -52,7 +51,6 @@ def test_every_option_of_a_task_is_one_of_the_engine(kind: type[TaskEngine]) -> 
 def test_what_means_nothing_is_refused_in_the_engine_s_name(
     kind: type[TaskEngine], options: dict[str, Any], message: str
 ) -> None:
-    """When it is built; what the tasks share knows no engine's name."""
     assert refusal(kind, **options) == f"engine {kind.name}: {message}"
 
 
@@ -69,7 +67,6 @@ def test_what_means_nothing_is_refused_in_the_engine_s_name(
 def test_an_option_of_another_task_is_refused(
     kind: type[TaskEngine], task: str, option: str, value: Any, owners: str
 ) -> None:
-    """It would do nothing."""
     assert refusal(kind, task=task, **{option: value}) == (
         f"engine {kind.name}: {option} is an option of task = {owners}, but task = {task!r}; "
         "leave it out"

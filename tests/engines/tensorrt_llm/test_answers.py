@@ -140,7 +140,6 @@ def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: 
 def test_min_new_tokens_holds_the_end_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any], counted: str
 ) -> None:
-    """Of prompts of any length, whichever tokens TensorRT-LLM's sampler counts."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", json.dumps(faults))
     folder = chain_model(tmp_path, lambda _: EOS)
     prompts = [[9], [9, 8, 7, 6, 5]]
@@ -153,7 +152,6 @@ def test_min_new_tokens_holds_the_end_back(
 
 
 def test_answers_may_come_whole_where_tokens_are_timed(counting: Path) -> None:
-    """For Offline, which needs no first token; where one is needed, it could not be timed."""
     sink = Recorder(expected=2, offline=True)
     with engine(counting, [[9], [5]], stream=False) as model:
         ask(model, sink, 2)

@@ -45,7 +45,6 @@ def generation(**said: Any) -> Generation:
 
 
 def test_what_a_suite_leaves_open_is_left_to_tensorrt_llm() -> None:
-    """Only what makes runs comparable is said: token ids, no reuse of blocks, own stamps kept."""
     assert arguments() == {
         "model": "/models/llama",
         "skip_tokenizer_init": True,

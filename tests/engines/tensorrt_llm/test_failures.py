@@ -207,7 +207,6 @@ def test_an_answer_that_was_cut_before_its_length_is_no_answer(
 def test_an_end_that_nothing_holds_back_is_told(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before the run where it matters, else at the first sample of one token."""
     told(monkeypatch, min_ignored=True)
     folder = chain_model(tmp_path, lambda _: 2)
 

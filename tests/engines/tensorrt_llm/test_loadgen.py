@@ -20,7 +20,6 @@ SAMPLES = 16
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     tmp_path: Path, scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Every token is counted, timed where it must be, and one thread completes all."""
     # On a busy machine the stand-in's libraries take half a minute to be imported.
     monkeypatch.setattr("tests.run.harness.LIMIT_S", 180.0)
     case = spec(

@@ -207,7 +207,6 @@ def test_its_version_is_in_the_table_with_all_that_the_engine_uses(package: Any)
 def test_a_binding_to_processors_is_left_alone(
     monkeypatch: pytest.MonkeyPatch, processors: int, said: str | None, set_to: str | None
 ) -> None:
-    """As each replica has one; what a user says about it counts."""
     monkeypatch.setattr("os.cpu_count", lambda: 8)
     monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
     monkeypatch.delenv(AFFINITY)

@@ -89,7 +89,6 @@ def test_every_way_of_batching_gives_the_answers_of_prompts_alone(
 def test_beams_give_the_answers_of_beam_search_alone(
     random: Path, searched: list[list[int]], one_by_one: bool, options: dict[str, Any]
 ) -> None:
-    """Lists go in static batches; single samples alone or with what has gathered."""
     found = answers(
         random, MIXED, one_by_one=one_by_one, num_beams=4, max_new_tokens=LONGEST, **options
     )
@@ -174,7 +173,6 @@ def test_samples_may_be_asked_for_more_than_once_in_one_list(counting: Path) -> 
 
 
 def test_unloaded_samples_are_forgotten_and_may_be_loaded_again(counting: Path) -> None:
-    """What a data set gives is read once per load."""
     asked: list[int] = []
 
     class Watched(Samples):

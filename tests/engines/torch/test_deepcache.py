@@ -89,7 +89,6 @@ def test_deep_blocks_run_at_every_nth_step_and_outer_ones_always(every: int, ste
 
 
 def test_a_step_that_runs_all_blocks_is_the_unets_own_bit_by_bit() -> None:
-    """The first step, and each that makes the features anew."""
     plain, unet, given = make_unet(), make_unet(), inputs()
     cache = install(unet, 2)
 
@@ -168,7 +167,6 @@ def test_the_fingerprint_tells(tiny: Path) -> None:
 
 
 def test_a_unet_of_one_level_has_no_deep_blocks(tmp_path: Path) -> None:
-    """There is nothing to keep."""
     flat = {
         "block_out_channels": (32,),
         "down_block_types": ("CrossAttnDownBlock2D",),

@@ -177,7 +177,6 @@ def test_the_reference_settings_are_the_defaults(tiny: Path, plain: Any) -> None
     "settings", [{"guidance_scale": 3.0}, {"guidance_scale": 1.0}, {"negative_prompt": "cat"}]
 )
 def test_settings_reach_the_pipeline(tiny: Path, plain: Any, settings: dict[str, Any]) -> None:
-    """And change the image."""
     start = latents()
 
     images = paint(tiny, Captions(PROMPTS[:1], start), **settings)
@@ -187,7 +186,6 @@ def test_settings_reach_the_pipeline(tiny: Path, plain: Any, settings: dict[str,
 
 
 def test_other_sizes_start_from_other_latents(tiny: Path) -> None:
-    """Height before width."""
     images = paint(tiny, Captions(PROMPTS[:1], None), height=16, width=24, steps=2)
 
     assert images.shape == (1, 16, 24, 3)
@@ -203,7 +201,6 @@ def test_other_sizes_start_from_other_latents(tiny: Path) -> None:
     ],
 )
 def test_ways_to_compute_the_same(tiny: Path, options: dict[str, Any], apart: float) -> None:
-    """Images stay close, in grey levels on average, and the fingerprint tells."""
     prompts = Captions(PROMPTS[:2], latents())
 
     images, usual = paint(tiny, prompts, batch_size=2, **options), paint(tiny, prompts)
@@ -300,7 +297,6 @@ def test_weights_of_the_variant_fp16_are_taken_where_they_are_alone(copy: Path) 
 def test_an_option_out_of_range_is_named_with_its_value(
     tiny: Path, option: str, value: object, expected: str
 ) -> None:
-    """Before anything is loaded."""
     with pytest.raises(
         SuiteError, match=re.escape(f"engine torch-diffusion: {option} = {value!r} {expected}")
     ):
@@ -321,7 +317,6 @@ def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
 def test_a_missing_library_names_the_extra_to_install(
     tiny: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    """The engine's module itself imports none of them."""
     monkeypatch.setitem(sys.modules, library, None)
     with (
         pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[diffusion]'")),
@@ -413,7 +408,6 @@ def test_a_sample_that_does_not_fit_is_named(tiny: Path, dataset: Captions, expe
 
 
 def test_a_size_that_the_model_cannot_make_is_refused(tiny: Path) -> None:
-    """Pixels come in whole latents."""
     with (
         pytest.raises(SuiteError, match=r"height = 33 is not a multiple of 2"),
         open_engine(tiny, Captions(["rain"]), height=33),

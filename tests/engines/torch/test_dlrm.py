@@ -163,7 +163,6 @@ def test_in_float64_nothing_but_rounding_is_left(tmp_path: Path) -> None:
 def test_narrow_tables_and_layers_stay_near(
     tmp_path: Path, tables: str, precision: str, apart: float
 ) -> None:
-    """Tables and layers are narrowed apart from each other; the fingerprint tells both."""
     weights, given = write(tmp_path), samples(30, 30)
     options: dict[str, Any] = {"model": str(tmp_path), "precision": precision}
     options["arguments"] = {"tables": tables}
@@ -179,7 +178,6 @@ def test_narrow_tables_and_layers_stay_near(
 
 
 def test_tables_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
-    """A narrower module does not copy what is mapped, and neither does one on another device."""
     write(tmp_path)
     module = dlrm_v2(model=str(tmp_path))
     before = [each.rows.data_ptr() for each in module.tables._tables]
@@ -203,7 +201,6 @@ def test_tables_move_with_the_module_unless_they_stay_on_the_cpu() -> None:
 
 
 def test_lookups_stay_with_tables_on_the_cpu(tmp_path: Path) -> None:
-    """Answers are the same, and the engine moves only what the accelerator needs."""
     write(tmp_path)
     given = samples(3, 5)
 
@@ -308,7 +305,6 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
 def test_a_broken_folder_is_refused_when_it_is_loaded(
     tmp_path: Path, break_it: Callable[[Path], object], expected: str
 ) -> None:
-    """With the file's path."""
     write(tmp_path)
     break_it(tmp_path)
 
@@ -325,7 +321,6 @@ def test_a_broken_folder_is_refused_when_it_is_loaded(
     "arguments", [{"tables": "fp8"}, {"tables_on_cpu": 1}], ids=["tables", "tables_on_cpu"]
 )
 def test_a_wrong_argument_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    """The sentence says what is right."""
     write(tmp_path)
     with (
         pytest.raises(

@@ -128,7 +128,6 @@ def test_the_same_dummy_weights_every_time(model: Path) -> None:
 
 
 def test_a_narrower_type_changes_predictions_alone(model: Path) -> None:
-    """Steps, places and labels are no floats that a type could round."""
     asked = [{**each, "query": 16_777_215} for each in REQUESTS]
     for wide, narrow in zip(answers(model, asked), answers(model, asked, "bf16"), strict=True):
         count = int(wide[-1])

@@ -28,7 +28,6 @@ def quick(scenario: str, **changes: Any) -> Any:
     ("scenario", "workers"), [("Offline", 0), ("Server", 1), ("SingleStream", 0)]
 )
 def test_a_module_runs_and_answers(tmp_path: Path, scenario: str, workers: int) -> None:
-    """Inline and in threads."""
     samples = [[float(number), 1.0, 2.0, 3.0] for number in range(16)]
     case = spec(
         tmp_path,

@@ -77,7 +77,6 @@ def enter(folder: Path, prompts: Any = ((5,), (9,)), **options: Any) -> None:
 def test_an_option_out_of_range_is_named_with_its_value(
     counting: Path, option: str, value: object, expected: str
 ) -> None:
-    """Before anything is loaded."""
     with pytest.raises(SuiteError, match=re.escape(f"{option} = {value!r} {expected}")):
         open_engine(counting, [[5]], **{option: value})
 
@@ -121,7 +120,6 @@ def test_a_missing_library_names_the_extra_to_install(
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 @pytest.mark.parametrize("device", ["cuda", "cuda:1"])
 def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu(counting: Path, device: str) -> None:
-    """The message says what to look at."""
     with pytest.raises(EnvironmentFault, match=f"device = '{device}', .* sees no CUDA device"):
         enter(counting, device=device)
 
@@ -301,12 +299,10 @@ def test_a_sample_that_is_no_prompt_is_named_before_the_run(
 
 
 def test_a_prompt_and_its_answer_may_fill_the_context(counting: Path) -> None:
-    """The limit itself is allowed."""
     assert answers(counting, [[9] * 384], max_new_tokens=128) == [[8, 7, 6, 5, 4, 3, 2]]
 
 
 def test_token_ids_need_no_tokenizer_and_text_does(endless: Path, copy: Path) -> None:
-    """The error names what is missing."""
     enter(endless)
     with pytest.raises(RunError, match=r"has no tokenizer \(tokenizer\.json"):
         enter(endless, ["text"])
@@ -409,7 +405,6 @@ def test_the_description_names_everything_that_decides_speed_and_answers(countin
 def test_the_description_has_the_type_that_is_computed_in(
     counting: Path, precision: str, expected: dict[str, str]
 ) -> None:
-    """And the library that quantised."""
     with open_engine(counting, [[5]], precision=precision) as engine:
         described = engine.describe()
 

@@ -111,7 +111,6 @@ def test_a_module_may_prepare_samples_itself() -> None:
 
 
 def test_modules_run_in_eval_mode() -> None:
-    """Also where the factory forgot."""
     (found,) = answer([np.ones(1000, np.float32)], "dropout")
 
     assert found.sum() == 1000
@@ -250,7 +249,6 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
 def test_an_option_out_of_range_is_named_with_its_value(
     option: str, value: object, expected: str
 ) -> None:
-    """Before anything is loaded."""
     changed: dict[str, Any] = {option: value}
     with pytest.raises(
         SuiteError, match=re.escape(f"engine torch-module: {option} = {value!r} {expected}")
@@ -263,7 +261,6 @@ def test_an_option_out_of_range_is_named_with_its_value(
     [("model", "set workload.model instead"), ("weights", "set the engine's option weights inst")],
 )
 def test_arguments_name_nothing_that_the_engine_gives(name: str, expected: str) -> None:
-    """One place for each thing."""
     with pytest.raises(SuiteError, match=f"arguments has '{name}'; {expected}"):
         open_engine([], "linear", arguments={name: "x"})
 
@@ -310,7 +307,6 @@ def test_a_factory_that_is_not_there_is_refused(place: str, expected: str) -> No
 def test_a_factory_that_breaks_is_named(
     factory: str, options: dict[str, Any], expected: str
 ) -> None:
-    """With what it was called with."""
     with pytest.raises(RunError, match=expected):
         enter([], factory, **options)
 
@@ -370,7 +366,6 @@ def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.Monkey
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
 def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu() -> None:
-    """The message names the engine."""
     with pytest.raises(EnvironmentFault, match="engine torch-module: device = 'cuda', but"):
         enter([], "linear", device="cuda")
 
@@ -428,7 +423,6 @@ def test_question_answering_gives_the_models_own_scores(bert: Path) -> None:
 
 
 def test_features_that_come_filled_up_keep_their_length(bert: Path) -> None:
-    """And their scores are those without the zeros, where there are pieces."""
     full = answer(features(11, padded=48), "question-answering", model=str(bert))
     bare = answer(features(11), "question-answering", model=str(bert))
 
@@ -437,7 +431,6 @@ def test_features_that_come_filled_up_keep_their_length(bert: Path) -> None:
 
 
 def test_question_answering_tells_its_weights(bert: Path) -> None:
-    """And knows dummy ones."""
     with open_engine(features(9), "question-answering", model=str(bert)) as engine:
         facts = engine.describe()
     (bert / "model.safetensors").rename(bert / "away")
@@ -495,7 +488,6 @@ def to_causal(folder: Path) -> None:
 def test_a_broken_folder_of_question_answering_is_refused(
     bert: Path, tmp_path: Path, break_it: Callable[[Path], object], expected: str
 ) -> None:
-    """When it is loaded."""
     for file in bert.iterdir():
         (tmp_path / file.name).write_bytes(file.read_bytes())
     break_it(tmp_path)

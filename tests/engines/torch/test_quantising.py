@@ -114,7 +114,6 @@ def test_a_mixture_of_experts_generates_in_both_ways(mixture: Path, precision: s
 
 
 def test_experts_that_are_stored_otherwise_stay_and_are_counted() -> None:
-    """Nobody may take such a model for an int8 one."""
     torch.manual_seed(5)
     own = {"layer_types": ["full_attention"] * 2, "attn_implementation": "eager"}
     model = GptOssForCausalLM(GptOssConfig(**SIZES, **own)).eval()
@@ -224,7 +223,6 @@ def test_a_missing_torchao_names_the_extra_to_install(
 def test_gpus_without_kernels_are_refused(
     monkeypatch: pytest.MonkeyPatch, precision: str, found: tuple[int, int], refused: str | None
 ) -> None:
-    """By what the driver says of them."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
     if refused is None:
         devices.require_kernels(precision, GPU)

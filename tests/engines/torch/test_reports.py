@@ -54,7 +54,6 @@ def test_beams_report_first_tokens_before_the_end_and_no_others(
 
 
 def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> None:
-    """Of one static batch, short answers are reported before long ones go on."""
     sink = run(counting, batching="static")
     done = [sample - 100 for kind, sample in sink.events if kind == "done"]
 
@@ -68,7 +67,6 @@ def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> N
 def test_tokens_are_reported_only_where_they_are_timed(
     counting: Path, batching: str, num_beams: int
 ) -> None:
-    """Counts are always given, and outputs where they are wanted."""
     if num_beams > 1:
         batching = "dynamic"
     for wants_output in (False, True):
@@ -261,7 +259,6 @@ def test_one_sample_that_ends_shows_that_the_model_can(counting: Path, batching:
 
 
 def test_an_accuracy_run_reports_answers_without_an_end(endless: Path) -> None:
-    """Their scores say what such text is worth, and damaged weights are a drop, not an error."""
     sink = Recorder(expected=40, times_tokens=False)
     with open_engine(endless, [[9]] * 40, max_new_tokens=5, batch_size=4) as engine:
         ask(engine, sink, 40)

@@ -194,7 +194,6 @@ def test_inputs_that_are_no_groups_of_four_cannot_be_sparse() -> None:
 
 
 def test_where_torch_cannot_compress_it_says_which_layer_and_why(sparse: Path) -> None:
-    """A CPU is never asked to; asked all the same, nothing dense is left in its place."""
     model = LlamaForCausalLM.from_pretrained(sparse)
     layers = dict(sparse_layers(model, sparse))
 

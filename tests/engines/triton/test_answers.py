@@ -74,7 +74,6 @@ def rest(client: HttpClient) -> None:
 
 
 def test_a_connection_that_the_server_closes_at_rest_is_opened_again(closing: HttpClient) -> None:
-    """Servers close what is not used for some seconds."""
     for _ in range(3):
         assert closing.server()["name"] == "scripted"
         rest(closing)
@@ -84,7 +83,6 @@ def test_a_connection_that_the_server_closes_at_rest_is_opened_again(closing: Ht
 def test_a_request_that_meets_the_closing_is_sent_again_after_a_rest_only(
     closing: HttpClient, monkeypatch: pytest.MonkeyPatch, idle_s: float, again: bool
 ) -> None:
-    """A server that breaks off under load is no server that tidies up."""
     closing.server()
     rest(closing)
     monkeypatch.setattr(http_client, "IDLE_S", idle_s)
@@ -159,8 +157,6 @@ def test_the_description_has_what_the_server_says() -> None:
 
 
 def test_the_files_of_a_server_of_our_own_are_part_of_the_description(tmp_path: Path) -> None:
-    """By what they hold and what they are called within the folder."""
-
     def described(folder: Path) -> str:
         with engine([], serve=[*scripted(), "{model}"], model=str(folder)) as opened:
             return opened.describe()["weights_sha256"]

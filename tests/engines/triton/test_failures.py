@@ -107,7 +107,6 @@ def test_an_answer_that_is_refused_halfway_leaves_no_connection_open() -> None:
 
 
 def test_a_model_that_is_never_ready_is_waited_for_no_longer_than_allowed() -> None:
-    """The server itself is."""
     message = "within start_timeout = 0.1 s, the model was not ready, or is not there"
 
     with (
@@ -128,7 +127,6 @@ def test_a_model_that_is_never_ready_is_waited_for_no_longer_than_allowed() -> N
 def test_a_sample_that_the_model_does_not_take_is_refused_before_the_run(
     sample: Any, message: str
 ) -> None:
-    """By what the server says of the model's inputs."""
     with (
         engine([sample], serve=scripted()) as opened,
         pytest.raises(RunError, match=re.escape(message)),
@@ -183,7 +181,6 @@ def test_requests_under_way_are_counted() -> None:
 
 
 def test_an_engine_ends_under_requests_that_hang() -> None:
-    """Closing waits for no answer: the connections are broken off, and that is no error."""
     before = threading.active_count(), children()
     sink = Tokenless()
 
@@ -197,7 +194,6 @@ def test_an_engine_ends_under_requests_that_hang() -> None:
 
 
 def test_no_server_is_one_sentence() -> None:
-    """It says what to do."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"127.0.0.1:{free.getsockname()[1]}"

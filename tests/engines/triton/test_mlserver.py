@@ -68,7 +68,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_the_classes_are_those_of_engine_onnxruntime(
     running: Running, images: list[Any], protocol: str, batch_size: int
 ) -> None:
-    """For every image."""
     found = answers(
         images,
         url=running.urls[protocol],

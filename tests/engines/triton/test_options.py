@@ -67,7 +67,6 @@ def test_a_wrong_option_is_refused_when_the_engine_is_built(
     ],
 )
 def test_an_address_is_completed(protocol: str, url: str, whole: str, reach: str) -> None:
-    """With Triton's ports."""
     found = Address.of(protocol, url)
 
     assert str(found) == whole
@@ -79,7 +78,6 @@ HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)
 
 @given(st.sampled_from(sorted(PORTS)), st.booleans(), HOSTS, st.integers(1, 65535))
 def test_an_address_reads_what_it_writes(protocol: str, secure: bool, host: str, port: int) -> None:
-    """As every message shows it."""
     scheme = SECURE[protocol] if secure else protocol
 
     found = Address.of(protocol, f"{scheme}://{host}:{port}")

@@ -59,7 +59,6 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 
 
 def test_the_tiny_resnet_is_measured_and_scored_on_a_server(project: Project) -> None:
-    """Its accuracy is the model's own, whoever runs it; nothing of the server is left."""
     result = project.run_process(
         "suites",
         "--mlperf-fail-on=skips",

@@ -103,7 +103,6 @@ def test_tokens_are_told_as_they_come(counting: Path, interval: int) -> None:
 
 @pytest.mark.parametrize("options", [{"stream": False}, {"api": "offline"}])
 def test_whole_answers_are_for_offline(counting: Path, options: dict[str, Any]) -> None:
-    """Nothing is told before the end; where first tokens are needed, it is refused."""
     sink = Recorder(expected=2, offline=True)
     with open_engine(counting, [[9], [4]], **options) as engine:
         ask(engine, sink, 2)

@@ -91,7 +91,6 @@ def test_a_process_that_does_not_end_is_ended(
 def test_a_model_that_cannot_be_loaded_says_why(
     counting: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """vLLM's exception only points to the log, where its own process told the cause."""
     with pytest.raises(RunError) as error, open_engine(counting, PROMPTS, **faulty("load")):
         pass
 

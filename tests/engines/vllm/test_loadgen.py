@@ -30,7 +30,6 @@ TOKENS_PER_SAMPLE = sum(start - 2 for start in STARTS) / len(STARTS)
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     counting: Path, tmp_path: Path, scenario: str, options: dict[str, Any]
 ) -> None:
-    """Tokens are counted and timed where they are seen, and no process is left."""
     case = spec(
         tmp_path,
         engine="pytest_mlperf.engines.vllm:VllmEngine",

@@ -62,7 +62,6 @@ def test_a_wrong_option_is_refused_in_a_sentence(
 
 @pytest.mark.parametrize("name", sorted(RESERVED))
 def test_engine_args_say_nothing_that_has_another_way_in(folder: Path, name: str) -> None:
-    """Nothing is said twice, and nothing is said past the checks."""
     with pytest.raises(SuiteError, match=rf"engine_args\.{name} is set by .*leave it out"):
         engine(folder, engine_args={name: 1})
 
@@ -82,7 +81,6 @@ def test_a_model_is_needed_and_must_be_here(tmp_path: Path) -> None:
 
 
 def test_what_the_suite_leaves_open_is_left_to_vllm(folder: Path) -> None:
-    """Only what is ours to decide is decided: no reuse between prompts, no sampling."""
     assert arguments(folder) == {
         "model": str(folder),
         "dtype": "bfloat16",

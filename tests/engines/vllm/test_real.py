@@ -155,7 +155,6 @@ def test_vllm_itself_hears_and_sees_as_the_torch_engines_do(
 def test_vllm_itself_refuses_the_prompts_that_the_stand_in_refuses(
     tmp_path: Path, name: str, kind: str
 ) -> None:
-    """By the same errors: what the other tests hold the engine against is how vLLM is."""
     if name == "qwen3-vl":
         needs("torchvision")
     model = str(READY[name](tmp_path / "model"))

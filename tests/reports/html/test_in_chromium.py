@@ -67,7 +67,6 @@ def test_every_plot_is_drawn_without_a_word_in_the_console(
 
 
 def test_nothing_is_drawn_before_it_is_seen(write: Write, browser: Browser) -> None:
-    """What is folded costs nothing: not even the library is read for it."""
     with browser.opened(write(*everything())) as opened:
         folded = opened.page.query_selector("details.figure:not([open]) .plot")
 
@@ -82,7 +81,6 @@ def test_a_session_without_a_case_is_a_page(write: Write, browser: Browser) -> N
 
 
 def test_verdicts_can_be_read_without_scripts(write: Write, browser: Browser) -> None:
-    """Where they are switched off, plots alone are missing, and the page says so."""
     results, _ = many(12, 2)
     with browser.opened(write(results), scripts=False) as opened:
         page = opened.page
@@ -197,7 +195,6 @@ def counted(page: Any, said: str) -> None:
 def test_filters_leave_what_fits(
     field: str, value: str, count: int, write: Write, browser: Browser
 ) -> None:
-    """Of the cases and of the plots alike; clearing shows all again."""
     results, _ = many(120, 2)
     with browser.opened(write(results)) as opened:
         page = opened.page
@@ -236,7 +233,6 @@ def test_filters_are_worked_with_the_keyboard_alone(write: Write, browser: Brows
 
 
 def test_a_failure_leads_to_its_case(write: Write, browser: Browser) -> None:
-    """Also when a filter hid it meanwhile."""
     results, _ = many(12, 2)
     with browser.opened(write(results)) as opened:
         page = opened.page

@@ -85,7 +85,6 @@ def test_the_policy_names_exactly_what_stands_in_the_page() -> None:
 
 
 def test_nothing_is_loaded_and_no_text_is_markup() -> None:
-    """Of everything hostile that a file may hold, nothing becomes an element or an attribute."""
     page = Elements(render(*hostile()))
     tags = {tag for tag, _ in page.found}
     attributes = {name for _, found in page.found for name in found}
@@ -220,7 +219,6 @@ def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
 
 
 def test_sessions_of_a_store_are_drawn_with_this_one_among_them(tmp_path: Path) -> None:
-    """Those of the case on its machine; where its level changed is told."""
     store = f"sqlite:///{tmp_path / 'results.db'}"
     elsewhere = replace(verdicts.SUBJECT, identity={"gpu": "another"})
     with opened(store, write=True) as there:
@@ -294,7 +292,6 @@ def test_latencies_have_the_limits_that_they_must_keep() -> None:
 
 
 def test_figures_over_time_are_left_out_where_the_page_would_be_too_large() -> None:
-    """The cases that failed keep theirs; the page says of how many others they are missing."""
     results, records = many(40, 1)
     moments = [(n / 7, n / 9, n / 3, n) for n in range(1, 2500)]
     page = render(results, RunFiles(moments=dict.fromkeys(records, moments)))
@@ -361,7 +358,6 @@ def test_an_open_loop_is_drawn_over_its_rates() -> None:
 
 
 def test_a_curve_has_steps_over_the_points_that_no_other_beats() -> None:
-    """Each point with what one user sees; the interval of now is that of its change."""
     judged = tuple(
         verdicts.metric(
             f"tokens_per_second@{point}",

@@ -109,7 +109,6 @@ def test_times_count_from_the_windows_begin(tmp_path: Path) -> None:
 
 
 def test_each_reason_has_its_lane_and_its_share_of_the_window(tmp_path: Path) -> None:
-    """Heat is a fault, the power cap is not, and what was before the window shown is left out."""
     masks = {-9.1: HEAT, -8.1: IDLE, -0.1: 0, 1.9: CAP, 4.9: CAP | HEAT, 5.3: 0x800, 5.5: 0}
 
     found = read_power(sampled(tmp_path / "run", reasons=[masks]))
@@ -322,7 +321,6 @@ def test_a_hole_is_seen_in_a_decimated_line() -> None:
 
 
 def test_a_long_run_of_eight_gpus_that_never_rest_is_small(tmp_path: Path) -> None:
-    """So many readings as a page can draw, and clocks held back more often than can be seen."""
     flicker = {n / 5: IDLE * (n % 2) for n in range(-60, 110)}
 
     trace = read_power(sampled(tmp_path / "run", gpus=8, reasons=[flicker] * 8))

@@ -87,7 +87,6 @@ def test_better_is_up_also_where_lower_is_better() -> None:
 def test_the_score_that_decides_is_the_one_nearest_to_its_gate(
     scores: dict[str, tuple[float, float]], metric: str | None
 ) -> None:
-    """Counts of output decide nothing, and of a score of 0 there are no shares."""
     results = [
         scored(
             case(precision),
@@ -116,7 +115,6 @@ def test_the_figure_has_a_row_for_each_point_of_every_workload() -> None:
 
 
 def test_the_page_has_a_table_for_each_reference() -> None:
-    """Without the columns that nothing fills, and below them what they mean."""
     section = tables_of(grouped(RESULTS.cases))
 
     ((heading, (columns, rows)),) = section["tables"]
