@@ -160,7 +160,6 @@ def test_adapters_never_import_each_other(name: str) -> None:
 
 
 def test_there_are_no_import_cycles() -> None:
-    """The graph of imports has no cycle."""
     done: set[str] = set()
 
     def visit(name: str, trail: tuple[str, ...]) -> None:

@@ -76,7 +76,6 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
 def test_a_clock_that_jumps_back_an_hour_at_every_look_changes_no_verdict(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Recording and judging work, and no folder is overwritten."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(pytester.path))
     pytester.makefile(".mlperf.toml", demo=SUITE)
     pytester.makeconftest(JUMPING)

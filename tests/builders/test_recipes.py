@@ -232,7 +232,6 @@ def test_a_wrong_build_is_told_when_the_suite_is_read(
 
 
 def test_a_build_needs_a_model(tmp_path: Path) -> None:
-    """There is nothing to quantise otherwise."""
     path = suite(tmp_path, 'use = "torchao", recipe = "int8"', model="")
 
     with pytest.raises(SuiteError, match=r"build: there is nothing to quantise: set workload\.mo"):

@@ -101,7 +101,6 @@ def test_layers_that_do_not_fit_stay_as_they_are(source: Path, tmp_path: Path) -
 
 
 def test_what_is_quantised_is_not_quantised_again(source: Path, tmp_path: Path) -> None:
-    """A build starts from plain weights."""
     build(source, tmp_path / "int8", "int8")
 
     with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
@@ -112,7 +111,6 @@ def test_what_is_quantised_is_not_quantised_again(source: Path, tmp_path: Path) 
 def test_the_precision_must_be_what_the_checkpoint_says(
     source: Path, tmp_path: Path, precision: str
 ) -> None:
-    """Else a result would stand under a wrong name."""
     build(source, tmp_path / "int8", "int8")
 
     with pytest.raises(RunError) as caught, open_engine(tmp_path / "int8", [], precision=precision):
@@ -124,7 +122,6 @@ def test_the_precision_must_be_what_the_checkpoint_says(
 
 
 def test_random_weights_are_not_quantised_ones(source: Path, tmp_path: Path) -> None:
-    """weights = "dummy" needs the folder of plain weights."""
     build(source, tmp_path / "int8", "int8")
 
     with (

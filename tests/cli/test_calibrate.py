@@ -237,7 +237,6 @@ def test_nothing_to_learn_from_is_exit_code_1(project: Path, say: Say) -> None:
 def test_what_is_not_there_is_usage(
     project: Path, say: Say, arguments: list[str], says: str
 ) -> None:
-    """Exit 2, before anything is measured."""
     code, shown = say("calibrate", *arguments)
 
     assert code == 2
@@ -246,7 +245,6 @@ def test_what_is_not_there_is_usage(
 
 
 def test_a_wrong_option_of_an_engine_costs_no_run(project: Path, say: Say) -> None:
-    """Exit 2 with the suite's line."""
     suite(HEAD, engine("steady", speed=11), SCENARIOS)
     code, shown = say("calibrate")
 
@@ -265,7 +263,6 @@ def test_wrong_options_are_usage(arguments: list[str]) -> None:
 
 @pytest.mark.process
 def test_a_damaged_calibration_costs_no_run(project: Path, say: Say) -> None:
-    """Exit 2 and how to mend it."""
     file = Path("baselines/calibration/cpu.json")
     file.parent.mkdir()
     file.write_text("{", "utf-8")

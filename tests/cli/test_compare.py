@@ -383,7 +383,6 @@ A_HUNDRED = {"one session": {"a": [100.0] * 8}, "four": named("a", 4, [100.0, 10
 def test_pooled_runs_are_looked_at_once_and_all(
     old: dict[str, Sequence[float]], new: dict[str, Sequence[float]], outcomes: set[Outcome]
 ) -> None:
-    """Which of them came first says nothing."""
     a, b = one(), one()
     for order in (new, dict(reversed(new.items()))):
         found = compare_case(

@@ -94,7 +94,6 @@ SHAPE = [
 
 
 def test_it_reads_as_designed(own_lab: Lab, say: Say) -> None:
-    """With a baseline that has one session so far."""
     own_lab.of_one_session()
 
     code, shown = say("doctor")

@@ -136,7 +136,6 @@ def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, ba
 
 
 def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Path) -> None:
-    """Before it, the first run would say so."""
     pytest.importorskip("torch")
     model = tmp_path / "model"
     model.mkdir()

@@ -358,7 +358,6 @@ def test_two_engine_entries_are_one_history(here: Path, say: Say) -> None:
 
 
 def test_a_new_file_that_is_like_another_has_no_history_of_it(here: Path, say: Say) -> None:
-    """Git's own --follow would take it for a copy."""
     other = FILE.with_name("Offline.other.fp8.json")
     accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
     accept(other, *VERSIONS[1][:2], measured(*VERSIONS[0][::2])[:7], engine="other")

@@ -56,7 +56,6 @@ def test_a_result_without_a_limit_says_what_is_missing(say: Say) -> None:
 
 
 def test_other_accelerators_are_counted(say: Say) -> None:
-    """None is left out in silence."""
     text = flat(say()[1])
 
     assert "not in the table: " in text
@@ -122,7 +121,6 @@ def test_one_sequence_at_a_time_is_bound_by_memory(say: Say) -> None:
 
 
 def test_a_technique_changes_the_limit(say: Say) -> None:
-    """And says which figure of the run it needs."""
     options = ["--gpu", "H200", "--workload", "stable-diffusion-xl", "--technique", "deepcache"]
 
     assert "certain   13.56 samples/s" in say(*options, "--set", "network_share=0.5")[1]
@@ -183,7 +181,6 @@ def test_what_is_known_is_listed_once(say: Say, options: list[str]) -> None:
     ],
 )
 def test_wrong_options_are_refused(say: Say, options: list[str], message: str) -> None:
-    """Exit code 2 and one sentence."""
     code, text = say(*options)
 
     assert code == 2

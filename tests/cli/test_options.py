@@ -116,7 +116,6 @@ def test_an_engine_names_its_precisions(name: str) -> None:
 def test_what_an_extension_uses_comes_with_few_extras(
     group: registry.Group, name: str, extras: dict[str, str | None]
 ) -> None:
-    """Also what only some options or data need."""
     assert {library.name: library.extra for library in read(group, name).libraries} == extras
 
 
@@ -147,7 +146,6 @@ def test_what_an_extension_imports_is_what_it_declares(group: registry.Group, na
 
 @pytest.mark.process
 def test_no_heavy_library_is_loaded() -> None:
-    """All pages together import no library of an engine."""
     code = (
         "import sys; from pytest_mlperf.cli import main; main(['options', '--json']); "
         "heavy = {'torch', 'onnxruntime', 'transformers', 'numpy'} & {*sys.modules}; "

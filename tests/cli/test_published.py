@@ -56,7 +56,6 @@ def test_every_result_of_four_rounds_is_in_the_package() -> None:
 def test_results_are_as_published(
     round_: str, system: str, model: str, scenario: str, value: float, unit: str
 ) -> None:
-    """Read by hand in the rounds' tables."""
     assert [
         (own.value, own.unit)
         for own in official_results(round_)

@@ -63,7 +63,6 @@ def test_runs_are_read_only_below_the_results_file(lab: Lab, tmp_path: Path) -> 
 
 
 def test_a_session_moved_as_a_whole_keeps_its_logs(lab: Lab, tmp_path: Path) -> None:
-    """As a CI's artifact, unpacked elsewhere."""
     moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
 
     assert "accuracy pass" in json.dumps(data_of(page_of(read_results(moved), moved))["figures"])

@@ -142,7 +142,6 @@ def test_whole_gpus_by_number_are_understood_by_every_library_in_every_version()
 def test_what_is_newer_than_all_or_not_known_takes_the_newest_row(
     library: str, release: str | None
 ) -> None:
-    """A build between releases calls itself 0.0 or 0.1.dev."""
     rows = TABLE[library]
 
     assert understood(library, release) is rows[-1]

@@ -50,7 +50,6 @@ def test_every_name_that_is_used_is_in_the_real_tree() -> None:
 
 
 def test_the_table_is_written_as_the_tool_writes_it() -> None:
-    """So that a refreshed table differs in names only."""
     text = TABLE.read_text("utf-8")
 
     assert written(json.loads(text)["versions"]) == text

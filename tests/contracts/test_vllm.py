@@ -158,7 +158,6 @@ def test_what_is_reserved_is_an_engine_argument(name: str) -> None:
 def test_a_name_that_vanished_fails_with_the_version(
     thing: str, name: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An adapter written from memory uses best_of and swap_space."""
     monkeypatch.setitem(globals(), "used", lambda: iter([(thing, name), ("LLM", "generate")]))
     newest = TABLE["read"][-1]
     found = {each: names(TABLE, each, newest) for each in TABLE["names"]}

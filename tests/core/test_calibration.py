@@ -146,7 +146,6 @@ def test_the_mean_squares_of_a_small_table_are_those_by_hand() -> None:
 
 
 def test_sessions_that_differ_less_than_their_runs_have_variance_0() -> None:
-    """The method of moments would give a negative one."""
     found = spread(logs([0, 2], [0, 2]))
 
     assert found is not None
@@ -254,7 +253,6 @@ def test_one_session_has_no_interval() -> None:
 
 
 def test_cases_of_one_session_each_do_not_show_what_sessions_differ_by() -> None:
-    """Two sessions are not two of one case."""
     a, b = drawn(1, GPU, cases=2, sessions=1, runs=8)
     other = tuple(dataclasses.replace(run, session="other") for run in b.runs)
 
@@ -295,7 +293,6 @@ def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
 
 
 def test_equal_variances_give_a_finite_weight() -> None:
-    """Where cases do not differ Smyth's ν0 diverges."""
     same = values(random.Random(2), 0.01, 0.25, sessions=1, runs=8)
     found = learn([Series(case=str(n), metric="throughput", runs=same) for n in range(100)], GPU)
 
@@ -303,7 +300,6 @@ def test_equal_variances_give_a_finite_weight() -> None:
 
 
 def test_runs_that_do_not_vary_are_no_proof_of_no_noise() -> None:
-    """Equal values keep the rule's floor."""
     flat = tuple(Value(value=100.0, session="s") for _ in range(8))
     found = learn([Series(case="a", metric="throughput", runs=flat)], GPU)
 
@@ -319,7 +315,6 @@ def test_noise_that_is_all_inside_the_runs_leaves_s0_near_the_default() -> None:
 
 
 def test_metrics_of_one_case_weigh_as_one_case() -> None:
-    """They are measured in the same runs."""
     one = drawn(4, GPU, cases=1, sessions=2, runs=4)
     two = [*one, dataclasses.replace(one[0], metric="tokens_per_second")]
 
@@ -516,7 +511,6 @@ def case(*runs: CalibrationRun, digest: str = "x", name: str = "a") -> Calibrate
 
 
 def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
-    """The newer of two with the same number counts."""
     old = case(run(1), run(2))
     new = case(run(2, value=200.0), run(1, "s2"))
     (found,), notes = merged([old], [new])
@@ -536,7 +530,6 @@ def test_runs_of_another_build_are_left_out_and_said_so() -> None:
 
 
 def test_only_gated_metrics_that_every_run_has_are_learnt_from() -> None:
-    """First those whose noise inside a run is known."""
     assert [s.metric for s in case(run(1), run(2)).series] == ["throughput", "latency_p50"]
 
 
@@ -575,6 +568,5 @@ def test_stored_settings_are_the_rule() -> None:
     ],
 )
 def test_impossible_runs_are_refused(field: str, value: object, says: str) -> None:
-    """Each says which value is wrong."""
     with pytest.raises(ValueError, match=says):
         dataclasses.replace(run(1), **{field: value})  # type: ignore[arg-type]

@@ -205,7 +205,6 @@ def test_neither_order_nor_unit_matters(
 
 @given(values, st.floats(0.001, 0.1))
 def test_a_machine_as_it_was_is_never_off(xs: list[float], floor: float) -> None:
-    """Where its middle value is the baseline's mean."""
     mean = math.exp(math.fsum(xs) / len(xs))
 
     assert slow(controls([mean]), controls([math.exp(x) for x in xs]), floor=floor) is None

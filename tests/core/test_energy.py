@@ -93,7 +93,6 @@ def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) ->
 def test_the_uncertainty_covers_the_truth(
     step_s: float, lag_s: float, kind: float | str, seed: int
 ) -> None:
-    """Whatever the load, the counter's step and its lag."""
     load = job(10.0, 30.0) if kind == "job" else waves(float(kind))
     seen = counter(load, 9.0, 31.0, step_s=step_s, lag_s=lag_s, seed=seed)
 

@@ -98,7 +98,6 @@ def both(*sides: Sequence[ExporterLook]) -> list[ExporterLook]:
 
 @pytest.mark.parametrize("watts", [None, 300.0, 500.0, 900.0])
 def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged(watts: float | None) -> None:
-    """Powers of moments may be quite another number."""
     found = exported_energy(with_gpu(exported(steady), watts=watts), 40.2, 100.4, expected=1)
 
     assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)

@@ -44,8 +44,6 @@ def test_a_counter_that_goes_round_is_followed(
     begin_s=st.floats(min_value=4.9, max_value=5.3),
 )
 def test_the_truth_is_inside_the_uncertainty(step_s: float, begin_s: float) -> None:
-    """Wherever between two readings the load rises."""
-
     def used(t: float) -> float:
         return 50 * t + 350 * max(0.0, t - step_s)
 

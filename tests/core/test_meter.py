@@ -271,7 +271,6 @@ def without(begin_s: float, end_s: float) -> list[MeterReading]:
 def test_what_does_not_cover_the_window_gives_no_energy(
     readings: list[MeterReading], why: str
 ) -> None:
-    """None and the reason, never 0."""
     found = wall_energy(readings, 0.0, 60.0)
 
     assert (found.joules, found.mean_w, found.uncertainty_j, found.gated) == (None,) * 3 + (False,)

@@ -55,7 +55,6 @@ def test_a_point_may_be_a_part_of_a_request_a_second() -> None:
     ],
 )
 def test_what_is_no_point_of_a_metric_is_none(name: str) -> None:
-    """So that a misspelt limit is found."""
     assert name not in METRICS
     assert METRICS.get(name) is None
     with pytest.raises(KeyError):

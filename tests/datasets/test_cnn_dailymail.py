@@ -95,7 +95,6 @@ def test_tokens_are_those_of_the_llama_file(write: Write) -> None:
 
 
 def test_count_keeps_the_first_samples(write: Write) -> None:
-    """What follows is not even checked."""
     path = write(output=["a", "b", None])
 
     assert [load(path, count=2).reference(index) for index in (0, 1)] == ["a", "b"]
@@ -144,7 +143,6 @@ def test_a_folder_stands_for_its_file(
 def test_looking_and_loading_say_alike_what_is_missing(
     tmp_path: Path, files: list[str] | None, message: str
 ) -> None:
-    """One sentence: what, where, what to do."""
     path = tmp_path / "cnn"
     if files is not None:
         path.mkdir()
@@ -203,7 +201,6 @@ def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
 
 
 def test_the_digest_stays_what_it_was(write: Write) -> None:
-    """Baselines keep it: it must not change between versions."""
     expected = hashlib.sha256(b"cnn_dailymail text")
     for part in ("It: (CNN)It rained.", "Rain .\nMore to come ."):
         expected.update(len(part).to_bytes(8, "little") + part.encode())
@@ -299,7 +296,6 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, messa
 
 @pytest.mark.parametrize("lost", [1, 3, 10, 100, 300])
 def test_a_truncated_file_is_refused(write: Write, lost: int) -> None:
-    """A download that broke off, wherever."""
     path = write()
     path.write_text(path.read_text("utf-8")[:-lost], "utf-8")
 
@@ -346,7 +342,6 @@ def test_a_wrong_option_is_named_with_its_value(
 
 
 def test_its_options_are_those_of_a_suite() -> None:
-    """Anything else is refused when the suite is read."""
     options = {"path": "x", "prompts": "text", "template": "y", "count": 3, "checksum": "z"}
     check_call("data set 'cnn_dailymail'", CnnDailyMailDataset, options)
 

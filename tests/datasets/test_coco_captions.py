@@ -96,7 +96,6 @@ def test_captions_of_one_image_belong_together(build: Build, folder: Path) -> No
 
 
 def test_every_row_is_what_pandas_reads_from_the_same_table(build: Build, folder: Path) -> None:
-    """The reference reads the table with pandas."""
     pandas = pytest.importorskip("pandas")
     frame = pandas.read_csv(folder / "captions" / "captions_source.tsv", sep="\t")
 
@@ -125,7 +124,6 @@ def test_the_table_that_the_reference_makes_comes_before_its_source(
 
 @pytest.mark.parametrize("name", ["captions.tsv", "captions_source.tsv"])
 def test_the_folder_may_be_that_of_the_tables(build: Build, folder: Path, name: str) -> None:
-    """Then the latents are in the folder above."""
     (folder / "captions" / "captions_source.tsv").rename(folder / "captions" / name)
 
     dataset = build(path=str(folder / "captions"))
@@ -150,7 +148,6 @@ def test_path_may_be_the_table_and_latents_another_file(build: Build, folder: Pa
 def test_an_engine_may_draw_its_own_latents(
     build: Build, folder: Path, latents: str | bool
 ) -> None:
-    """Then none need to be there."""
     (folder / "latents" / "latents.npy").unlink()
 
     assert build(latents=latents).input(0) == {"caption": CAPTIONS[0], "latents": None}

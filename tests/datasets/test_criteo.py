@@ -363,7 +363,6 @@ def test_wrong_files_are_refused_before_a_sample_is_read(
 @pytest.mark.parametrize("name", [DENSE, LABELS, SPARSE])
 @pytest.mark.parametrize("kept", [0, 3, 60, 0.5, -1])
 def test_a_file_that_is_cut_is_refused(build: Build, folder: Path, name: str, kept: float) -> None:
-    """Also by one byte, and in its header."""
     raw = (folder / name).read_bytes()
     (folder / name).write_bytes(raw[: int(len(raw) * kept) if 0 < kept < 1 else int(kept)])
 

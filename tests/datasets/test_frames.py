@@ -466,7 +466,6 @@ def test_an_admitted_name_is_only_a_label() -> None:
 
 
 def test_names_of_foreign_text_are_printed_escaped() -> None:
-    """Control characters of a file never reach the terminal."""
     with pytest.raises(PickleError, match=r"it wants to call \\x1b\[31mos\.sys\\ntem;"):
         parsed(written(named("\x1b[31mos", "sys\ntem")))
 
@@ -552,7 +551,6 @@ def test_a_file_that_unpacks_to_too_much_is_refused_early(tmp_path: Path) -> Non
 
 
 def test_an_item_that_is_longer_than_the_limit_is_refused_by_its_length(tmp_path: Path) -> None:
-    """Nothing of it is gathered in memory before."""
     path = tmp_path / "bomb.pkl.gz"
     head = written(pickle.BINBYTES8, struct.pack("<Q", 2**40))
     path.write_bytes(gzip.compress(head + bytes(16 * 2**20)))
@@ -577,7 +575,6 @@ def test_a_file_that_ends_early_is_damaged(size: int) -> None:
 
 
 def test_a_gzip_file_that_ends_early_is_damaged(tmp_path: Path) -> None:
-    """The error names the file, and what to do."""
     path = tmp_path / "table.pkl.gz"
     path.write_bytes(gzip.compress(SMALL)[:-2000])
 
@@ -713,7 +710,6 @@ def test_other_files_are_no_tables(tmp_path: Path, content: bytes) -> None:
 
 
 def test_a_table_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
-    """A missing file is a skip, not an error."""
     with pytest.raises(UnavailableError, match="this table does not exist"):
         read_frame(tmp_path / "table.pkl", columns=("id",))
 
@@ -722,7 +718,6 @@ def test_a_table_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
 
 
 def test_parquet_is_read_with_the_same_cells(tmp_path: Path) -> None:
-    """Lists of whole numbers become arrays, missing values None."""
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "table.parquet"
@@ -748,7 +743,6 @@ def test_parquet_is_read_with_the_same_cells(tmp_path: Path) -> None:
 
 
 def test_damaged_parquet_is_named(tmp_path: Path) -> None:
-    """The library's reason comes with the file's name."""
     pytest.importorskip("pyarrow")
     path = tmp_path / "table.parquet"
     path.write_bytes(b"PAR1 and then nothing of the kind PAR1")
@@ -758,7 +752,6 @@ def test_damaged_parquet_is_named(tmp_path: Path) -> None:
 
 
 def test_parquet_whose_text_is_no_utf8_is_named(tmp_path: Path) -> None:
-    """Its writer need not have looked."""
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     ends = pa.py_buffer((0).to_bytes(4, "little") + (2).to_bytes(4, "little"))

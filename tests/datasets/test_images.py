@@ -58,7 +58,6 @@ INTACT: list[Callable[[bytes], bytes]] = [
 def test_what_decoders_do_not_mind_is_no_damage(
     folder: Path, change: Callable[[bytes], bytes]
 ) -> None:
-    """Bytes after the end of an image."""
     (folder / "odd.jpg").write_bytes(change(jpeg(folder)))
 
     assert check_images(folder, ["odd.jpg"]) == [(40, 30)]
@@ -107,7 +106,6 @@ def test_a_png_or_bmp_that_was_cut_is_damaged(folder: Path, name: str, kept: flo
 def test_of_many_damaged_files_the_first_in_the_list_is_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where several threads read them."""
     monkeypatch.setattr(images, "BATCH", 3)
     for number in range(40):
         content = b"" if number in {17, 25, 39} else jpeg(folder)

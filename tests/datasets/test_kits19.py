@@ -78,7 +78,6 @@ def same(dataset: Kits19Dataset, names: list[str]) -> None:
 
 
 def test_cases_are_in_the_order_of_the_list(folder: Path) -> None:
-    """Volumes have a channel in front, labels have none."""
     same(build(folder), NAMES)
 
 
@@ -99,7 +98,6 @@ def test_pickles_of_all_protocols_and_orders_are_read(
 
 
 def test_pickles_of_numpy_1_are_read(folder: Path) -> None:
-    """Its arrays are called by other names."""
     for file in folder.iterdir():
         raw = pickle.dumps(pickle.loads(file.read_bytes()), 3)
         assert b"numpy._core.multiarray" in raw
@@ -141,7 +139,6 @@ def test_files_without_pickle_are_read_alike(
 
 
 def test_count_keeps_the_first_cases(folder: Path) -> None:
-    """The others need not be there."""
     (folder / f"{NAMES[2]}.pkl").unlink()
 
     same(build(folder, count=2), NAMES[:2])
@@ -434,7 +431,6 @@ def test_volumes_and_checksums_that_are_missing_are_named_together(tmp_path: Pat
 
 
 def test_a_missing_folder_is_one_sentence(tmp_path: Path) -> None:
-    """Looking and building say the same."""
     for make, told in (
         (tmp_path / "nowhere", "this folder of volumes does not exist"),
         (tmp_path, rf"neither {LIST} nor a file case_\*\.pkl, \.npz or \.image\.npy is there"),

@@ -59,7 +59,6 @@ def load(path: Path, **options: Any) -> MixtralDataset:
 
 
 def test_prompts_are_the_official_tokens_in_the_order_of_the_table(write: Write) -> None:
-    """Plain numbers; also the column of stop sequences."""
     dataset = load(write())
 
     assert [dataset.input(index) for index in range(len(dataset))] == ROWS["tok_input"]
@@ -88,7 +87,6 @@ def test_a_reference_has_what_the_scorer_of_its_part_needs(write: Write) -> None
 
 
 def test_a_reference_belongs_to_who_asked_for_it(write: Write) -> None:
-    """Changing it does not change the data set."""
     dataset = load(write())
 
     dataset.reference(0)["target"] = "15000"
@@ -109,7 +107,6 @@ def test_the_number_of_a_sum_may_be_a_number_or_any_text(
 
 
 def test_count_keeps_the_first_samples(write: Write) -> None:
-    """The rest of the table is not even checked."""
     dataset = load(write(dataset=["GSM8K", "OpenOrca", "?", "?"]), count=2)
 
     assert (len(dataset), dict(dataset.parts)) == (2, {"GSM8K": 1, "OpenOrca": 1})
@@ -160,7 +157,6 @@ def test_a_folder_stands_for_its_table(
 def test_looking_and_loading_say_alike_what_is_missing(
     tmp_path: Path, files: list[str] | None, message: str
 ) -> None:
-    """One sentence: what, where, what to do."""
     path = tmp_path / "mixtral"
     if files is not None:
         path.mkdir()
@@ -217,12 +213,10 @@ def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> 
     ],
 )
 def test_the_digest_changes_with_the_samples(write: Write, changed: dict[str, Any]) -> None:
-    """All that engine and scorer see counts."""
     assert load(write(**changed)).digest != load(write()).digest
 
 
 def test_the_digest_stays_what_it_was(write: Write) -> None:
-    """Baselines keep it: it must not change between versions."""
     expected = hashlib.sha256(b"mixtral")
     for part in (b"\1\0\0\0", b"\2\0\0\0", b'{"dataset": "GSM8K", "target": "14000"}'):
         expected.update(len(part).to_bytes(8, "little") + part)
@@ -345,7 +339,6 @@ def test_a_wrong_option_is_named_with_its_value(
 
 
 def test_its_options_are_those_of_a_suite() -> None:
-    """Anything else is refused when the suite is read."""
     check_call("data set 'mixtral'", MixtralDataset, {"path": "x", "count": 3, "checksum": "md5:"})
 
     with pytest.raises(SuiteError, match="has no option 'template'"):

@@ -308,7 +308,6 @@ DEFECTS: dict[str, tuple[str, int, str, Any, str]] = {
 def test_a_defect_of_the_annotations_is_named_with_list_record_and_key(
     build: Build, folder: Path, defect: str
 ) -> None:
-    """None stands for a key that is missing."""
     name, row, key, value, message = DEFECTS[defect]
     changed = content()
     changed[name][row][key] = value

@@ -71,7 +71,6 @@ def test_a_template_gives_prompts_as_text(write: Write) -> None:
 
 
 def test_count_keeps_the_first_samples(write: Write) -> None:
-    """The rest of the table is not even checked."""
     path = write(tok_input=[[1], [2], "broken"])
 
     assert samples(OpenOrcaDataset(path=str(path), count=2)) == [([1], "2"), ([2], "Nobody.")]
@@ -96,7 +95,6 @@ def test_there_are_no_samples_beyond_the_table(write: Write, index: int) -> None
 def test_a_folder_stands_for_its_table(
     write: Write, tmp_path: Path, files: list[str], expected: str
 ) -> None:
-    """The official table wins; else the only one."""
     folder = tmp_path / "open_orca"
     folder.mkdir()
     for number, name in enumerate(files):
@@ -163,7 +161,6 @@ def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> 
     ],
 )
 def test_the_digest_changes_with_the_samples(write: Write, changed: dict[str, Any]) -> None:
-    """Identities, prompts and answers count, and which is whose."""
     before = OpenOrcaDataset(path=str(write())).digest
 
     assert OpenOrcaDataset(path=str(write(**changed))).digest != before

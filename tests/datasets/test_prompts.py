@@ -23,7 +23,6 @@ lists_of_tokens = st.lists(
 
 @given(pieces.map("".join), st.text(), st.text())
 def test_a_template_fills_in_what_format_fills_in(text: str, a: str, b: str) -> None:
-    """Also where a value looks like a field."""
     template = Template("x", text + "{a}", valid=("a", "b"), required="a")
 
     assert template.fill({"a": a, "b": b}) == (text + "{a}").format(a=a, b=b)
@@ -72,7 +71,6 @@ def test_any_text_has_bytes_of_its_own(text: str) -> None:
 def test_looking_and_loading_say_alike_what_is_missing(
     tmp_path: Path, files: list[str] | None, message: str
 ) -> None:
-    """For OpenOrca; its siblings test the same."""
     path = tmp_path / "open_orca"
     if files is not None:
         path.mkdir()

@@ -323,7 +323,6 @@ def test_the_same_options_are_the_same_prompts_and_any_other_are_not() -> None:
 
 
 def test_prompts_are_the_same_on_every_machine() -> None:
-    """Change VERSION with these words: baselines hold the digest."""
     dataset = UserPromptsDataset(samples=2, input_tokens={"fixed": 5}, output_tokens=64)
 
     assert dataset.input(1) == "last those year will not"

@@ -41,7 +41,6 @@ def test_every_option_that_is_named_exists(page: Path, help_text: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_every_link_leads_somewhere(page: Path) -> None:
-    """Relative links name files of this repository."""
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", page.read_text("utf-8"))
 
     assert [link for link in links if not (page.parent / link).exists()] == []
@@ -87,7 +86,6 @@ def test_every_outcome_is_explained() -> None:
 
 
 def test_the_example_of_the_suite_page_is_a_suite() -> None:
-    """The TOML of docs/suites.md is accepted as it stands."""
     text = (ROOT / "docs" / "suites.md").read_text("utf-8")
     first, phases, on, second = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     head = 'schema = 1\nround = "v4.1"\n'
@@ -178,7 +176,6 @@ def test_the_page_of_the_tiny_twins_has_the_figures_of_their_trainers() -> None:
 
 
 def test_the_readme_says_who_verified_nothing() -> None:
-    """Trademark and label stand in the README."""
     text = " ".join((ROOT / "README.md").read_text("utf-8").split())
 
     assert "not affiliated" in text

@@ -79,7 +79,6 @@ def test_every_argument_of_every_command_is_explained_and_on_the_site(
 
 @pytest.mark.process
 def test_every_entry_point_is_on_the_site(site: Site, reference: Any) -> None:
-    """Those of pyproject.toml, whatever else is installed."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = {
         name.removeprefix("pytest_mlperf."): set(entries)
@@ -154,7 +153,6 @@ def test_outcomes_say_what_the_page_on_outcomes_says(reference: Any) -> None:
 
 @pytest.mark.parametrize("part", ["results", "performance", "accuracy"])
 def test_every_field_of_a_file_is_explained(part: str, reference: Any) -> None:
-    """By the docstring of the type that writes it."""
     text = getattr(reference("documents"), f"{part}_markdown")()
 
     assert re.findall(r"^\| \[`(\w+)`\]\{[^}]*\} \|  \|$", text, re.MULTILINE) == []
@@ -166,7 +164,6 @@ def test_every_field_of_a_file_is_explained(part: str, reference: Any) -> None:
 
 @pytest.mark.slow
 def test_every_environment_variable_is_explained(reference: Any) -> None:
-    """Those that the code reads, and no other."""
     assert set(reference("words").ENVIRONMENT) == set(reference("environment").found())
 
 

@@ -19,7 +19,6 @@ def generation(**changes: Any) -> Generation:
 
 @given(row=st.lists(TOKENS), eos=st.sets(TOKENS, max_size=3))
 def test_a_row_is_cut_behind_its_first_end_token(row: list[int], eos: set[int]) -> None:
-    """What follows is padding, and may look like anything."""
     cut = generation(eos=tuple(eos)).cut(row)
 
     assert cut == row[: len(cut)]
@@ -29,7 +28,6 @@ def test_a_row_is_cut_behind_its_first_end_token(row: list[int], eos: set[int]) 
 
 @given(row=st.lists(TOKENS), eos=st.sets(TOKENS, max_size=3))
 def test_a_row_is_not_cut_where_ends_are_ignored(row: list[int], eos: set[int]) -> None:
-    """Every answer has the same length then."""
     assert generation(eos=tuple(eos), ignore_eos=True).cut(row) == row
 
 

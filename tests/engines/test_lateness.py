@@ -77,7 +77,6 @@ def test_requests_that_begin_late_are_counted_one_by_one() -> None:
 
 
 def test_nobody_looks_while_nothing_is_under_way() -> None:
-    """And looks again when something is."""
     waiting = [True]
     loop = ByHand()
     found = watching(loop, lambda: waiting[0])

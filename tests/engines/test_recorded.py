@@ -78,7 +78,6 @@ def described_by(model: str, prompts: Any, folder: Path) -> Any:
 
 
 def test_of_repeats_the_first_answer_counts(model: str, tmp_path: Path) -> None:
-    """Their client asks sample after sample, then all again."""
     folder = shutil.copytree(ANSWERS, tmp_path / "c4")
     requests = json.loads((folder / MAP).read_text("utf-8"))["questions"]
     again = {f"again{sample}": sample for sample in requests.values()}

@@ -60,7 +60,6 @@ def test_its_own_tests_pass(installed: Path) -> None:
 
 
 def test_its_engine_is_known_and_its_suite_is_measured(installed: Path) -> None:
-    """By name, with its options, accuracy and performance."""
     known = run(installed, "pytest_mlperf", "options", "knn")
     assert "batch_size" in known.stdout
 

@@ -300,7 +300,6 @@ def test_a_gpu_that_was_seen_and_is_gone_is_lost(
 
 @pytest.mark.parametrize("code", [9, 15, 16, 18])
 def test_lost_is_never_asked_again(fake: Fake, opened: NvmlLibrary, code: int) -> None:
-    """Not even as a passing failure."""
     device = find(opened, "GPU-0")
     fake.write(f"fail {COUNTER} {code}", "device")
     with pytest.raises(Lost):

@@ -77,7 +77,6 @@ def test_an_accelerator_is_here_when_enough_of_its_class_are(
 
 
 def test_messages_list_what_is_here() -> None:
-    """Counts stand before the class, as in suites."""
     assert EIGHT.names == "8xH200, cpu"
     assert NONE.names == "cpu"
     assert SLICED.names == "H200, 2xH200_1g.18gb, cpu"
@@ -439,7 +438,6 @@ CRASH = "int nvmlInitWithFlags(unsigned flags) { return *(volatile int *)0; }\n"
 def test_a_library_that_crashes_is_no_gpu(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """This process lives on and knows what happened."""
     (tmp_path / "crash.c").write_text(CRASH)
     compiler = shutil.which("cc")
     assert compiler is not None
@@ -478,7 +476,6 @@ def test_a_child_that_cannot_run_says_its_last_word(
 def test_a_broken_binding_says_what_to_install(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Absent, or the package that took its name."""
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     (tmp_path / "pynvml.py").write_text("raise ImportError('no pynvml')\n")
     absent = ask_nvml()["trouble"]

@@ -458,7 +458,6 @@ def test_a_driver_that_does_not_start_is_no_gpu_and_says_why(
 def test_one_gpu_that_is_broken_leaves_the_others(
     fake: Fake, pynvml: ModuleType, line: str, why: str
 ) -> None:
-    """They keep their places in PCI order."""
     fake.write(line, "device", *PLAIN, "device", *PLAIN, "device", *PLAIN)
     found = nvidia.read(pynvml)
 

@@ -399,7 +399,6 @@ def test_a_mean_of_a_second_is_never_taken_for_power(
 
 
 def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> None:
-    """Boards give it when they are asked too often."""
     fake.write("device", "wave const 0")
 
     assert probe(opened, "power_w").read() is None
@@ -576,5 +575,4 @@ def test_a_setter_would_show_in_the_log(fake: Fake, opened: NvmlLibrary) -> None
     [(3, "Not Supported (3)"), (37, "an error of the fake library (37)")],
 )
 def test_codes_are_told_with_their_number(pynvml: Any, code: int, told: str) -> None:
-    """Those too that the binding has no words for."""
     assert nvml.words(pynvml.NVMLError(code)) == told

@@ -139,7 +139,6 @@ def test_what_cannot_be_set_is_refused_in_one_sentence(
     layer: str,
     told: str,
 ) -> None:
-    """Nothing is set, and no note stays."""
     fake.write(*lines)
 
     with pytest.raises(Refused, match=told) as error:
@@ -194,7 +193,6 @@ def test_what_cannot_be_given_back_says_how_to(
 def test_a_note_that_cannot_be_written_lets_nothing_be_set(
     fake: Fake, library: NvmlLibrary, folder: Path
 ) -> None:
-    """Another user may put anything in its place."""
     (folder / "GPU-0.power-limit.json").mkdir()
 
     with pytest.raises(Refused, match="is noted there before another is set, and it cannot be"):
@@ -231,7 +229,6 @@ def pipe(place: Path) -> None:
     ids=["link", "pipe", "cut", "deep", "text", "words", "negative", "huge", "other's", "more"],
 )
 def test_what_is_no_note_is_none(folder: Path, spoil: Callable[[Path], object]) -> None:
-    """Everybody may write to the folder."""
     place = leave(folder)
     assert noted(folder) == {"GPU-0": note()}
 

@@ -54,7 +54,6 @@ def test_packages_and_their_memory_count_and_nothing_twice(tmp_path: Path) -> No
 
 
 def test_amds_packages_are_shown_by_the_same_driver(tmp_path: Path) -> None:
-    """It counts packages and cores; memory has no counter."""
     amd = zones(tmp_path, intel_rapl_0="package-0", intel_rapl_0_0="core")
 
     assert [one.name for one in domains(amd)] == ["package-0"]

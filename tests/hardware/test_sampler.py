@@ -202,7 +202,6 @@ def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [15, 16])
 def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) -> None:
-    """The other one is sampled on."""
     fake.write("device", "device")
     with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:
         fake.write(f"fail * {code} dev=0", "device", "device")

@@ -130,7 +130,6 @@ def test_each_gpu_has_its_own_failures(fake: Fake, pynvml: ModuleType) -> None:
 def test_a_call_takes_as_long_as_the_scenario_says(
     fake: Fake, pynvml: ModuleType, how: str, busy: bool
 ) -> None:
-    """Waiting, or keeping a core busy."""
     fake.write(f"latency nvmlDeviceGetName 50000{how}", "device")
     gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
     wall, cpu = time.monotonic(), time.thread_time()

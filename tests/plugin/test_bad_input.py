@@ -99,7 +99,6 @@ def test_a_scorer_that_breaks_shows_the_end_of_its_log(own: Project) -> None:
 
 
 def test_a_reference_that_the_scorer_did_not_give_is_the_suites_error(own: Project) -> None:
-    """Only a registered scorer can be asked beforehand."""
     data = 'dataset = { use = "synthetic", samples = 8 }\n'
     suite(own, data + 'scorer = { use = "own_scorers:Exact" }\nreference = { em = 90 }')
 

@@ -284,7 +284,6 @@ def test_only_a_drop_is_confirmed_and_only_when_it_is_asked_for(lab: Lab, python
     ],
 )
 def test_a_change_is_that_of_the_raw_value(metric: str, words: str) -> None:
-    """A latency that rises is worse."""
     ratio = Ratio(decision=Decision.FAIL, ratio=0.8, low=0.75, high=0.85, pairs=2, sd=0.01)
 
     assert in_words(metric, ratio) == words

@@ -88,7 +88,6 @@ def test_a_drop_on_a_machine_that_is_slower_may_not_be_judged(project: Project) 
 def test_an_unchanged_build_is_fine_whatever_the_machine_does(
     project: Project, days: int, words: set[Outcome]
 ) -> None:
-    """Only a change asks for its cause."""
     path = record(project, days=days)
     scale(path, 10)
 

@@ -126,7 +126,6 @@ def test_a_library_of_the_engine_is_needed_there_only(
 def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(
     project: Project, where: str, why: str
 ) -> None:
-    """With the line in the suite; nothing is run."""
     suite(project, where)
 
     result = project.run("suites")

@@ -46,7 +46,6 @@ LIMIT_S = 60.0
 
 
 def test_id(engine: str) -> str:
-    """Return the id of an engine's test of performance."""
     return f"suites/many.mlperf.toml::test_performance[many-Offline-{engine}-fp32-cpu]"
 
 

@@ -25,7 +25,6 @@ def test_the_examples_make_a_test_that_is_measured(project: Project) -> None:
 
 
 def test_the_example_of_a_scorer_scores() -> None:
-    """Per sample, and as a whole."""
     _, scorer, *_ = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     names: dict[str, Any] = {}
     exec(scorer, names)

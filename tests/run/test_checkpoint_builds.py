@@ -144,7 +144,6 @@ def test_a_checkpoint_is_built_once(lab: Lab) -> None:
 
 @pytest.mark.process
 def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
-    """Recipe, option, model, the builder's version and its code."""
     builder = lab.path / "builders_that_fail.py"
     keys = [lab.build().folder.parent.name, lab.build("int4").folder.parent.name]
     keys.append(lab.build(more=", size = 3").folder.parent.name)
@@ -178,7 +177,6 @@ def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
 
 @pytest.mark.process
 def test_samples_that_are_no_prompts_are_refused_before_anything_is_built(lab: Lab) -> None:
-    """As an engine refuses them; too few are too."""
     with pytest.raises(RunError, match=r"sample \d+ of the data set is int; "):
         lab.build(more=", calibration = 4")
     with pytest.raises(RunError, match="calibration asks for 40 samples, and the data set has 32"):
@@ -376,14 +374,12 @@ def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
 
 
 def test_a_python_that_is_not_there_is_a_skip(lab: Lab) -> None:
-    """As a model that is not there."""
     with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
         lab.build(more=', python = "nowhere/bin/python"')
 
 
 @pytest.mark.process
 def test_a_model_without_safetensors_is_refused(lab: Lab) -> None:
-    """Files that can carry code are not read."""
     (lab.model / "model.safetensors").rename(lab.model / "pytorch_model.bin")
 
     with pytest.raises(RunError, match="has no safetensors files to quantise"):

@@ -80,7 +80,6 @@ def test_gpus_are_named_to_cuda_as_to_an_engine(
     numbers: Sequence[int | None],
     named: str,
 ) -> None:
-    """The case's own, whatever else the environment says."""
     says = instead(
         tmp_path, "torch", "import os\nraise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'])"
     )
@@ -135,7 +134,6 @@ def test_what_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_child_that_takes_too_long_is_killed_with_its_own(tmp_path: Path) -> None:
-    """The limit leaves it time to start."""
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
 

@@ -272,7 +272,6 @@ def test_slots_are_due_in_the_order_of_their_pauses() -> None:
 
 
 def test_a_slow_sink_hands_the_session_through() -> None:
-    """With a handicap, routers see the same conversations."""
     from pytest_mlperf.run.worker._handicap import SlowSink
 
     sink = SlotSink(refuse, tokens=False)

@@ -370,7 +370,6 @@ def test_a_holder_that_is_gone_is_not_named(folder: Path) -> None:
 def test_temporary_folders_of_ones_own_do_not_part_sessions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Batch systems and sandboxes give each job its TMPDIR."""
     monkeypatch.delenv("PYTEST_MLPERF_LEASES")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)

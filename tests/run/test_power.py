@@ -339,7 +339,6 @@ def test_a_driver_that_does_not_answer_is_not_waited_for(fake: Fake) -> None:
 def test_a_sampler_that_breaks_says_its_last_words(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Here the folder is gone before it can write."""
     folder = fake.folder / "run"
     folder.mkdir()
     running = PowerSampling(["GPU-0"], folder, watch_s=0.02)
@@ -389,7 +388,6 @@ READY = {"ready": {"gpus": [{"index": 0, "uuid": "GPU-0"}], "driver": "1", "rate
     ["[]", "5", "null", "[" * 60_000, '{"t": 5}', '{"t": [1, 7, 3]}', '{"s": {}}', '{"end": 5}'],
 )
 def test_a_file_with_other_records_is_refused(tmp_path: Path, line: str) -> None:
-    """Whatever they are: never another error."""
     path = tmp_path / "power.jsonl"
     for text in (line, f"{json.dumps(READY)}\n{line}"):
         path.write_text(f"{text}\n")

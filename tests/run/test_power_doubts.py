@@ -116,7 +116,6 @@ def test_several_reasons_at_once_are_each_judged() -> None:
     ],
 )
 def test_what_only_the_gpu_counted_is_judged_too(name: str, coarse: bool, invalid: bool) -> None:
-    """An older GPU counts heat of both kinds together."""
     names = {name} if coarse else {name, "sw_thermal_slowdown", "hw_thermal_slowdown"}
     counts = [dict.fromkeys(names, 0), {**dict.fromkeys(names, 0), name: 3_000_000_000}]
     states = [state(8.0, throttle_ns=counts[0]), state(112.0, throttle_ns=counts[1])]

@@ -22,7 +22,6 @@ def state(time_s: float, mhz: float | None, heat: float) -> dict[str, Any]:
 
 
 def test_a_windows_state_is_its_median_clock_its_heat_and_the_share_of_the_cap() -> None:
-    """What lies outside the window does not count."""
     log = GpuLog(
         uuid="GPU-0",
         reasons=((0.0, 0), (20.0, CAP), (30.0, 0), (60.0, 0)),

@@ -283,7 +283,6 @@ def test_nothing_is_lost_or_told_in_another_order_or_far_from_its_time(
 
 
 def test_messages_come_whole_and_in_order_however_they_are_cut() -> None:
-    """Large ones in several pieces, small ones together."""
     here, there = (Pipe(end.detach()) for end in socket.socketpair())
     small, large = [("a", 1)], [("b", "x" * 3_000_000)]
 

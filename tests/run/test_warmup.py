@@ -92,7 +92,6 @@ def test_without_a_warm_up_the_first_run_says_that_it_is_the_first(tmp_path: Pat
 
 
 def test_what_is_only_pretended_is_not_warmed_up(tmp_path: Path) -> None:
-    """Its lease is that of the CPU."""
     made: list[int] = []
 
     WarmUps("auto", tmp_path / ".warm").before(planned(tmp_path), ["cpu"], lambda: made.append(1))

@@ -63,7 +63,6 @@ def by_hand(samples: list[Sample]) -> tuple[float, list[float]]:
 def test_auc_and_pseudo_values_are_those_of_every_pair_against_every_other(
     samples: list[Sample],
 ) -> None:
-    """Equal predictions count half, also 0 and -0."""
     scores = AucScorer().score(outputs(samples), labels(samples))
 
     area, pseudo = by_hand(samples)

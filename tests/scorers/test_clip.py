@@ -172,7 +172,6 @@ class Trap:
 
 
 def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> None:
-    """The official folder has both files."""
     from safetensors.torch import load_file
 
     weights = load_file(folder / "model.safetensors")

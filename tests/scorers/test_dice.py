@@ -74,7 +74,6 @@ def test_the_aggregate_is_the_mean_of_the_samples(volumes: list[Case]) -> None:
 
 @given(cases())
 def test_a_volume_against_itself_scores_1(volume: Case) -> None:
-    """Also where an organ occurs in neither."""
     found, _ = volume
 
     scores = DiceScorer().score([found.tobytes()], [reference(found)])

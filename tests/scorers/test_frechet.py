@@ -137,7 +137,6 @@ def test_the_diagonals_are_offset_where_each_side_has_a_constant_feature_of_its_
 
 @given(samples=st.integers(2, 30), width=st.integers(1, 6), seed=st.integers(0, 99))
 def test_the_mean_of_the_pseudo_values_is_the_distance(samples: int, width: int, seed: int) -> None:
-    """And there is one for each sample, all finite."""
     found = frechet(draw(samples, width, seed), statistics(draw(20, width, seed + 1, shift=1.0)))
 
     assert found.pseudo_values.shape == (samples,)

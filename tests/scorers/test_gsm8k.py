@@ -177,7 +177,6 @@ def test_an_answer_is_a_number_or_nothing(text: str) -> None:
 
 @given(st.floats(-1e12, 1e12), st.text("abc \n,.", max_size=20))
 def test_a_number_after_the_delimiter_is_found(number: float, before: str) -> None:
-    """Written as Python does, without an exponent."""
     text = f"{number:.4f}"
 
     assert is_right(f"{before} 17 The answer is {text}", text)
@@ -187,7 +186,6 @@ def test_a_number_after_the_delimiter_is_found(number: float, before: str) -> No
 
 
 def test_each_sample_is_100_or_0_and_the_aggregate_their_mean(build: Build) -> None:
-    """Not rounded, as the reference prints it."""
     outputs = tokens(PREDICTED)
 
     scores = build().score(outputs, TARGETS)
@@ -208,7 +206,6 @@ def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
 
 
 def test_the_same_tokens_in_32_bits_score_the_same(build: Build) -> None:
-    """The option dtype says how wide they are."""
     scores = build(dtype="int32").score(tokens(PREDICTED, "<i4"), TARGETS)
 
     assert scores == build().score(tokens(PREDICTED), TARGETS)
@@ -263,7 +260,6 @@ def test_wrong_options_are_refused_when_built(build: Build, tmp_path: Path) -> N
 
 
 def test_the_model_is_given_and_no_option() -> None:
-    """The suite names the model for the whole workload."""
     check_call("scorer 'gsm8k'", Gsm8kScorer, {"tokenizer": "x", "dtype": "int32"})
 
     with pytest.raises(SuiteError, match="has no option 'model'"):

@@ -101,7 +101,6 @@ def test_a_judge_that_never_answers_is_an_error_and_no_score(template: str) -> N
 
 
 def test_the_score_is_never_called_mlperfs() -> None:
-    """The gate is on "accuracy", which stays undecided."""
     assert JudgedScorer.metrics == ("judged",)
     assert JudgedScorer(url="http://x", judge="j").artefacts == ("text",)
 

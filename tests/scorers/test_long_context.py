@@ -131,7 +131,6 @@ def tokens(texts: list[str], dtype: str = "<i8") -> list[bytes]:
 
 
 def test_each_key_is_the_mean_that_pandas_gives_of_the_samples_that_have_it(build: Build) -> None:
-    """To the last bit: the reference prints it unrounded."""
     rouge = Original(["rougeL"], use_stemmer=True)
     rng = np.random.default_rng(5)
     words = ["the", "cats", "were", "running", "over", "Paris", "and", "roofs"]

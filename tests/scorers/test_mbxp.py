@@ -121,7 +121,6 @@ def test_extraction_is_the_reference_rule(language: str, prompt: str, parts: lis
 
 
 def test_a_program_is_the_answer_and_its_test() -> None:
-    """A Python test is a function, which is called."""
     assert source("python", "a", "b", "f") == "a\nb\ncheck(f)"
     for language in set(LANGUAGES) - {"python"}:
         assert source(language, "a", "b", "f") == "ab"

@@ -208,7 +208,6 @@ def test_without_a_program_that_counts_nothing_is_run(build: Build, known: Refer
 def test_a_metric_that_applies_to_no_sample_is_left_out(
     build: Build, kept: str, metrics: set[str]
 ) -> None:
-    """The mean of nothing is unknown, not 0."""
     some = [(text, one) for text, one in SAMPLES if one["dataset"] == kept]
 
     scores = build().score(tokens([text for text, _ in some]), [one for _, one in some])
@@ -284,7 +283,6 @@ def test_every_reference_needs_one_output_and_there_must_be_one(
 def test_a_reference_of_something_else_names_its_sample(
     build: Build, reference: Any, message: str
 ) -> None:
-    """The message names the data set that fits."""
     with pytest.raises(
         RunError, match=f"reference of sample 1 {message}; use data set mixtral"
     ) as caught:
@@ -309,7 +307,6 @@ def test_a_reference_of_something_else_names_its_sample(
 def test_a_wrong_option_is_named_with_its_value(
     build: Build, options: dict[str, Any], message: str
 ) -> None:
-    """Found when the scorer is built."""
     with pytest.raises(SuiteError, match=f"scorer mixtral:? .*{message}|{message}"):
         build(**options)
 
@@ -320,7 +317,6 @@ def test_a_tokenizer_that_is_not_here_is_unavailable(build: Build, tmp_path: Pat
 
 
 def test_the_model_is_given_and_no_option() -> None:
-    """The suite names the model for the whole workload."""
     options = {"tokenizer": "x", "processes": 2, "dtype": "int32", "run_generated_code": True}
     check_call("scorer 'mixtral'", MixtralScorer, options)
 

@@ -38,7 +38,6 @@ def test_any_pair_of_texts_scores_as_rouge_score_scores_it(prediction: str, refe
 
 @given(st.lists(st.tuples(texts, texts), max_size=4))
 def test_pairs_do_not_see_each_other(pairs: list[tuple[str, str]]) -> None:
-    """One score per pair, in order."""
     found = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
 
     assert found.tolist() == [expected(*pair) for pair in pairs]

@@ -188,7 +188,6 @@ def test_a_file_has_a_name_without_folders(name: str) -> None:
 )
 @isolated
 def test_a_program_is_ended_when_its_time_is_up(code: str) -> None:
-    """Busy, asleep, stopped, or deaf to signals."""
     assert run(python(code, wall_s=0.3)).timed_out
 
 
@@ -586,7 +585,6 @@ def test_where_no_namespace_can_be_had_nothing_is_run() -> None:
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 @isolated
 def test_an_ordinary_user_has_the_same_sandbox() -> None:
-    """It takes no privileges to build one."""
     python3 = shutil.which("python3", path="/usr/local/bin:/usr/bin")
     ordinary: dict[str, Any] = {"user": 12345, "group": 12345, "extra_groups": []}
     if (

@@ -64,7 +64,6 @@ def test_an_empty_text_has_no_sentence(folder: Path) -> None:
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
-    """Found when the scorer is built."""
     (folder / name).unlink()
 
     with pytest.raises(UnavailableError) as caught:

@@ -98,7 +98,6 @@ def test_leverage_comes_back_and_a_pass_of_an_older_release_has_none(tmp_path: P
 
 
 def test_groups_come_back_and_a_pass_of_an_older_release_has_none(tmp_path: Path) -> None:
-    """Its samples are then taken as independent."""
     scored = Scored(
         indices=(0, 1), per_sample={"clip": [31.0, None]}, outputs=(7, 8), groups=(0, 0)
     )

@@ -118,7 +118,6 @@ def test_a_defect_is_named_with_its_place_and_the_cure(
 
 
 def test_a_copied_file_is_refused(path: Path) -> None:
-    """A card's noise is not another one's."""
     save(path, dataclasses.replace(WHOLE, accelerator="H100"))
 
     with pytest.raises(BaselineError, match=r"this is the calibration of H100, not of H200"):
@@ -168,7 +167,6 @@ def test_the_judge_takes_it_on_exactly_this_hardware(path: Path) -> None:
 def test_elsewhere_the_usual_noise_holds(
     path: Path, accelerator: str, identity: dict[str, Any]
 ) -> None:
-    """Silently: most machines are not calibrated."""
     save(path, WHOLE)
 
     assert calibrated_rule(path.parents[1], accelerator, identity, 4) == (
@@ -181,7 +179,6 @@ def test_elsewhere_the_usual_noise_holds(
 def test_a_case_is_judged_by_the_calibration_of_its_baselines_folder(
     path: Path, division: str
 ) -> None:
-    """One for both divisions: noise is the machine's."""
     save(path, WHOLE)
     file = path.parents[1] / division / "H200" / "quick" / "resnet50" / "Offline.ort.fp16.json"
 
@@ -189,7 +186,6 @@ def test_a_case_is_judged_by_the_calibration_of_its_baselines_folder(
 
 
 def test_runs_without_settings_are_no_calibration(path: Path) -> None:
-    """Such files lie in the runs folder."""
     machine = dataclasses.replace(WHOLE.machines[0], settings=None)
     save(path, dataclasses.replace(WHOLE, machines=(machine,)))
 

@@ -113,7 +113,6 @@ def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
 def test_damaged_results_that_are_named_are_an_error(
     pytester: pytest.Pytester, text: str, wrong: str
 ) -> None:
-    """In one sentence, before anything is collected."""
     (pytester.path / "results.json").write_text(text, "utf-8")
 
     for named in ("results.json", "."):

@@ -757,7 +757,6 @@ def test_replicas_share_the_gpus_of_the_accelerator(
 
 @pytest.mark.parametrize("accelerator", ["8xH200", "cpu"])
 def test_one_query_at_a_time_is_nothing_for_several_gpus(accelerator: str) -> None:
-    """They would idle, which ends each run as INVALID."""
     text = with_(
         ('accelerators = ["cpu"]', f'replicas = 8\naccelerators = ["{accelerator}"]'),
         ('name = "Offline"\ntarget_qps = 100', 'name = "SingleStream"'),

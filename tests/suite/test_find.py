@@ -191,7 +191,6 @@ def test_the_rate_found_is_gated_and_the_latencies_are_not(tmp_path: Path) -> No
 
 
 def test_latencies_cannot_be_gated_beside_a_search(tmp_path: Path) -> None:
-    """They are at their limit whatever the build does."""
     with pytest.raises(SuiteError, match=r"ttft_p99 cannot be gated in Server with find; known: "):
         planned(
             tmp_path,

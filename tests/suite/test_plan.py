@@ -708,7 +708,6 @@ def test_a_language_model_that_nothing_scores_says_so(file: Path, more: str, gap
 def test_what_its_round_runs_otherwise_says_so_and_is_never_official(
     file: Path, round_: str, name: str, more: str, says: bool
 ) -> None:
-    """A twin claims nothing of the round."""
     scenario = "SingleStream" if name == "qwen3.6-27b" else "Offline"
     (planned,) = plan(
         file,

@@ -87,7 +87,6 @@ def test_the_pruned_model_has_the_stated_share_of_the_parameters() -> None:
 
 @pytest.mark.parametrize("name", ["sparse", "pruned"])
 def test_the_files_are_those_that_were_scored(name: str) -> None:
-    """And each folder has the dense model's tokenizer."""
     model = FOLDER / name / "model.safetensors"
 
     digest = hashlib.sha256(model.read_bytes()).hexdigest()

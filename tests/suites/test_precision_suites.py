@@ -219,7 +219,6 @@ def copy(tmp_path: Path) -> Copy:
 
 @pytest.mark.process
 def test_int8_is_judged_against_the_baseline_of_fp32(copy: Copy) -> None:
-    """The paired rule, and the gate."""
     verdict = copy.verdict()
 
     # 500 digits may not decide on another machine, which sees one or two of them otherwise.
@@ -229,7 +228,6 @@ def test_int8_is_judged_against_the_baseline_of_fp32(copy: Copy) -> None:
 
 @pytest.mark.process
 def test_int8_with_the_file_of_fp32_is_an_error_that_says_so(copy: Copy) -> None:
-    """It would be a perfect int8 otherwise."""
     named = "resnet50/resnet50-int8.onnx"
     assert named in copy.text
     copy.text = copy.text.replace(named, "../tiny/resnet50/resnet50-tiny.onnx")
@@ -243,7 +241,6 @@ def test_int8_with_the_file_of_fp32_is_an_error_that_says_so(copy: Copy) -> None
 
 
 def test_what_is_committed_is_small() -> None:
-    """Half the size, a third, a fourth."""
     for file in PRECISE.glob("*/*.onnx"):
         name, _, precision = file.stem.rpartition("-")
         (whole,) = TINY.glob(f"{name}/**/*.onnx")

@@ -103,7 +103,6 @@ def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
 
 
 def test_nothing_is_run_unless_asked_for(twin: Twin, answers: list[bytes]) -> None:
-    """The suite scores instructions and sums."""
     assert twin.planned.scorer is not None
     assert not twin.planned.scorer.options.get("run_generated_code", False)
     assert set(score(twin, answers, range(len(answers)))) == {
@@ -112,7 +111,6 @@ def test_nothing_is_run_unless_asked_for(twin: Twin, answers: list[bytes]) -> No
 
 
 def test_other_answers_of_the_same_kind_are_far_worse(twin: Twin, answers: list[bytes]) -> None:
-    """Each instruction and each sum gets its neighbour's answer."""
     known = twin.training["chance"]
     found: dict[str, float] = {}
     for part in ("OpenOrca", "GSM8K"):
@@ -143,7 +141,6 @@ def test_sums_are_worked_out(twin: Twin, answers: list[bytes]) -> None:
 
 
 def test_its_suite_says_how_programs_are_scored_too(twin: Twin, tmp_path: Path) -> None:
-    """The comment's two additions put mbxp into the gate."""
     text = twin.file.read_text("utf-8")
     comment = " ".join(line.strip("# ") for line in text.splitlines() if line.startswith("#"))
     found = re.search(r"add (run_\S+ = true) here, and (mbxp = [\d.]+) to the reference", comment)

@@ -122,7 +122,6 @@ def options_of(twin: Twin, dataset: Any, **options: Any) -> dict[str, Any]:
 
 
 def test_samples_that_come_one_by_one_are_answered_alike(twin: Twin, answers: list[bytes]) -> None:
-    """Layers that keep a state see no padding."""
     count = 24
 
     alone = ask(TorchEngine(**options_of(twin, twin.dataset)), count, one_by_one=True)

@@ -153,7 +153,6 @@ def test_its_tables_are_those_that_it_was_scored_on(twin: Twin, folder: str, sco
 
 
 def test_its_pictures_are_drawn_by_its_script(twin: Twin) -> None:
-    """Nothing in the tables comes from elsewhere."""
     tool = load_tool("tiny_catalogue")
     random = tool.Random(f"{twin.training['seed']} held out")
     drawn = [tool.draw(random) for _ in range(len(twin.references))]

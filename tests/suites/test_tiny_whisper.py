@@ -31,7 +31,6 @@ def accuracy(twin: Twin, answers: list[bytes]) -> float:
 def test_it_hears_what_its_trainer_reached_far_above_chance(
     twin: Twin, answers: list[bytes]
 ) -> None:
-    """Chance is the transcript of another clip."""
     reached, heard = twin.training["accuracy"], accuracy(twin, answers)
     another = accuracy(twin, [*answers[1:], answers[0]])
 

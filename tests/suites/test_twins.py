@@ -113,7 +113,6 @@ def test_the_table_has_every_suite() -> None:
 
 
 def test_the_committed_baseline_holds_here(row: Row, tmp_path: Path) -> None:
-    """On this CPU's instruction set as on any other."""
     verdict = Twin(row.suite, shared=row.shared).verdict(tmp_path, scenario=row.scenario)
 
     assert verdict["outcome"] == "ok", verdict["headline"]

@@ -294,7 +294,6 @@ def test_what_an_engine_raises_is_raised() -> None:
 
 
 def test_an_engine_is_left_when_its_check_fails() -> None:
-    """No thread of it stays for the next test."""
     with pytest.raises(AssertionError):
         check(ReturnsText)
 

@@ -161,7 +161,6 @@ def test_rule_a_on_arrays_is_the_shipped_rule(lib: Any, margin: float) -> None:
 
 
 def test_a_drop_of_every_sample_is_added_to_the_sums(lib: Any) -> None:
-    """Sums of shifted differences, without drawing them again."""
     array = lib("decisions_lib.accuracies")
     d = np.array([1.0, -2.0, 0.5])
     made = array.Differences(

@@ -33,7 +33,6 @@ def test_a_first_run_that_is_faster_hides_drops_and_a_warm_up_shows_them(rows: A
 
 
 def test_the_same_noise_is_drawn_with_and_without(rows: Any) -> None:
-    """Where both sides begin alike, a warm-up changes little."""
     both = [rows["first run +2 %, halving", "4x2", warmed] for warmed in (False, True)]
 
     assert all(row.passes <= 0.06 and row.fails <= 0.02 for row in both)

@@ -163,7 +163,6 @@ def test_zeros_and_single_weights_survive_four_bits(tool: Any) -> None:
 def test_what_cannot_be_quantised_is_said(
     tool: Any, tmp_path: Path, convolution: bool, precision: str, expected: str
 ) -> None:
-    """Nothing is written as if it had been."""
     with pytest.raises(SystemExit, match=f"network.onnx {expected}$"):
         tool.quantise(network(tmp_path, convolution=convolution), tmp_path / "copy", precision)
 

@@ -23,7 +23,6 @@ def runs(**sessions: list[float]) -> list[Value]:
 
 
 def test_a_session_is_compared_as_runs_of_now_are() -> None:
-    """With all other sessions, by the same standard error."""
     baseline = runs(a=[100, 101], b=[99, 100.5], c=[97, 96.5])
 
     *_, last = between_sessions(baseline, direction=Direction.HIGHER, rule=RULE)

@@ -183,7 +183,6 @@ def test_what_is_no_probability_is_refused(p: float, others: int) -> None:
 
 
 def test_no_pair_and_no_share_are_refused() -> None:
-    """Both are mistakes of the caller."""
     with pytest.raises(ValueError, match="at least one"):
         rule_among(RULE, 0)
     with pytest.raises(ValueError, match="between 0 and 1"):

@@ -67,7 +67,6 @@ def test_runs_that_scatter_more_than_expected_widen_it(times: float) -> None:
 
 
 def test_drops_do_not_widen_it() -> None:
-    """Not a few, not half of them, not all."""
     rng, before = random.Random(2), baselines()
     for fell in (30, PAIRS // 2, PAIRS):
         firsts = [(c - 0.03 * (n < fell), se, df) for n, (c, se, df) in enumerate(normal(rng))]

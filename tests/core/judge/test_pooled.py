@@ -71,7 +71,6 @@ EIGHT = [[100.0, 101.0], [99.0, 99.5], [102.0, 101.5], [100.2, 99.9]]
     ],
 )
 def test_the_sessions_tell_what_sessions_differ_by(now: Side) -> None:
-    """Transcribed from the formula with numpy and scipy."""
     judged = found(EIGHT, now)
     change, se, _, df = by_hand(EIGHT, now, RULE)
     spare = 4 + len(now) - 2

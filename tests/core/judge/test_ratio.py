@@ -83,7 +83,6 @@ def test_a_steady_drift_cancels_in_the_order_a_b_b_a() -> None:
 
 
 def test_the_first_decision_is_final() -> None:
-    """Runs after it are not looked at."""
     assert judged([150, 150, 1], [100, 100, 1000]) == judged([150, 150], [100, 100])
 
 

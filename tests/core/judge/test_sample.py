@@ -232,7 +232,6 @@ def test_a_drop_of_few_queries_takes_the_runs_that_any_drop_takes() -> None:
 
 
 def test_the_baselines_queries_are_counted_as_the_runs_are() -> None:
-    """MultiStream has eight samples a query."""
     before = gating("latency_p99", latency_p99=0.030)
     found = [replace(run, samples=8 * 781) for run in runs(1, 781, latency_p99=0.03)]
 

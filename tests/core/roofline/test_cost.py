@@ -59,7 +59,6 @@ def test_the_fewest_gpus_that_hold_the_weights(weights: float, memory: float, gp
 def test_more_gpus_for_the_same_rate_buy_less(
     rate: float, usd: float, gpus: int, holding: int
 ) -> None:
-    """In proportion to the GPUs that are paid for."""
     price = GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
     one, many = per_dollar(rate, price, gpus=1), per_dollar(rate, price, gpus=gpus, holding=holding)
 
@@ -75,7 +74,6 @@ def test_what_is_bought_costs_what_was_paid(rate: float, usd: float, gpus: int) 
 
 @pytest.mark.parametrize("usd", [0, -1, float("nan"), float("inf")])
 def test_a_price_is_positive(usd: float) -> None:
-    """A free GPU would make every result infinitely good."""
     with pytest.raises(ValueError, match="must be positive and finite"):
         GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
 

@@ -182,7 +182,6 @@ def test_what_one_of_several_kinds_does_not_say_is_unknown() -> None:
 
 
 def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
-    """Numbers in base units, or text with a unit."""
     gpu = parse_gpu(
         "RTX_4090",
         {
@@ -270,7 +269,6 @@ def test_figures_that_cannot_be_are_refused(figures: dict[str, Any], message: st
     ],
 )
 def test_bytes_of_a_weight(name: str, weight: float) -> None:
-    """Values and their share of scales and zeros."""
     assert PRECISIONS[name].weight == weight
 
 
@@ -290,7 +288,6 @@ def test_weights_in_four_bits_are_widened_where_no_unit_takes_them() -> None:
 
 @given(st.dictionaries(st.sampled_from(PEAKS), st.floats(1e10, 1e17), min_size=1))
 def test_without_a_precision_the_fastest_peak_counts(peaks: dict[str, float]) -> None:
-    """No stated precision has a higher one."""
     gpu = GpuSpec(name="X", accelerator="X", peaks=peaks)
     fastest = peak(gpu, None)
 

@@ -87,7 +87,6 @@ def test_every_throughput_of_the_page_has_a_share() -> None:
 
 @pytest.mark.parametrize("key", SHARES)
 def test_shares_to_the_printed_digit(key: str) -> None:
-    """Both levels, two digits behind the point."""
     row, expected = BY_ID[key], SHARES[key]
     about, gpu = find_work(row["workload"]), find_gpu(row["accelerator"])
     assert about is not None

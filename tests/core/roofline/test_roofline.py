@@ -207,7 +207,6 @@ def test_an_estimate_counts_the_sequences_that_fit() -> None:
 def test_a_larger_batch_never_lowers_the_certain_limit(
     gpu: GpuSpec, work: Decode, seen: Circumstances, more: float
 ) -> None:
-    """More tokens come of each reading of the weights."""
     small = replace(seen, batch=seen.batch or 1.0)
     large = replace(small, batch=(small.batch or 1.0) + more)
     a = limit("tokens_per_second", gpu, work, large)
@@ -247,7 +246,6 @@ def test_a_share_is_above_one_exactly_beyond_the_limit(
     ],
 )
 def test_llama_one_sequence_at_a_time(gpu: str, precision: str, rate: float) -> None:
-    """All weights for each token: bandwidth over their bytes."""
     seen = Circumstances(precision=precision, batch=1)
     found = limit("tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
 
@@ -493,7 +491,6 @@ def test_a_share_of_the_certain_limit_says_so() -> None:
 
 
 def test_a_limit_without_a_result_has_no_share() -> None:
-    """Only the limit was asked for."""
     found = limit("throughput", GPUS["H200-SXM"], WORK["resnet50"].work, Circumstances())
 
     assert found.certain is not None

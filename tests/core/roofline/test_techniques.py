@@ -45,7 +45,6 @@ def test_every_declared_technique_has_an_effect() -> None:
 
 
 def test_the_page_on_limits_names_every_technique_and_figure() -> None:
-    """docs/limits.md says how each changes the limit."""
     page = (Path(__file__).parents[3] / "docs" / "limits.md").read_text("utf-8")
     needed = {name for effect in EFFECTS.values() for name in effect.needs}
 
@@ -124,7 +123,6 @@ def test_a_consistency_model_may_need_one_call_a_step() -> None:
 
 
 def test_more_steps_than_the_reference_lower_nothing() -> None:
-    """A technique that takes more steps has saved none."""
     found = limit("stable-diffusion-xl", techniques=("fewer-steps",), steps=50)
 
     assert found.certain == limit("stable-diffusion-xl").certain
@@ -140,7 +138,6 @@ def test_drafts_save_readings_of_the_weights_and_no_arithmetic() -> None:
 
 
 def test_unknown_drafts_leave_the_limit_by_compute() -> None:
-    """Every token is still computed by the model."""
     found = limit("llama2-70b", techniques=("speculative-decoding",), **LLAMA, batch=1)
 
     assert found.binds == "compute"

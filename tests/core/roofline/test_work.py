@@ -24,7 +24,6 @@ def decode(name: str) -> Decode:
 
 
 def test_every_workload_of_every_round_is_counted() -> None:
-    """From v4.1 on, with a source."""
     assert set(KNOWN) == {name for each in ROUNDS for name in load_round(each).workloads}
     assert all(own.source for own in KNOWN.values())
 
@@ -99,7 +98,6 @@ def test_layers_that_do_not_look_back_keep_nothing() -> None:
     [("gpt-oss-120b", 5.1), ("qwen3-vl-235b-a22b", 22), ("deepseek-r1", 37), ("qwen3.6-27b", 27)],
 )
 def test_weights_that_a_token_uses(name: str, billions: float) -> None:
-    """As the models' makers round them."""
     assert decode(name).weights() / 1e9 == pytest.approx(billions, rel=0.06)
 
 
@@ -277,7 +275,6 @@ def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
 
 
 def test_a_fixed_network_knows_its_estimate_and_others_need_the_run_s_sizes() -> None:
-    """No estimate without sizes; never a guess."""
     assert KNOWN["resnet50"].work.estimate(Circumstances()) == 8178368512
     assert KNOWN["bert"].work.estimate(Circumstances()) is None
     assert KNOWN["3d-unet"].work.estimate(Circumstances()) is None
@@ -286,7 +283,6 @@ def test_a_fixed_network_knows_its_estimate_and_others_need_the_run_s_sizes() ->
 
 
 def test_beams_share_the_prompt() -> None:
-    """GPT-J: four continuations are computed, the prompt once."""
     work = decode("gptj")
     seen = Circumstances(input_tokens=780, output_tokens=69)
     prompt = 780 / 69 * work.prompt_flop(780)
@@ -325,5 +321,4 @@ def test_figures_of_a_run_that_cannot_be(figures: dict[str, float], message: str
 
 
 def test_a_fixed_network_with_a_share_of_its_work() -> None:
-    """Pruned to a quarter, a sample needs a quarter."""
     assert Fixed(sample_flop=8e9, share=0.25).least(Circumstances()) == 2e9

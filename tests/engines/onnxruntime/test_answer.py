@@ -68,7 +68,6 @@ def test_inputs_are_found_by_the_names_that_are_usual(
 
 
 def test_a_data_set_may_use_the_other_names(tmp_path: Path) -> None:
-    """It is the same with the names exchanged."""
     other = [question(i, mask="attention_mask", sides="token_type_ids") for i in range(40)]
 
     assert same(found(encoder(tmp_path), other), PLAIN)
@@ -107,7 +106,6 @@ def test_a_model_of_one_width_is_given_that_width(tmp_path: Path) -> None:
 
 
 def test_a_model_without_a_mask_is_never_given_padding(tmp_path: Path) -> None:
-    """Only samples of equal length share a batch."""
     model = encoder(tmp_path, names=("input_ids", "segment_ids"))
 
     assert same(found(model, batch_size=16), PLAIN)
@@ -123,7 +121,6 @@ def test_a_model_without_a_mask_is_never_given_padding(tmp_path: Path) -> None:
 def test_a_sample_of_a_length_that_the_model_cannot_take_is_refused(
     tmp_path: Path, names: tuple[str, ...], width: int, message: str
 ) -> None:
-    """The sample is named when it is loaded."""
     model = encoder(tmp_path, names=names, width=width)
 
     with (
@@ -147,7 +144,6 @@ def test_a_sample_of_a_length_that_the_model_cannot_take_is_refused(
 def test_arrays_that_are_no_tokens_are_refused(
     tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
-    """Each with its shape or type."""
     with (
         engine(encoder(tmp_path), [{**QUESTIONS[0], **changes}], task="answer") as opened,
         pytest.raises(RunError, match=message),
@@ -184,7 +180,6 @@ def test_models_that_are_no_such_encoders_are_refused(
 def test_a_token_that_the_model_cannot_look_up_is_an_error_with_the_models_name(
     tmp_path: Path,
 ) -> None:
-    """What onnxruntime says is passed on."""
     unknown = {**QUESTIONS[0], "input_ids": QUESTIONS[0]["input_ids"] + 50}
 
     with pytest.raises(RunError, match=r"model\.onnx: onnxruntime gave up: .*indices") as raised:
@@ -193,7 +188,6 @@ def test_a_token_that_the_model_cannot_look_up_is_an_error_with_the_models_name(
 
 
 def test_outputs_that_are_no_logits_are_an_error(tmp_path: Path) -> None:
-    """One output of shape (batch, seq) has no end."""
     model = encoder(tmp_path, outputs=("logits",))
     path = Path(model)
 

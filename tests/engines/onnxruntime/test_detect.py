@@ -59,7 +59,6 @@ def test_a_batched_model_gives_the_same_rows(tmp_path: Path, workers: int) -> No
 
 
 def test_images_of_several_sizes_are_divided_each_by_its_own(tmp_path: Path) -> None:
-    """Only images of equal size share a batch."""
     mixed = [photo(index, height=8 + index % 3, width=7 + index % 2) for index in range(18)]
     model = detector(tmp_path, batched=True, batch="batch")
 
@@ -135,7 +134,6 @@ def test_a_model_without_boxes_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_model_without_images_is_refused(tmp_path: Path) -> None:
-    """Height and width are read from the image."""
     with pytest.raises(RunError, match=r"no input of shape \(batch, channels, height, width\)"):
         engine(recommender(tmp_path), [], task="detect").__enter__()
 

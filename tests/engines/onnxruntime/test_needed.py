@@ -118,7 +118,6 @@ def test_what_nvidia_s_wheel_of_tensorrt_brought_is_found(tmp_path: Path, wheel:
 def test_a_provider_that_has_all_is_not_refused_for_what_onnxruntime_gives_it(
     provider: Path,
 ) -> None:
-    """By itself it cannot be loaded, on no machine."""
     with pytest.raises(OSError, match="Provider_of_nobody"):
         ctypes.CDLL(str(provider))
 

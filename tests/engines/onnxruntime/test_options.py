@@ -46,7 +46,6 @@ CUDA = "CUDAExecutionProvider"
 def test_the_description_names_what_decides_the_answers(
     tmp_path: Path, options: dict[str, Any], facts: dict[str, str]
 ) -> None:
-    """With other settings, answers are not comparable by sample."""
     model = segmenter(tmp_path) if options["task"] == "segment" else detector(tmp_path)
 
     with engine(model, [], batch_size=1, **options) as opened:
@@ -68,7 +67,6 @@ def test_the_description_names_what_decides_the_answers(
     ],
 )
 def test_short_names_stand_for_onnxruntimes_own(providers: Any, names: list[str]) -> None:
-    """The description has the long ones."""
     found = Providers.of(providers, None, None)
 
     assert found.names == names
@@ -158,7 +156,6 @@ def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
 
 
 def test_a_folder_for_engines_that_cannot_be_made_is_named(tmp_path: Path) -> None:
-    """With the reason, and what to set."""
     (tmp_path / "file").write_text("", "utf-8")
     found = Providers.of(["tensorrt"], None, str(tmp_path / "file"))
 

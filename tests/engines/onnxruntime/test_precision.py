@@ -239,7 +239,6 @@ def test_inner_graphs_functions_and_constants_are_read(tmp_path: Path) -> None:
 
 
 def test_weights_beside_the_file_are_not_needed(tmp_path: Path) -> None:
-    """Types and sizes are in the file itself."""
     model = onnx.load(fp32_model(tmp_path))
     onnx.save(
         model, tmp_path / "apart.onnx", save_as_external_data=True, location="w", size_threshold=0
@@ -282,7 +281,6 @@ def test_weights_beside_the_file_are_not_needed(tmp_path: Path) -> None:
 def test_operators_are_known_by_name_types_and_bits(
     kind: str, types: dict[str, int], attributes: dict[str, int], expected: str | None
 ) -> None:
-    """As ONNX and onnxruntime define them."""
     contents = Contents(nodes=[Node(kind, ("x", "s", "z"), attributes)], types=types)
 
     assert list(Kinds.of(contents).quantised) == ([] if expected is None else [expected])
@@ -290,7 +288,6 @@ def test_operators_are_known_by_name_types_and_bits(
 
 @given(st.binary(max_size=200))
 def test_what_is_no_message_is_an_error_and_never_worse(tmp_path_factory: Any, data: bytes) -> None:
-    """Any bytes are read, or refused."""
     path = tmp_path_factory.mktemp("any") / "any.onnx"
     path.write_bytes(data or b"\0")
     with contextlib.suppress(ValueError):
@@ -298,7 +295,6 @@ def test_what_is_no_message_is_an_error_and_never_worse(tmp_path_factory: Any, d
 
 
 def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
-    """Where onnxruntime would not have done so."""
     path = tmp_path / "cut.onnx"
     path.write_bytes(Path(fp32_model(tmp_path)).read_bytes()[:-5])
 

@@ -105,7 +105,6 @@ def test_a_half_precision_model_is_summed_in_single_precision(tmp_path: Path) ->
 
 
 def test_each_volume_is_completed_by_itself(tmp_path: Path) -> None:
-    """Batches are of windows, not of volumes."""
     sink = run(segmenter(tmp_path), VOLUMES * 2, task="segment", roi_shape=ROI, batch_size=8)
 
     assert sink.batches == [[1000], [1001], [1002], [1003]]
@@ -162,7 +161,6 @@ def test_the_volume_itself_is_never_written_on(tmp_path: Path) -> None:
 def test_a_volume_that_windows_do_not_cover_is_refused(
     tmp_path: Path, shape: tuple[int, ...], message: str
 ) -> None:
-    """Else voxels at its border would have no class."""
     with (
         engine(segmenter(tmp_path), [volume(0, shape=shape)], task="segment", roi_shape=ROI) as it,
         pytest.raises(RunError, match=message),
@@ -214,7 +212,6 @@ def test_an_option_out_of_range_is_named(tmp_path: Path, option: str, value: Any
 
 @given(shape=st.tuples(*[st.integers(1, 7)] * 3))
 def test_weights_are_symmetric_and_highest_in_the_middle(shape: tuple[int, int, int]) -> None:
-    """And equal to those of single voxels."""
     found = importance(shape)
 
     assert found.max() == 1.0

@@ -99,7 +99,6 @@ def test_inputs_become_the_type_that_the_model_takes(
 
 @pytest.mark.parametrize("given", [np.array([True, False]), np.array([1, 0], np.int64)])
 def test_a_mask_may_be_given_as_zeros_and_ones(tmp_path: Path, given: Any) -> None:
-    """A model that takes booleans is given them."""
     model = doubled(tmp_path, TensorProto.BOOL, node_type="And")
 
     assert answers(model, [given], task="tensor") == [b"\1\0"]
@@ -130,7 +129,6 @@ def test_a_mask_may_be_given_as_zeros_and_ones(tmp_path: Path, given: Any) -> No
 def test_values_that_would_change_are_refused(
     tmp_path: Path, dtype: int, given: Any, message: str
 ) -> None:
-    """A sample is never silently another one."""
     kind = "And" if dtype == TensorProto.BOOL else "Add"
     model = doubled(tmp_path, dtype, node_type=kind)
 
@@ -208,7 +206,6 @@ def test_the_output_must_be_known(tmp_path: Path, output: str | None, message: s
 def test_samples_that_the_model_does_not_take_are_refused(
     tmp_path: Path, given: Any, message: str
 ) -> None:
-    """The input that is wrong is named."""
     with (
         engine(recommender(tmp_path), [given], task="tensor", output="logit") as opened,
         pytest.raises(RunError, match=message),
@@ -217,7 +214,6 @@ def test_samples_that_the_model_does_not_take_are_refused(
 
 
 def test_arrays_that_the_model_has_no_input_for_are_left_out(tmp_path: Path) -> None:
-    """A data set may know more than the model."""
     more = [{**each, "caption": np.ones(3)} for each in SAMPLES[:3]]
     model = recommender(tmp_path)
 
@@ -227,7 +223,6 @@ def test_arrays_that_the_model_has_no_input_for_are_left_out(tmp_path: Path) -> 
 
 
 def test_an_output_without_the_batch_is_an_error(tmp_path: Path) -> None:
-    """Its parts belong to no sample."""
     model = write(
         tmp_path,
         [node("ReduceSum", ["x"], ["y"], keepdims=0)],

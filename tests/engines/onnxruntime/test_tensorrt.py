@@ -154,7 +154,6 @@ def test_engines_are_kept_by_options(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("timing", [True, False])
 def test_measurements_of_kernels_are_kept_beside_the_engines(tmp_path: Path, timing: bool) -> None:
-    """Unless the suite does not want it."""
     opened = engine(tmp_path, engine_cache=str(tmp_path / "engines"), timing_cache=timing)
 
     ((name, options),) = opened._providers.arguments("a" * 64)
@@ -225,7 +224,6 @@ def swap(word: str, lengths: list[int]) -> dict[str, Any]:
 def test_what_cannot_be_meant_is_refused(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
-    """When the engine is built, in its name."""
     with pytest.raises(SuiteError, match=re.escape(message)) as caught:
         engine(tmp_path, **options)
 
@@ -281,7 +279,6 @@ def test_no_engine_is_built_in_the_middle_of_a_run(
 
 
 def test_where_operators_run_is_told() -> None:
-    """And that none runs on TensorRT is an error."""
     mixed = {CUDA: Counter(Shape=1, NonMaxSuppression=2), TENSORRT: Counter(Conv=118)}
 
     assert placed(mixed) == f"{TENSORRT} 118, {CUDA} 3 (NonMaxSuppression, Shape)"
@@ -313,7 +310,6 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
 
 
 def test_int8_needs_numbers_that_are_quantised_or_calibrated(tmp_path: Path) -> None:
-    """TensorRT would round without knowing the ranges."""
     opened = engine(tmp_path, precision="int8")
 
     with pytest.raises(RunError, match='precision is "int8", but the file holds no int8 operators'):
@@ -354,7 +350,6 @@ def test_the_engine_keeps_the_contract(tmp_path: Path) -> None:
 
 
 def test_it_has_the_options_of_every_task() -> None:
-    """With the same defaults as engine onnxruntime."""
     own = declaration_of(TensorRtEngine).options
     base = declaration_of(OnnxRuntimeEngine).options
 

@@ -277,7 +277,6 @@ ENDED = [event({"choices": [], "usage": usage(3, 9)}), DONE]
 def test_an_answer_that_is_not_what_was_asked_for_is_a_failure(
     parts: list[bytes], options: dict[str, Any], expected: str
 ) -> None:
-    """It is never reported as done."""
     sink = answered(parts, **options)
 
     assert expected in sink.message
@@ -288,7 +287,6 @@ def test_an_answer_that_is_not_what_was_asked_for_is_a_failure(
 
 
 def test_an_end_token_may_be_counted_and_not_told() -> None:
-    """One more in usage than there are token ids."""
     parts = [piece("w", ids=[1, 2], finish="stop"), event({"choices": [], "usage": usage(3, 3)})]
 
     assert answered(parts).n_tokens == {100: 3}
@@ -336,7 +334,6 @@ def test_the_weights_of_the_folder_are_hashed() -> None:
     ],
 )
 def test_a_sample_that_is_no_prompt_is_named(samples: list[Any], expected: str) -> None:
-    """While samples are loaded, not in a run."""
     with (
         Scripted(Manner()) as server,
         pytest.raises(RunError, match=expected),

@@ -95,7 +95,6 @@ def test_text_of_the_data_set_is_sent_as_it_is() -> None:
 
 
 def test_a_chat_sends_a_users_message() -> None:
-    """The server adds its own template."""
     body = bodies(Manner(), ["Hello"], api="chat")
 
     assert body["messages"] == [{"role": "user", "content": "Hello"}]
@@ -207,7 +206,6 @@ def test_a_server_with_another_tokenizer_is_found_out() -> None:
 def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error(
     manner: Manner, options: dict[str, Any], expected: str
 ) -> None:
-    """One clear sentence, before any sample is loaded."""
     assert expected in refusal(manner, **options)
 
 
@@ -256,7 +254,6 @@ def test_a_server_that_does_not_answer_says_why(reply: Reply, expected: str) -> 
 
 
 def test_no_server_at_all_is_said_so() -> None:
-    """Its address, and how to have one."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
@@ -315,7 +312,6 @@ def test_a_model_without_a_name_is_refused(paths: dict[str, str], expected: str)
     ],
 )
 def test_a_server_without_a_list_of_models_says_why(reply: Reply, expected: str) -> None:
-    """Not that the list is empty."""
     assert expected in refusal(lambda asked: reply if asked.method == "GET" else Manner()(asked))
 
 
@@ -343,7 +339,6 @@ def test_pages_without_an_end_are_not_read_to_their_end() -> None:
 
 
 def test_a_page_that_never_ends_is_not_waited_for() -> None:
-    """Whatever time the requests of a run may take."""
     hanging = Reply(parts=[b'{"data":'], kind="application/json", end="hang")
 
     assert "(time-out: /v1/models was not here within 0.2 s); set served_model" in refusal(
@@ -390,7 +385,6 @@ def test_a_server_without_a_version_has_none(version: str) -> None:
 
 
 def test_what_decides_the_answers_is_described() -> None:
-    """Scores made with other settings are not compared."""
     found = described(Manner(), extra={"seed": 1}, max_prompt_tokens=3, ignore_eos=True)
     kept: Mapping[str, str] = {k: v for k, v in found.items() if k.startswith("generation.")}
 

@@ -63,7 +63,6 @@ def test_a_server_that_takes_its_time_is_measured(tmp_path: Path) -> None:
 @pytest.mark.process
 @pytest.mark.parametrize("api", ["completions", "chat"])
 def test_the_null_server_gives_so_many_tokens_to_any_request(api: str) -> None:
-    """Whatever was asked for, and however often."""
     sink = Recorder(3)
     with (
         Scripted(Manner(tokens=4)) as server,

@@ -228,7 +228,6 @@ def test_without_uvloop_the_loop_is_asyncios(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_server_without_a_trusted_certificate_is_no_server() -> None:
-    """TLS is checked as Python's own default has it."""
     pool = _connection.Connections("https://localhost")
 
     async def opened() -> ssl.SSLContext | None:

@@ -101,7 +101,6 @@ def test_a_template_that_refuses_an_answer_is_named() -> None:
 
 
 def test_pieces_of_every_kind_are_kept_once() -> None:
-    """Some servers send reasoning under both of its names."""
     answer = StreamedAnswer(keeps=True)
     for delta in (
         {"reasoning": "hm", "reasoning_content": "hm"},

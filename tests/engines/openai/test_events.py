@@ -157,7 +157,6 @@ def test_thoughts_are_tokens_and_no_text() -> None:
 
 
 def test_tokens_that_come_together_are_told_together() -> None:
-    """Several token ids in one event are several tokens."""
     first, rest = piece("a", ids=[1, 2]), piece("b", ids=[3, 4, 5])
 
     for keeps in (False, True):
@@ -284,7 +283,6 @@ def test_what_servers_call_an_error(body: Any, expected: str) -> None:
 
 @pytest.mark.parametrize("data", [b"data: " + b"x" * (1 << 20), b"\r: " + b"y" * (1 << 20)])
 def test_an_event_without_end_is_refused(data: bytes) -> None:
-    """Before it fills the memory, however it is cut."""
     with pytest.raises(Failed, match="malformed event: it has more than 1 MiB"):
         payloads(data, list(range(0, len(data), 50_000)))
 

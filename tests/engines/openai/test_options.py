@@ -43,7 +43,6 @@ SERVE = ["vllm", "serve", "{model}", "--port", "{port}"]
 def test_an_option_out_of_range_is_named_with_its_value(
     options: dict[str, Any], expected: str
 ) -> None:
-    """What, where, and what to write instead."""
     with pytest.raises(SuiteError, match=re.escape(expected)):
         open_engine("http://127.0.0.1:1", **options)
 
@@ -59,7 +58,6 @@ def test_an_option_out_of_range_is_named_with_its_value(
     ],
 )
 def test_an_address_may_end_in_v1(url: str, expected: str) -> None:
-    """As OpenAI's own clients write it."""
     assert base_url(url) == expected
 
 
@@ -73,7 +71,6 @@ def test_what_is_no_address_is_refused(url: str) -> None:
 
 
 def test_a_password_in_an_address_is_refused_and_not_shown() -> None:
-    """Options are recorded; secrets must not be."""
     with pytest.raises(SuiteError, match="has a user or password") as caught:
         base_url("http://me:s3cret@host:1")
 

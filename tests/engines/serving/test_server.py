@@ -213,7 +213,6 @@ def test_a_server_that_is_killed_later_is_found_dead() -> None:
 
 
 def test_a_server_dies_with_the_process_that_watches_over_it() -> None:
-    """Even SIGKILL to that one leaves no server."""
     with scripted("healthy") as server:
         launcher = launcher_here()
         (process,) = launcher.children()
@@ -225,7 +224,6 @@ def test_a_server_dies_with_the_process_that_watches_over_it() -> None:
 
 
 def test_an_end_of_all_processes_by_a_service_manager_leaves_no_server() -> None:
-    """It asks politely, whichever of them first."""
     with scripted("healthy") as server:
         launcher = launcher_here()
         launcher.terminate()
@@ -399,7 +397,6 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
     ],
 )
 def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[str]) -> None:
-    """JSON, templates and variables keep their braces."""
     assert fill_in(words, {"port": "8", "host": "h", "model": "m"}) == filled
 
 

@@ -66,7 +66,6 @@ def test_the_last_lines_are_those_a_terminal_would_show(
     ],
 )
 def test_a_lack_of_memory_is_found_far_above_the_last_lines(log: Path, line: str) -> None:
-    """A traceback in another process often follows the cause."""
     before, after = "loading\n" * 1000, "shutting down\n" * 1000
     log.write_text(f"{before}{line}\n{after}", "utf-8")
 
@@ -88,7 +87,6 @@ def test_a_lack_of_memory_is_found_far_above_the_last_lines(log: Path, line: str
     ],
 )
 def test_a_taken_port_is_found(log: Path, line: str, taken: bool) -> None:
-    """As asyncio, uvicorn, Node, Docker and others say it."""
     log.write_text(f"loading\n{line}\nTraceback\n", "utf-8")
 
     assert serving.port_was_taken(log) is taken

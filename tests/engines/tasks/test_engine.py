@@ -75,5 +75,4 @@ def test_an_option_of_another_task_is_refused(
 
 @pytest.mark.parametrize("kind", [OnnxRuntimeEngine, TensorRtEngine])
 def test_no_model_is_refused_in_the_engine_s_name(kind: type[TaskEngine]) -> None:
-    """TensorRT's engine is built on onnxruntime's."""
     assert refusal(kind) == f"engine {kind.name}: no model; set workload.model to the ONNX file"

@@ -102,7 +102,6 @@ def test_an_option_out_of_range_is_refused_by_name(
 
 
 def test_values_of_another_kind_are_refused_by_their_declaration() -> None:
-    """In a suite, before an engine is made."""
     options = {"stream": "no", "enable_block_reuse": "no", "cuda_graph_padding": 1, "llm": 3}
 
     assert wrong_values("engines", "tensorrt_llm", options) == {

@@ -74,7 +74,6 @@ def count_calls(unet: Any) -> Counter[str]:
 
 @pytest.mark.parametrize(("every", "steps"), [(1, 5), (2, 5), (3, 7), (5, 4)])
 def test_deep_blocks_run_at_every_nth_step_and_outer_ones_always(every: int, steps: int) -> None:
-    """Counted by hooks on the blocks themselves."""
     unet, given = make_unet(), inputs()
     calls = count_calls(unet)
     cache = install(unet, every)
@@ -161,7 +160,6 @@ def test_reuse_takes_fewer_operations() -> None:
 
 
 def test_the_fingerprint_tells(tiny: Path) -> None:
-    """Images of two values are not to be compared."""
     with open_engine(tiny, Captions(PROMPTS), deepcache=3) as engine:
         assert engine.describe()["deepcache"] == "3"
 

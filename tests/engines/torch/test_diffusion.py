@@ -402,7 +402,6 @@ def test_a_broken_folder_is_refused_when_it_is_loaded(
     ],
 )
 def test_a_sample_that_does_not_fit_is_named(tiny: Path, dataset: Captions, expected: str) -> None:
-    """When it is loaded, not in the run."""
     with open_engine(tiny, dataset) as engine, pytest.raises(RunError, match=expected):
         engine.load_samples([0])
 

@@ -190,7 +190,6 @@ def test_tables_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
 
 
 def test_tables_move_with_the_module_unless_they_stay_on_the_cpu() -> None:
-    """Torch's device without memory stands in for an accelerator."""
     table = drawn_table(10, 4, "int8", 1)
 
     moved, kept = (EmbeddingTables([table], on_cpu=on_cpu).to("meta") for on_cpu in (False, True))
@@ -228,7 +227,6 @@ def test_int8_rows_lose_at_most_half_a_step(count: int) -> None:
 
 
 def test_dummy_weights_are_the_same_every_time(tmp_path: Path) -> None:
-    """And need no more than config.json."""
     (tmp_path / "config.json").write_text(json.dumps(SIZES), "utf-8")
     options = {"model": str(tmp_path), "weights": "dummy"}
 

@@ -91,7 +91,6 @@ def test_an_option_out_of_range_is_named_with_its_value(
 def test_options_that_exclude_each_other_are_refused(
     counting: Path, options: dict[str, Any], expected: str
 ) -> None:
-    """The message says which to change."""
     with pytest.raises(SuiteError, match=expected):
         open_engine(counting, [[5]], **options)
 
@@ -110,7 +109,6 @@ def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
 def test_a_missing_library_names_the_extra_to_install(
     counting: Path, monkeypatch: pytest.MonkeyPatch, library: str
 ) -> None:
-    """The engine's module itself imports neither."""
     monkeypatch.setitem(sys.modules, library, None)
 
     with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
@@ -240,7 +238,6 @@ def test_a_broken_folder_is_refused_when_it_is_loaded(
 
 
 def test_a_model_without_end_token_is_refused_unless_ends_are_ignored(copy: Path) -> None:
-    """Every answer would run to the limit."""
     for file in ("config.json", "generation_config.json"):
         change_json(copy / file, eos_token_id=None)
 
@@ -366,7 +363,6 @@ def test_the_cache_of_continuous_batching_is_made_at_need(counting: Path) -> Non
 
 
 def test_the_description_names_everything_that_decides_speed_and_answers(counting: Path) -> None:
-    """The judge compares what starts with "generation."."""
     with open_engine(counting, ["text"], batch_size=4, min_new_tokens=3) as engine:
         described = engine.describe()
 
@@ -421,7 +417,6 @@ def test_the_description_has_the_type_that_is_computed_in(
 def test_each_precision_computes_other_scores_but_close_ones(
     random: Path, precision: str, most: float
 ) -> None:
-    """A model with random weights shows it."""
     scores = []
     for each in ("fp32", precision):
         with open_engine(random, [[5]], precision=each, batching="static") as engine:
@@ -451,7 +446,6 @@ def test_a_sharded_checkpoint_gives_the_same_answers(copy: Path) -> None:
 def test_dummy_weights_need_the_configuration_alone_and_are_always_the_same(
     random: Path, tmp_path: Path, precision: str
 ) -> None:
-    """The judge never takes their answers for the model's."""
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()
         shutil.copy(random / "config.json", tmp_path / str(number))
@@ -474,7 +468,6 @@ def test_dummy_weights_need_the_configuration_alone_and_are_always_the_same(
 
 
 def test_nothing_is_taken_from_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither where a library is set to look there."""
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
     asked: list[object] = []
 

@@ -289,7 +289,6 @@ def enter(samples: list[Any], factory: str, **options: Any) -> None:
     ],
 )
 def test_a_factory_that_is_not_there_is_refused(place: str, expected: str) -> None:
-    """In the worker, when the model is loaded."""
     with pytest.raises(SuiteError, match=f"factory = '{re.escape(place)}' {expected}"):
         enter([], place)
 
@@ -350,7 +349,6 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
 def test_what_does_not_fit_is_refused_when_samples_are_loaded(
     factory: str, samples: list[Any], options: dict[str, Any], expected: str
 ) -> None:
-    """Before time is measured: the first sample is tried."""
     with pytest.raises(RunError, match=expected) as caught:
         enter(samples, factory, **options)
 
@@ -358,7 +356,6 @@ def test_what_does_not_fit_is_refused_when_samples_are_loaded(
 
 
 def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The engine's module itself imports none."""
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
         enter([], "linear")

@@ -196,7 +196,6 @@ def test_fp8_on_a_cpu_is_refused_before_anything_is_loaded(tmp_path: Path, name:
 def test_a_missing_torchao_names_the_extra_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, precision: str
 ) -> None:
-    """Never a silent run in another precision."""
     engine = engines(tmp_path, precision)[name]
     monkeypatch.setitem(sys.modules, "torchao", None)
     expected = (
@@ -264,7 +263,6 @@ def test_torchao_has_the_configurations_for_gpus(precision: str) -> None:
 
 
 def test_answers_of_any_module_change_with_the_precision() -> None:
-    """More with fewer bits, and never by much."""
     samples = modules.rows(5, 64)
     usual, found = (
         {

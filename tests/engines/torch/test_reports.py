@@ -46,7 +46,6 @@ def test_each_token_is_reported_once_the_first_of_them_first_and_the_end_last(
 def test_beams_report_first_tokens_before_the_end_and_no_others(
     counting: Path, one_by_one: bool
 ) -> None:
-    """Later tokens of a beam search may still change."""
     sink = run(counting, one_by_one=one_by_one, num_beams=2)
 
     assert [sink.n_tokens[100 + place] for place in range(len(COUNTS))] == COUNTS
@@ -183,8 +182,6 @@ def test_a_failure_inside_transformers_ends_the_run(counting: Path) -> None:
 
 
 def test_memory_that_runs_out_names_the_option_to_lower(counting: Path) -> None:
-    """The accelerator's allocator raises this from any operator."""
-
     class Full(Recorder):
         def first_tokens(self, ids: Sequence[int], tokens: Sequence[bytes] | None = None) -> None:
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
@@ -211,7 +208,6 @@ def test_an_answer_too_short_to_be_timed_names_its_sample(mute: Path, batching: 
 
 
 def test_one_token_per_answer_can_never_be_timed(counting: Path) -> None:
-    """The option that causes it is named."""
     with (
         open_engine(counting, PROMPTS, max_new_tokens=1, batching="static") as engine,
         pytest.raises(RunError, match="max_new_tokens is 1; set it to at least 2"),
@@ -243,7 +239,6 @@ def test_a_model_that_never_ends_is_an_error_after_the_first_samples(
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
 def test_one_sample_that_ends_shows_that_the_model_can(counting: Path, batching: str) -> None:
-    """However many reach the limit after it."""
     prompts = [[4], *[[60]] * 40]
     options: dict[str, Any] = {"batching": batching, "max_new_tokens": 4, "batch_size": 4}
     with open_engine(counting, prompts, **options) as engine:
@@ -270,7 +265,6 @@ def test_an_accuracy_run_reports_answers_without_an_end(endless: Path) -> None:
 def test_answers_of_fixed_length_and_of_random_weights_need_no_end(
     endless: Path, options: dict[str, Any]
 ) -> None:
-    """There, every answer may run to the limit."""
     sink = Recorder(expected=40)
     sink.wants_output = False
     with open_engine(endless, [[9]] * 40, max_new_tokens=5, batch_size=4, **options) as engine:

@@ -223,7 +223,6 @@ def test_which_devices_and_types_have_kernels(
     capability: tuple[int, int] | None,
     expected: str | None,
 ) -> None:
-    """The rule alone; no kernel runs here."""
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: capability)
 
     assert no_kernels(torch.device(device), dtype) == expected

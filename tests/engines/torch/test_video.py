@@ -158,7 +158,6 @@ def test_it_keeps_the_contract_of_engines(folder: Path) -> None:
 
 
 def test_both_guidances_count(folder: Path) -> None:
-    """Each transformer works on its part of the steps."""
     plain = videos(folder)
 
     for name in ("guidance_scale", "guidance_scale_2"):

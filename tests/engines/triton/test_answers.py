@@ -51,7 +51,6 @@ def test_text_carries_every_number_exactly() -> None:
 def test_bytes_are_sent_to_a_server_that_can_read_them(
     script: dict[str, object], arrays: str
 ) -> None:
-    """By the extension that it lists."""
     with engine(rows(1), serve=scripted(**script)) as opened:
         assert opened.describe()["arrays"] == arrays
         assert ask(opened, 1).error is None
@@ -98,7 +97,6 @@ def test_a_request_that_meets_the_closing_is_sent_again_after_a_rest_only(
 
 
 def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None:
-    """They live as long as the engine."""
     before = threading.active_count()
 
     with engine(rows(30), serve=scripted(), concurrency=3) as opened:
@@ -111,7 +109,6 @@ def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None
 
 
 def test_a_model_that_becomes_ready_later_is_waited_for() -> None:
-    """Servers load models when they are up already."""
     assert answers(rows(4), serve=scripted(ready_after=3)) == EXPECTED[:4]
 
 

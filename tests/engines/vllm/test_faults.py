@@ -126,7 +126,6 @@ def test_a_vllm_that_is_too_old_is_named(counting: Path, monkeypatch: pytest.Mon
 def test_a_vllm_that_cannot_be_imported_says_why(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As its builds for CUDA, on a machine without."""
     (tmp_path / "vllm").mkdir()
     broken = 'raise RuntimeError("operator torchvision::nms does not exist")'
     (tmp_path / "vllm" / "__init__.py").write_text(broken, "utf-8")

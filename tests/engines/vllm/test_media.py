@@ -88,7 +88,6 @@ def test_answers_are_those_of_the_torch_engine(
 
 
 def test_transcripts_are_scored_as_the_torch_engines(twins: Twins) -> None:
-    """Word accuracy reads characters, and not token ids."""
     twin, samples = twins["whisper"], 12
 
     sink = answered(on_vllm(twin), samples)

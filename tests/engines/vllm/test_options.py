@@ -183,7 +183,6 @@ def test_plain_weights_may_be_quantised_while_they_are_loaded(folder: Path) -> N
 
 @pytest.mark.usefixtures("absent")
 def test_without_vllm_the_ways_to_it_are_named(folder: Path) -> None:
-    """An environment of its own, or its server."""
     with pytest.raises(EnvironmentFault) as fault, engine(folder):
         pass
 

@@ -240,7 +240,6 @@ def test_one_run_has_no_spread() -> None:
 
 @pytest.mark.parametrize(("value", "drawn"), [(99.0, True), (0.0, False), (-1.0, False)])
 def test_a_value_that_no_run_gives_is_not_drawn(value: float, drawn: bool) -> None:
-    """A results file from elsewhere may hold it."""
     assert strip(grouped(with_runs(value))).rows == [{"case": 0, "row": "samples/s"}] * drawn
 
 
