@@ -252,17 +252,6 @@ def test_labels_that_are_all_the_same_have_no_auc(label: int) -> None:
     )
 
 
-@pytest.mark.parametrize(("given_outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3)])
-def test_every_reference_needs_one_output_and_there_must_be_one(
-    given_outputs: int, references: int
-) -> None:
-    told = f"got {given_outputs} outputs for {references} references"
-    with pytest.raises(RunError, match=told) as caught:
-        AucScorer().score([bytes(4)] * given_outputs, [[1]] * references)
-
-    assert caught.value.layer == "scorer"
-
-
 @pytest.mark.parametrize("value", ["yes", 1, None])
 def test_an_option_that_is_neither_true_nor_false_is_refused(value: Any) -> None:
     with pytest.raises(SuiteError, match=r"scorer auc: interleaved = .* is neither true nor false"):

@@ -166,17 +166,6 @@ def test_a_label_with_another_class_is_refused() -> None:
         DiceScorer().score([bytes(24)], [reference(LABEL + 3, "case_7")])
 
 
-@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
-def test_every_reference_needs_one_output_and_there_must_be_one(
-    outputs: int, references: int
-) -> None:
-    told = f"{outputs} outputs for {references} references"
-    with pytest.raises(RunError, match=told) as caught:
-        DiceScorer().score([bytes(24)] * outputs, [reference(LABEL)] * references)
-
-    assert caught.value.layer == "scorer"
-
-
 def test_an_unknown_type_lists_the_valid_ones() -> None:
     with pytest.raises(
         SuiteError,

@@ -281,18 +281,6 @@ def test_the_metric_is_the_one_option_that_is_needed() -> None:
         check_call("scorer 'evaluate'", EvaluateScorer, {})
 
 
-@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
-def test_every_reference_needs_one_output_and_there_must_be_one(
-    outputs: int, references: int
-) -> None:
-    scorer = EvaluateScorer(metric=f"evaluate:{__file__}", outputs="number")
-
-    with pytest.raises(RunError, match=f"{outputs} outputs for {references} references") as caught:
-        scorer.score([bytes(8)] * outputs, [0] * references)
-
-    assert caught.value.layer == "scorer"
-
-
 def test_an_output_that_is_no_number_names_its_sample() -> None:
     scorer = EvaluateScorer(metric=f"evaluate:{__file__}", outputs="number")
 

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from rouge_score.rouge_scorer import RougeScorer as Original
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.long_context import LongContextScorer, niah_em, qa_em
 from pytest_mlperf.scorers.rouge.punkt import FILES
 from pytest_mlperf.testing import check_scorer
-from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
+from tests.scorers.tokenizers_made_here import byte_level
 
 Build = Callable[..., LongContextScorer]
 
@@ -110,12 +109,6 @@ SAMPLES = [
 ]
 TEXTS = [text for text, _ in SAMPLES]
 REFERENCES = [one for _, one in SAMPLES]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
-    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
 
 
 @pytest.fixture(scope="module")
@@ -231,11 +224,6 @@ def test_a_wrong_option_is_named_with_its_value(
 ) -> None:
     with pytest.raises(error, match=f"scorer long_context: {message}"):
         build(**options)
-
-
-def test_the_model_is_given_and_no_option() -> None:
-    with pytest.raises(SuiteError, match="has no option 'model'"):
-        check_call("scorer 'long_context'", LongContextScorer, {"model": "x"})
 
 
 @pytest.mark.process

@@ -28,7 +28,7 @@ from pytest_mlperf.scorers.code._languages import TOOLCHAINS, source, toolchain
 from pytest_mlperf.scorers.mbxp import MbxpScorer
 from pytest_mlperf.testing import check_scorer
 from tests.scorers.test_sandbox import isolation
-from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
+from tests.scorers.tokenizers_made_here import byte_level
 
 Build = Callable[..., MbxpScorer]
 
@@ -433,12 +433,6 @@ def test_a_language_that_the_reference_does_not_run_is_refused() -> None:
 
 
 # --- the scorer -----------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
-    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
 
 
 @pytest.fixture

@@ -16,10 +16,9 @@ from rouge_score.rouge_scorer import RougeScorer as Original
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.code import toolchains
 from pytest_mlperf.scorers.mixtral import MixtralScorer
-from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
+from tests.scorers.tokenizers_made_here import AutoTokenizer, byte_level
 
 Build = Callable[..., MixtralScorer]
 Reference = dict[str, str]
@@ -64,12 +63,6 @@ SAMPLES: list[tuple[str, Reference]] = [
 ]
 TEXTS = [text for text, _ in SAMPLES]
 REFERENCES = [reference for _, reference in SAMPLES]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
-    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
 
 
 @pytest.fixture(scope="module")
@@ -254,17 +247,6 @@ def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
     assert {type(value) for value in scores.aggregate.values()} == {float}
 
 
-@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
-def test_every_reference_needs_one_output_and_there_must_be_one(
-    build: Build, outputs: int, references: int
-) -> None:
-    """A sample that is missing is never scored as wrong."""
-    with pytest.raises(RunError, match=f"{outputs} outputs for {references} references") as caught:
-        build().score([b""] * outputs, [gsm8k("1")] * references)
-
-    assert caught.value.layer == "scorer"
-
-
 @pytest.mark.parametrize(
     ("reference", "message"),
     [
@@ -314,11 +296,3 @@ def test_a_wrong_option_is_named_with_its_value(
 def test_a_tokenizer_that_is_not_here_is_unavailable(build: Build, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="scorer mixtral: the folder"):
         build(tokenizer=str(tmp_path))
-
-
-def test_the_model_is_given_and_no_option() -> None:
-    options = {"tokenizer": "x", "processes": 2, "dtype": "int32", "run_generated_code": True}
-    check_call("scorer 'mixtral'", MixtralScorer, options)
-
-    with pytest.raises(SuiteError, match="has no option 'model'"):
-        check_call("scorer 'mixtral'", MixtralScorer, {"model": "x"})

@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
-from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.reasoning import _mathematics as mathematics
 from pytest_mlperf.scorers.reasoning._answers import (
     boxed,
@@ -231,12 +230,6 @@ Build = Callable[..., DeepSeekScorer]
 
 
 @pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
-    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
-
-
-@pytest.fixture(scope="module")
 def harmony(tmp_path_factory: pytest.TempPathFactory) -> Path:
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
     return write(tmp_path_factory.mktemp("harmony"), byte_level(MARKED), settings)
@@ -393,11 +386,6 @@ def test_what_is_not_installed_is_said_before_a_run(
 
     with pytest.raises(EnvironmentFault, match="needs sympy and pylatexenc"):
         scorer.require()
-
-
-def test_the_model_is_given_and_no_option() -> None:
-    with pytest.raises(SuiteError, match="has no option 'model'"):
-        check_call("scorer 'gpt_oss'", GptOssScorer, {"model": "x"})
 
 
 @pytest.mark.process

@@ -11,10 +11,9 @@ from rouge_score.rouge_scorer import RougeScorer as Original
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.rouge.punkt import FILES
 from pytest_mlperf.scorers.rouge.scorer import RougeScorer
-from tests.scorers.tokenizers_made_here import NAMES, AutoTokenizer, byte_level, write
+from tests.scorers.tokenizers_made_here import AutoTokenizer, byte_level
 
 Build = Callable[..., RougeScorer]
 
@@ -36,12 +35,6 @@ TARGETS = [
     "Naïve cafés: 42, foo bar!",
     "It isn't even seven words.",
 ]
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
-    return write(tmp_path_factory.mktemp("model"), byte_level(), settings)
 
 
 @pytest.fixture
@@ -194,16 +187,6 @@ def test_a_punkt_model_that_is_not_here_is_unavailable(build: Build, tmp_path: P
         build(punkt=str(tmp_path))
 
 
-@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
-def test_every_reference_needs_one_output_and_there_must_be_one(
-    build: Build, outputs: int, references: int
-) -> None:
-    with pytest.raises(RunError, match=f"{outputs} outputs for {references} references") as caught:
-        build().score([b""] * outputs, ["text"] * references)
-
-    assert caught.value.layer == "scorer"
-
-
 @pytest.mark.parametrize(("reference", "kind"), [(7, "int"), (None, "NoneType"), (["a"], "list")])
 def test_a_reference_that_is_no_text_names_its_sample(
     build: Build, reference: object, kind: str
@@ -216,10 +199,3 @@ def test_a_reference_that_is_no_text_names_its_sample(
 def test_a_number_of_processes_starts_from_1(build: Build, processes: int) -> None:
     with pytest.raises(SuiteError, match=f"processes = {processes} must be a number from 1 on"):
         build(processes=processes)
-
-
-def test_the_model_is_given_and_no_option() -> None:
-    check_call("scorer 'rouge'", RougeScorer, {"tokenizer": "x", "processes": 2, "dtype": "int32"})
-
-    with pytest.raises(SuiteError, match="has no option 'model'"):
-        check_call("scorer 'rouge'", RougeScorer, {"model": "x"})

@@ -108,16 +108,6 @@ def test_a_class_above_255_is_another_one_in_the_log_of_r_gats_reference() -> No
     assert Top1Scorer().score([int64(300)], [300]).aggregate == {"top1": 100.0}
 
 
-@pytest.mark.parametrize(("outputs", "references"), [(0, 0), (1, 0), (0, 1), (2, 3), (3, 2)])
-def test_every_reference_needs_one_output_and_there_must_be_one(
-    outputs: int, references: int
-) -> None:
-    with pytest.raises(RunError, match=f"{outputs} outputs for {references} references") as caught:
-        Top1Scorer().score([int64(0)] * outputs, [0] * references)
-
-    assert caught.value.layer == "scorer"
-
-
 def test_an_unknown_type_lists_the_valid_ones() -> None:
     with pytest.raises(
         SuiteError, match="dtype = 'int16' is unknown; valid are float32, int32, int64, uint8"
