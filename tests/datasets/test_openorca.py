@@ -122,12 +122,6 @@ def test_a_folder_without_one_table_is_unavailable(
         OpenOrcaDataset(path=str(tmp_path))
 
 
-def test_a_missing_table_is_unavailable(tmp_path: Path) -> None:
-    """A data set that is not here is a skip."""
-    with pytest.raises(UnavailableError, match=r"open\.pkl: this table does not exist"):
-        OpenOrcaDataset(path=str(tmp_path / "open.pkl"))
-
-
 # --- the digest -----------------------------------------------------------------------------------
 
 

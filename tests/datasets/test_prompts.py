@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.datasets.openorca import OFFICIAL, OpenOrcaDataset
+from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.datasets.openorca import OpenOrcaDataset
 from pytest_mlperf.datasets.prompts import SampleFile, Template, TokenLists, encode, framed
 
 SOURCE = SampleFile(file=Path("table.pkl"))
@@ -58,33 +58,6 @@ def test_parts_of_a_digest_do_not_run_into_each_other(a: list[bytes], b: list[by
 def test_any_text_has_bytes_of_its_own(text: str) -> None:
     """Also half of a surrogate pair, which JSON can hold."""
     assert encode(text).decode("utf-8", "surrogatepass") == text
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        (None, "this table does not exist; set the data set's path to the file"),
-        ([], f"this folder has neither {OFFICIAL} nor that name with .gz, and no other table; set"),
-        (["a.pkl", "b.parquet"], "and more than one other table (a.pkl, b.parquet); set the data"),
-    ],
-)
-def test_looking_and_loading_say_alike_what_is_missing(
-    tmp_path: Path, files: list[str] | None, message: str
-) -> None:
-    path = tmp_path / "open_orca"
-    if files is not None:
-        path.mkdir()
-    for name in files or ():
-        (path / name).touch()
-
-    with pytest.raises(UnavailableError) as looked:
-        OpenOrcaDataset.look(path=str(path))
-    with pytest.raises(UnavailableError) as loaded:
-        OpenOrcaDataset(path=str(path))
-
-    assert str(looked.value) == str(loaded.value)
-    assert str(looked.value).startswith(f"{path}: ")
-    assert message in str(looked.value)
 
 
 def test_looking_reads_nothing_but_refuses_wrong_options(tmp_path: Path) -> None:
