@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -16,6 +15,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.graded import OFFICIAL, GradedDataset
 from pytest_mlperf.registry import check_call
 from pytest_mlperf.testing import check_dataset
+from tests.datasets.hostile import Touch
 
 LLAMA: dict[str, list[Any]] = {
     "input": ["Find it.", "Who?", "Sum up."],
@@ -144,16 +144,6 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(
 
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
-
-
-class Touch:
-    """Pickles as a call that makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.path}",)
 
 
 def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:

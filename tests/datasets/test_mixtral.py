@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.mixtral import OFFICIAL, MixtralDataset
 from pytest_mlperf.registry import check_call
+from tests.datasets.hostile import Touch
 
 FENCE = [13, 13940, 28832, 13]
 TEST = "\nassert f(1) == 2\n"
@@ -274,16 +274,6 @@ def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
     path.write_bytes(b"nonsense")
     with pytest.raises(RunError, match=f"md5 is [0-9a-f]{{32}}, not the {digits} asked for"):
         load(path, checksum=f"md5:{digits}")
-
-
-class Touch:
-    """Pickles as a call that makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.path}",)
 
 
 def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import os
 import pickle
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.openorca import OFFICIAL, OpenOrcaDataset
+from tests.datasets.hostile import Touch
 
 OLD = Path(__file__).parent / "frames"
 TINY = Path(__file__).parents[2] / "suites" / "tiny" / "llama2-70b"
@@ -255,16 +255,6 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(
     assert message in str(caught.value)
     assert any(word in str(caught.value) for word in ("correct the table", "Rename", "get it"))
     assert caught.value.layer == "dataset"
-
-
-class Touch:
-    """Pickles as a call that makes a file."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.path}",)
 
 
 def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
