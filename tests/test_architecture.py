@@ -201,7 +201,6 @@ def test_one_module_per_outside_thing(thing: str) -> None:
 
 @pytest.mark.parametrize("name", [n for n in INSIDE if not n.startswith("plugin")])
 def test_only_the_shell_knows_pytest(name: str) -> None:
-    """The pipeline, the adapters and the domain run without pytest."""
     roots = {module.split(".")[0] for module in imports(MODULES[name])}
 
     assert roots & {"pytest", "_pytest"} == set()

@@ -42,7 +42,6 @@ IN_TESTS_ALONE = {"MlperfFixture", "Outcome", "Verdict"}
 
 
 def test_the_public_names_are_these() -> None:
-    """One more is a promise: it is added here too."""
     assert pytest_mlperf.__all__ == NAMES
     assert len(NAMES) <= 20
     assert set(NAMES) <= set(dir(pytest_mlperf))

@@ -252,7 +252,6 @@ def test_tiny_suites_are_rewritten_for_the_gpu(twin: Twin, tmp_path: Path) -> No
 def test_a_rehearsal_runs_engines_that_show_on_the_simulated_gpu(
     twin: Twin, tmp_path: Path
 ) -> None:
-    """Under the names that the suites give, on the CPU."""
     text = (TINY / f"{twin.name}.mlperf.toml").read_text("utf-8")
     real = tomllib.loads(rewrite(text, twin, setting(tmp_path), "1s"))["engines"][0]
 

@@ -104,7 +104,6 @@ def test_what_means_nothing_is_refused(
 
 @pytest.mark.process
 def test_no_library_is_imported_to_read_a_suite() -> None:
-    """The modules of builders are light, as every registered extension's."""
     code = (
         "import sys, pytest_mlperf.builders.torchao, pytest_mlperf.builders.modelopt, "
         "pytest_mlperf.builders.llmcompressor as l; l.LlmCompressorBuilder(recipe='int8'); "

@@ -13,7 +13,6 @@ torch = pytest.importorskip("torch")
 pytest.importorskip("torchao")
 
 from pytest_mlperf.builders.torchao_unet import (  # noqa: E402
-    RECIPES,
     TorchAoUnetBuilder,
     as_matrix,
     open_pipeline,
@@ -23,6 +22,7 @@ from pytest_mlperf.builders.torchao_unet import (  # noqa: E402
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError  # noqa: E402
 from pytest_mlperf.engines.torch.diffusion._convolutions import MatrixConvolution  # noqa: E402
 from pytest_mlperf.run.checkpoints.child import captions  # noqa: E402
+from tests.engines.torch.models import exact_int8  # noqa: E402
 from tests.engines.torch.pipelines import (  # noqa: E402
     PROMPTS,
     Captions,
@@ -88,7 +88,10 @@ def test_calibration_sees_the_first_8_of_20_steps_and_no_other(source: Path) -> 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("recipe", "precision", "kind"),
-    [("int8-smoothquant", "int8", "Int8Tensor"), ("fp8-static", "fp8", "Float8Tensor")],
+    [
+        pytest.param("int8-smoothquant", "int8", "Int8Tensor", marks=exact_int8),
+        ("fp8-static", "fp8", "Float8Tensor"),
+    ],
 )
 def test_what_is_built_is_loaded_and_paints_nearly_the_same(
     source: Path, tmp_path: Path, recipe: str, precision: str, kind: str
@@ -112,6 +115,7 @@ def test_what_is_built_is_loaded_and_paints_nearly_the_same(
     assert 0 < apart < 6
 
 
+@exact_int8
 def test_the_range_of_int8_inputs_is_that_of_the_calibrated_ones(source: Path) -> None:
     """Divided by SmoothQuant's factors, by which weights are multiplied: the product stays."""
     layer = torch.nn.Linear(16, 32, bias=False).requires_grad_(False)
@@ -136,7 +140,9 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize(
+    "recipe", [pytest.param("int8-smoothquant", marks=exact_int8), "fp8-static"]
+)
 @pytest.mark.parametrize("shape", CONVOLUTIONS, ids=["plain", "halves", "wide"])
 def test_a_convolution_is_the_product_of_what_was_rounded(
     recipe: str, shape: dict[str, Any]
@@ -199,6 +205,15 @@ def test_a_plain_pipeline_in_fp8_is_refused_on_cpus(source: Path) -> None:
 
 
 @pytest.mark.slow
+def test_wrong_int8_products_are_refused(int8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "_int_mm", lambda *_: torch.full((32, 32), 8160))
+    with (
+        pytest.raises(EnvironmentFault, match=r"sum to 8,160, not to 1,032,256; unset ONEDNN"),
+        open_engine(int8, Captions(PROMPTS[:1]), precision="int8"),
+    ):
+        pass
+
+
 def test_the_precision_must_be_what_the_unet_says(int8: Path) -> None:
     with (
         pytest.raises(RunError, match='says int8 weights, and the suite "fp16"; write precision'),

@@ -270,7 +270,6 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
 
 
 def test_what_only_comparisons_with_the_good_one_prove_is_not_named(tmp_path: Path) -> None:
-    """They err more often than is promised of a name."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
     disturbed(search, "")
     disturbed(search, " again")

@@ -255,7 +255,6 @@ def test_a_wrong_option_of_an_engine_costs_no_run(project: Path, say: Say) -> No
 
 @pytest.mark.parametrize("arguments", [["--runs", "1"], ["--runs", "-2"], ["--session", "../x"]])
 def test_wrong_options_are_usage(arguments: list[str]) -> None:
-    """One run shows no noise; a session is a name."""
     with pytest.raises(SystemExit) as caught:
         main(["calibrate", *arguments])
     assert caught.value.code == 2

@@ -470,7 +470,6 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
 
 
 def test_a_gated_metric_that_some_runs_lack_is_invalid_and_names_them() -> None:
-    """The runs that lack it may be the worst ones."""
     a, b = one(*STEADY), one(*STEADY)
     less = replace(b.runs[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
     found = compare_case(a, replace(b, runs=(*b.runs[:2], less)), lambda *_: {"throughput": 0.03})

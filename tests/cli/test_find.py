@@ -90,7 +90,6 @@ def test_rates_found_under_other_conditions_are_not_compared(
 
 
 def test_rates_found_are_judged_like_any_throughput() -> None:
-    """Nine per cent less, eight searches against eight: a drop."""
     find = "ttft_p99 < 1 s"
     a = measured(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
     b = measured(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))

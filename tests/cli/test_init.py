@@ -88,7 +88,6 @@ def test_a_form_to_fill_in_says_what_to_edit_and_who_checks_it(
 def test_the_longest_answer_that_a_curve_draws_is_one_that_its_engine_may_give(
     here: Path, engine: str
 ) -> None:
-    """And without anything of the user's, its plan is one."""
     main(["init", "--engine", engine])
     suite = here / "suites" / "demo.mlperf.toml"
     (planned,) = plan_suite(suite)

@@ -425,8 +425,6 @@ def test_docstrings_are_taken_apart(text: str | None, blocks: Any, arguments: An
     ],
 )
 def test_types_are_in_a_suites_words(annotation: str, words: str) -> None:
-    """One that cannot be read stands as it is written."""
-
     def make(*, x: int) -> None:
         """Take an option."""
 

@@ -187,7 +187,6 @@ def interruptible() -> Iterator[None]:
 
 @pytest.mark.usefixtures("interruptible")
 def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
-    """A terminal interrupts both: here the tests' own conftest does."""
     before = content()
     Path("conftest.py").write_text(
         "import os, signal\n"

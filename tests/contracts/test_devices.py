@@ -105,7 +105,6 @@ def test_a_real_tensorrt_llm_dies_of_no_name() -> None:
 def test_torch_reads_every_form(
     listed: str, seen: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By its own function, in the version that is installed."""
     import torch
 
     monkeypatch.setenv(VARIABLE, listed)

@@ -226,7 +226,6 @@ def plant(folder: Path, tree: Mapping[str, str] = TREE) -> Path:
 
 @pytest.mark.parametrize("packed", [False, True], ids=["folder", "zip"])
 def test_a_tree_is_read_without_running_it(tmp_path: Path, packed: bool) -> None:
-    """Bases, re-exports, decorators, lazy imports, private names and C++ declarations."""
     place = plant(tmp_path / "tree")
     if packed:  # as an archive of a release has it: all in one folder
         place = tmp_path / "tree.zip"

@@ -227,5 +227,4 @@ def test_a_real_vllm_that_is_named_has_every_name() -> None:
 def test_a_real_vllm_from_the_index_has_every_name(
     requirement: str, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    """The newest in the table, and the newest there is."""
     holds(wheels.fetched(requirement, tmp_path_factory.getbasetemp() / "wheels"))

@@ -335,7 +335,6 @@ def test_single_runs_teach_nothing() -> None:
     st.floats(0, 0.1),
 )
 def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: float) -> None:
-    """All settings are in range, so rule R takes them."""
     series = Series(case="a", metric="throughput", runs=logs(*table, within=within))
     found = learn([series], GPU)
 
@@ -400,7 +399,6 @@ def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
 
 
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
-    """Compared with a search over (c0 + L)·(b² + a/L)."""
     runs = values(random.Random(3), 0.02, 0.0, sessions=1, runs=200, within=0.015)
     noise = Noise(prior_df=1, prior_sd=0.013, session_share=0.0)
     found = spread(runs)
@@ -435,7 +433,6 @@ def test_the_best_length_has_bounds_and_may_be_unknown(
 
 
 def test_k_is_the_fewest_runs_that_prove_every_limit_that_can_be_proven() -> None:
-    """Loose limits need 3, tight ones more, impossible ones none."""
     runs = values(random.Random(6), 0.01, 0.25, sessions=4, runs=2)
     least = {k: minimum_detectable_change(runs, rule=GPU.rule(k)) for k in range(3, 9)}
 
@@ -452,7 +449,6 @@ def one(case: str, metric: str, *xs: float, session: str = "s") -> Series:
 
 
 def test_a_drift_that_all_cases_share_is_seen() -> None:
-    """Throughput that falls and latency that rises are both slower."""
     rng = random.Random(4)
     slower = [-0.01 * n for n in range(8)]
     series = [

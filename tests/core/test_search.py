@@ -393,7 +393,6 @@ def test_from_a_start_off_by_two_it_comes_within_a_few_per_cent() -> None:
 
 
 def test_from_a_known_rate_three_or_four_runs_do() -> None:
-    """An unchanged build: the search begins where the baseline's ended."""
     right = truth(queue(100.0))
     found = errors(0.05, lambda _: SearchPlan(start=right, step=narrow_step(0.03)))
 

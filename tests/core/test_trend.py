@@ -158,7 +158,6 @@ def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty() -> None:
 
 
 def test_what_is_proven_alone_may_not_be_among_others() -> None:
-    """Holm: the smallest first, by its share of the error."""
     by_p = [TrendStep(change=0.1, better=True, p=p) for p in (0.03, 0.012, 0.004, 0.9)]
 
     assert [one.better for one in proven(by_p)] == [None, True, True, None]

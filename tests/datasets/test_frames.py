@@ -701,7 +701,6 @@ def test_a_table_that_cannot_be_read_says_why(tmp_path: Path, make: str, message
 
 @pytest.mark.parametrize("content", [b"", b"id,question\n1,a\n", b"\x1f\x8b", b"PAR"])
 def test_other_files_are_no_tables(tmp_path: Path, content: bytes) -> None:
-    """Text, an empty file, a stump of a gzip file."""
     path = tmp_path / "table.pkl"
     path.write_bytes(content)
 

@@ -126,7 +126,6 @@ def test_where_all_are_damaged_not_all_are_read(
 
 
 def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -> None:
-    """The bulk check reads the header and the end only."""
     path = folder / "good.png"
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 1

@@ -46,7 +46,6 @@ def test_any_list_reads_as_json_reads_it_whole(
     space: str,
     chunk: int,
 ) -> None:
-    """In any layout, wherever a chunk of the file ends."""
     monkeypatch.setattr(json_records, "CHUNK", chunk)
     try:
         text = json.dumps(expected, indent=indent, ensure_ascii=ascii_only)

@@ -463,7 +463,6 @@ def test_wrong_options_are_refused(
 
 
 def test_volumes_are_read_again_each_time(folder: Path) -> None:
-    """None is kept: all of them together take 7 GB."""
     dataset = build(folder)
     first = dataset.input(0)
     shutil.copy(folder / "case_00185.pkl", folder / "case_00003.pkl")

@@ -161,7 +161,6 @@ def test_the_digest_changes_with_the_samples(write: Write, changed: dict[str, An
 
 
 def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
-    """Tokens, text, other text, and fewer samples are different inputs."""
     path = str(write())
     datasets = [
         OpenOrcaDataset(path=path),

@@ -56,7 +56,6 @@ def test_parts_of_a_digest_do_not_run_into_each_other(a: list[bytes], b: list[by
 
 @given(st.text(st.characters(exclude_categories=()), max_size=9))
 def test_any_text_has_bytes_of_its_own(text: str) -> None:
-    """Also half of a surrogate pair, which JSON can hold."""
     assert encode(text).decode("utf-8", "surrogatepass") == text
 
 

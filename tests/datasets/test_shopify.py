@@ -113,7 +113,6 @@ def test_a_chat_has_the_text_before_the_picture(write: Write) -> None:
 
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP", "GIF"])
 def test_a_picture_is_as_pillow_writes_it_in_its_format(write: Write, kind: str) -> None:
-    """As both references do; the media type is Pillow's name."""
     source = picture(kind)
     again = io.BytesIO()
     with Image.open(io.BytesIO(source)) as image:

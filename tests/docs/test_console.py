@@ -204,7 +204,6 @@ def test_a_run_beside_others_is_made_again_and_then_says_nothing(tmp_path: Path)
 
 @pytest.mark.process
 def test_a_recording_that_was_disturbed_is_made_again(tmp_path: Path) -> None:
-    """As its message asks; nothing else is ever tried twice."""
     reader = Reader(tmp_path / "reader", tmp_path / "site")
     reader.folder.mkdir()
     script = (

@@ -42,7 +42,6 @@ def _read(path: Path) -> _Page:
 
 
 def test_the_site_builds_without_a_warning(site: Site) -> None:
-    """Sphinx takes warnings for errors, and looks for every reference."""
     assert (site.code, site.said) == (0, "")
 
 

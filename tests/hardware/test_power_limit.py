@@ -89,7 +89,6 @@ def test_the_limit_before_is_noted_and_given_back(
 def test_a_limit_that_is_there_already_needs_no_right(
     fake: Fake, library: NvmlLibrary, folder: Path
 ) -> None:
-    """Nothing is set, and there is nothing to give back."""
     fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *TWO)
 
     set_to(library, folder, 700)

@@ -184,7 +184,6 @@ def test_without_nvml_there_is_one_record_and_a_good_end(
 
 
 def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
-    """As found, with no driver and no library of ours."""
     command = [sys.executable, "-c", "import ctypes; ctypes.CDLL('libnvidia-ml.so.1')"]
     if subprocess.run(command, capture_output=True, check=False).returncode == 0:
         pytest.skip("this machine has NVIDIA's driver")

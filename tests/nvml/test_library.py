@@ -200,7 +200,6 @@ def test_memory_errors_come_when_the_scenario_says(
 
 
 def test_processes_come_and_go(fake: Fake, pynvml: ModuleType) -> None:
-    """One of them may be the very process that asks."""
     found = []
     for seconds in (1.0, 3.0, 6.0):
         fake.t0 = time.monotonic() - seconds

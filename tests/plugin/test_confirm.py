@@ -117,7 +117,6 @@ def lab(project: Project, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 def test_a_drop_of_this_build_is_decided_by_the_runs_in_turns(lab: Lab, python: Path) -> None:
-    """The baseline's own build is as fast as ever today."""
     runs = lab.case(f'python = "{python}"', slow=HERE)
 
     first, answer = lab.judge(runs)
@@ -489,7 +488,6 @@ def test_where_nothing_is_measured_any_more_the_drop_says_so(lab: Lab) -> None:
 
 
 def test_the_verdict_says_which_evidence_decided(lab: Lab, python: Path) -> None:
-    """In the message of the failure, and in the results."""
     runs = lab.case(f'python = "{python}"', slow=HERE)
 
     result = lab.project.run(runs.planned.path, "--mlperf-confirm")

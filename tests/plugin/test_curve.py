@@ -108,7 +108,6 @@ def test_a_curve_is_recorded_and_its_points_are_judged(project: Project, file: P
 
 @pytest.mark.quiet
 def test_an_open_loop_is_recorded_and_judged_by_its_times(project: Project) -> None:
-    """The same case with requests that arrive at a rate."""
     path = project.suite(
         options="{ latency_s = 0.02, threads = 8 }",
         scenarios='[[scenarios]]\nname = "OpenLoop"\npoints = [12.5, 50]\nmin_duration = "900ms"\n'

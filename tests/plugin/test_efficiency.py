@@ -177,7 +177,6 @@ def test_while_a_baseline_is_recorded_efficiency_is_too(fake: Fake, project: Pro
 
 
 def test_a_run_on_a_gpu_that_is_throttled_may_not_be_judged(fake: Fake, project: Project) -> None:
-    """INVALID says why, for how long, and shows the number."""
     suite(project)
     fake.write(*scenario("wave const 500", "event 0x40 after=0"))
 

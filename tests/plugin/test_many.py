@@ -259,7 +259,6 @@ def test_ctrl_c_reports_what_waits_as_inconclusive(many: Project, distribution: 
 
 
 def test_what_a_crashed_worker_held_is_an_error(many: Project) -> None:
-    """It was measured, and is not lost without a word."""
     with in_second_phase(many, *ALONE, "-n", "1", "--max-worker-restart=0") as process:
         (worker,) = psutil.Process(process.pid).children()
         worker.kill()

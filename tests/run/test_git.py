@@ -13,7 +13,6 @@ from tests.stores.killed import git
 
 @pytest.mark.process
 def test_a_changed_file_whose_name_is_no_utf8_costs_no_commit(tmp_path: Path) -> None:
-    """With core.quotePath off git prints such names as they are."""
     file = tmp_path / os.fsdecode(b"model-\xff.bin")
     file.write_text("first")
     git(tmp_path, "init", "--quiet")

@@ -128,7 +128,6 @@ def test_neighbours_take_the_next_free_gpus() -> None:
 @pytest.mark.process
 @pytest.mark.parametrize(("theirs", "ours"), [(True, True), (True, False), (False, True)])
 def test_who_measures_alone_has_no_neighbour(*, theirs: bool, ours: bool) -> None:
-    """Whatever GPUs there are: on the processors they would meet."""
     with (
         holder("GPU-1", alone=theirs) as other,
         pytest.raises(RunError, match=f"waited 0 s for cpu, held by process {other.pid}"),
@@ -237,7 +236,6 @@ def test_a_gpu_that_the_session_lost_is_passed_over(
 
 
 def test_nothing_but_the_turn_is_kept_while_waiting(folder: Path) -> None:
-    """Two that need the same two GPUs never wait crosswise."""
     free: list[bool] = []
 
     def look(_: str) -> None:

@@ -78,7 +78,6 @@ def test_fewer_steps_are_less_work(tmp_path: Path, key: str) -> None:
 
 
 def test_shared_work_of_the_network_is_less_work(tmp_path: Path) -> None:
-    """DeepCache runs a part of the network in most steps."""
     case = planned(tmp_path, "deepcache")
 
     half, whole = ({"work.network_share": share} for share in ("0.5", "1.0"))
@@ -86,7 +85,6 @@ def test_shared_work_of_the_network_is_less_work(tmp_path: Path) -> None:
 
 
 def test_what_is_not_declared_changes_no_limit(tmp_path: Path) -> None:
-    """Or an engine could talk itself out of being impossible."""
     case = planned(tmp_path)
 
     assert share(lit(case, {"generation.steps": "1"})) == share(lit(case, {}))
@@ -224,8 +222,6 @@ def test_speeds_that_are_impossible_are_no_measurements(
 
 @pytest.mark.parametrize("claim", [DECODING[6], DECODING[-1]], ids=["140", "195"])
 def test_an_engines_own_word_for_four_bits_is_known(tmp_path: Path, claim: Claim) -> None:
-    """Or no figure of such weights would have a limit."""
-
     for word in ("int4-awq", "w4a8-awq", "mixed"):
         assert invalid(decoded(tmp_path, claim, "SingleStream", {}, precision=word)), word
 

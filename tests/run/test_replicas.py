@@ -79,7 +79,6 @@ def test_every_sample_is_completed_once_by_one_of_them(tmp_path: Path, scenario:
 
 @pytest.mark.parametrize("scenario", ["Offline", "MultiStream"])
 def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path, scenario: str) -> None:
-    """MultiStream asks some samples twice, to fill its last query."""
     asked = settings(scenario, samples_per_query=7 if scenario == "MultiStream" else 1)
     with worker(tmp_path, performance=False, settings=asked, handicap=0.01) as running:
         running.wait_for("ready")

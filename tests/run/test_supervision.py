@@ -170,7 +170,6 @@ def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(
 
 
 def test_an_engine_and_its_processes_that_read_stdin_find_it_empty(tmp_path: Path) -> None:
-    """They neither wait for the next command nor take it."""
     supervise(spec(tmp_path, engine=FAILING + "ReadsStdin"))
 
     assert "read '' b'' b''" in (tmp_path / "engine.log").read_text("utf-8")

@@ -81,7 +81,6 @@ def test_the_mean_of_the_pseudo_values_is_auc(samples: list[Sample]) -> None:
 
 
 def test_how_samples_are_cut_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Samples larger than a piece, equal to it and smaller."""
     samples = drawn(np.random.default_rng(3), [1, 4, 9, 4, 2, 2, 1, 5])
     whole = AucScorer().score(outputs(samples), labels(samples))
     monkeypatch.setattr(module, "PIECE", 4)

@@ -157,7 +157,6 @@ parts = st.sampled_from(
 @given(st.lists(parts, max_size=12).map("".join))
 @example("The answer is 1,2.3-4")
 def test_any_text_gives_the_number_that_the_words_of_the_rule_give(text: str) -> None:
-    """Against a transcription that shares no regular expression of numbers."""
     assert answer(text) == plainly(text)
 
 

@@ -115,7 +115,6 @@ def test_the_score_is_never_called_mlperfs() -> None:
 def test_an_answer_may_be_the_output_itself(
     template: str, tmp_path: Path, options: dict[str, Any], outputs: list[bytes]
 ) -> None:
-    """As engines of language models give it, which attach nothing."""
     tokenizers = pytest.importorskip("tokenizers")
     words = tokenizers.models.WordLevel({"Paris": 0, "Ö": 1, "slo": 2}, unk_token="Paris")
     tokenizer = tokenizers.Tokenizer(words)

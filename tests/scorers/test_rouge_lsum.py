@@ -30,7 +30,6 @@ def expected(prediction: str, reference: str) -> float:
 @example("a\n\n", "\n...\na")
 @example("a b\nb a", "b a b\na a")
 def test_any_pair_of_texts_scores_as_rouge_score_scores_it(prediction: str, reference: str) -> None:
-    """Few different words, so that several longest subsequences are common."""
     assert summary_f_measures([prediction], [reference]).tolist() == [
         expected(prediction, reference)
     ]

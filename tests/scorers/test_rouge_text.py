@@ -100,7 +100,6 @@ def test_white_space_between_sentences_does_not_count(texts: list[str], space: s
 
 @pytest.mark.slow
 def test_the_words_of_a_text_are_what_rouge_score_takes_for_words() -> None:
-    """Whatever character of Unicode stands in a text, and wherever."""
     codes = [*range(0x3000), *range(0x3000, sys.maxunicode + 1, 397), *range(0xD800, 0xD900)]
     vocabulary, stemmer = Vocabulary(), PorterStemmer()
     for code in codes:

@@ -158,7 +158,6 @@ def test_a_step_runs_only_after_an_exit_code_that_it_goes_on_from() -> None:
 
 @isolated
 def test_a_step_without_its_program_fails_and_a_missing_interpreter_is_no_failure() -> None:
-    """Only the first can be the fault of a program."""
     gone = run("pass", step("/box/never-made"))
 
     assert (gone.step, gone.returncode) == (1, 127)

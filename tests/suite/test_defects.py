@@ -742,7 +742,6 @@ CUDA = 'device = "cuda"'
 def test_replicas_share_the_gpus_of_the_accelerator(
     use: str, replicas: str, options: str, accelerators: str, message: str | None
 ) -> None:
-    """Equal shares, each used whole by the engine's own parallelism."""
     text = with_(
         ('use = "null"', f'use = "{use}"\nmodel = "m"\nprecision = "fp16"\nreplicas = {replicas}'),
         ('accelerators = ["cpu"]', f"accelerators = {accelerators}"),

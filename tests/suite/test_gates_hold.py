@@ -58,7 +58,6 @@ def test_every_gated_score_is_one_that_the_scorer_gives(
 def test_a_gate_that_mlperfs_checker_never_closes(
     name: str, score: str, least: float | None, passes: float, fails: float
 ) -> None:
-    """On the scorer's scale, in the direction that is meant."""
     newest = next(each for each in reversed(ROUNDS) if name in load_round(each).workloads)
     workload = load_round(newest).workloads[name]
     low, high = workload.metrics[score].bounds(workload.targets[0])

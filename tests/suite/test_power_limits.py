@@ -76,7 +76,6 @@ def test_scores_are_of_the_entry_at_whatever_power(file: Path) -> None:
 
 
 def test_two_limits_can_be_set_against_each_other(file: Path) -> None:
-    """And a failure may be expected at one of them."""
     pair = '\n[[pairs]]\na = "null-700W"\nb = "null-400W"\nexpect = ">= 1.1x"\n'
     known = '[[expected_failures]]\nengine = "null-400W"\nreason = "slow"\nuntil = 2027-01-31\n'
     planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]', pair + known)

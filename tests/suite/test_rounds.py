@@ -150,7 +150,6 @@ def test_the_seeds_are_the_rounds(name: str) -> None:
 
 @pytest.mark.parametrize("name", ROUNDS)
 def test_the_workloads_are_the_rounds(name: str) -> None:
-    """None is missing, none is left of an earlier round."""
     expected = set(rows(SIZES[name]))
 
     assert set(load_round(name).workloads) == expected

@@ -106,7 +106,6 @@ GROUPS: tuple[Group, ...] = ("engines", "datasets", "scorers")
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_the_defaults_of_every_registered_extension_fit_their_own_annotations(group: Group) -> None:
-    """A check that refused these would refuse what suites write."""
     for use, found in registered(group).items():
         factory = resolve(found.value)
         defaults = {

@@ -46,7 +46,6 @@ def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
 
 
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
-    """Predictions of other samples; the same prediction for all pairs."""
     other = answers[1:] + answers[:1]
     same = [np.full(len(each) // 4, 0.5, "<f4").tobytes() for each in answers]
 

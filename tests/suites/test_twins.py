@@ -122,7 +122,6 @@ def test_the_committed_baseline_holds_here(row: Row, tmp_path: Path) -> None:
 
 
 def test_damaged_weights_fail_the_gate_and_the_baseline(row: Row, tmp_path: Path) -> None:
-    """One weight of a hundred is ten times too large."""
     if not row.damaged:
         pytest.skip("its own file has this test")
     twin, parameters = Twin(row.suite, shared=row.shared), None

@@ -180,7 +180,6 @@ def test_a_drop_of_every_sample_is_added_to_the_sums(lib: Any) -> None:
 
 
 def test_sums_by_look_add_up_what_was_drawn(lib: Any) -> None:
-    """Counts of 0 included; each look holds those before it."""
     array = lib("decisions_lib.accuracies")
     drawn, counts = np.array([1.0, 2.0, 4.0, 8.0]), np.array([[1, 0, 2], [0, 1, 0]])
 
@@ -228,7 +227,6 @@ def test_the_error_within_a_run_is_the_workers(lib: Any) -> None:
 
 @pytest.mark.parametrize(("now", "flagged"), [([1.0, 1.1], False), ([1.0, 1.1001], True)])
 def test_pytest_benchmark_compares_means(lib: Any, now: list[float], flagged: bool) -> None:
-    """A mean of exactly 5 % more does not fail."""
     others = lib("decisions_lib.others")
     before = np.array([[0.5, 1.5]])
 
@@ -250,7 +248,6 @@ def test_asv_needs_both_the_factor_and_the_u_test(lib: Any) -> None:
 
 @pytest.mark.parametrize(("m", "n"), [(10, 10), (6, 9)])
 def test_the_exact_u_test_of_asv_is_scipys(lib: Any, m: int, n: int) -> None:
-    """The largest U below the level, and not the next."""
     critical = lib("decisions_lib.others")._critical_u(m, n, 0.002)
 
     def p(u: int) -> float:

@@ -320,7 +320,6 @@ def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) 
 
 
 def test_a_name_that_is_a_path_is_refused(job: Runner) -> None:
-    """A results file cannot name a place outside of baselines/."""
     file = job.workspace / "merged" / "results.json"
     content = json.loads(file.read_text("utf-8"))
     for one in content["cases"]:

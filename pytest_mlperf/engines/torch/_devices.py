@@ -147,6 +147,22 @@ def require_kernels(precision: str, device: Any, *, engine: str = "torch") -> No
         )
 
 
+def require_exact_int8(engine: str) -> None:
+    """Refuse to multiply int8 by int8 if torch's products are wrong on this CPU.
+
+    oneDNN adds products in 16 bits, which saturate, if ONEDNN_MAX_CPU_ISA hides VNNI from it.
+    """
+    rows = torch.full((32, 64), 127, dtype=torch.int8)
+    exact, product = 64 * 127 * 127, int(torch._int_mm(rows, rows.t()).max())
+    if product != exact:
+        raise EnvironmentFault(
+            f"engine {engine}: torch multiplies int8 wrongly on this CPU: 64 products of 127 x 127 "
+            f"sum to {product:,}, not to {exact:,}; unset ONEDNN_MAX_CPU_ISA, or use another "
+            "precision",
+            option="precision",
+        )
+
+
 def quantise(model: Any, precision: str, *, device: Any, engine: str = "torch") -> dict[str, str]:
     """Quantise the weights of linear layers and of experts, in place; return what was done.
 

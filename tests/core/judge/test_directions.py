@@ -56,7 +56,6 @@ def test_a_score_with_the_other_direction_is_found_out(name: str) -> None:
 
 
 def test_scorers_call_lower_what_is_better_when_lower() -> None:
-    """Read from their source: to score images takes a network."""
     said = set()
     for path in Path(pytest_mlperf.scorers.__file__).parent.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text("utf-8"))):

@@ -113,7 +113,6 @@ def test_among_many_a_drop_must_stand_out() -> None:
 
 
 def test_many_drops_support_each_other() -> None:
-    """The more pairs fall, the less each of them needs."""
     few = {"x": 0.009} | named([0.001] * 2 + [1.0] * 37)
     more = {"x": 0.009} | named([0.001] * 9 + [1.0] * 30)
 

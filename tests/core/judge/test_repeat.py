@@ -44,7 +44,6 @@ def scored(**values: list[float | None] | list[float]) -> Scored:
 
 
 def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
-    """Against the standard deviation of the means of many passes."""
     rng = random.Random(1)
     before, now, *more = passes(rng, 300, own=5.0)
 

@@ -51,7 +51,6 @@ def test_all_gpus_of_a_result_are_paid_for() -> None:
     [(80e9, 80e9, 1), (80e9 + 1, 80e9, 2), (1, 80e9, 1), (7e11, 1.41e11, 5)],
 )
 def test_the_fewest_gpus_that_hold_the_weights(weights: float, memory: float, gpus: int) -> None:
-    """Rounded up; nothing else is counted that must fit too."""
     assert fewest_gpus(weights, memory) == gpus
 
 

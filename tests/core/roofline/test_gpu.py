@@ -38,7 +38,6 @@ PRINTED = {
 
 @pytest.mark.parametrize("name", PRINTED)
 def test_the_table_has_the_dense_figures_of_the_datasheets(name: str) -> None:
-    """Peaks, memory and bandwidth as printed, never those with sparsity."""
     gpu = KNOWN[name]
     fp32, tf32, half, fp8, int8, fp4, memory, bandwidth = PRINTED[name]
     peaks = {"fp32": fp32, "tf32": tf32, "fp16": half, "bf16": half, "int8": int8, "fp4": fp4}
@@ -168,7 +167,6 @@ def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
 
 
 def test_what_one_of_several_kinds_does_not_say_is_unknown() -> None:
-    """A maximum over an unknown figure would be a guess."""
     one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
     other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
 

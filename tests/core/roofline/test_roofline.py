@@ -482,7 +482,6 @@ def test_a_share_in_words(value: float, words: str) -> None:
 
 
 def test_a_share_of_the_certain_limit_says_so() -> None:
-    """Without an estimate it is a smaller share of more."""
     found = limit(
         "tokens_per_second", GPUS["H200-SXM"], WORK["mixtral-8x7b"].work, Circumstances(), 8021
     )

@@ -178,7 +178,6 @@ def test_decoding_llama_on_one_h200_in_fp8(batch: int, rate: float) -> None:
 
 
 def test_a_prompt_is_about_the_peak_over_twice_the_parameters() -> None:
-    """Without the output layer, with attention to what came before."""
     work = decode("llama2-70b")
     has = hardware(H200, Circumstances(precision="fp8"))
     by_hand = 1978.9e12 / (137_426_370_560 - 524_288_000 + 2_621_440 * 291 / 2)

@@ -78,7 +78,6 @@ def test_a_data_set_may_use_the_other_names(tmp_path: Path) -> None:
     [("start_logits", "end_logits"), ("END:0", "START:0"), ("logits",)],
 )
 def test_logits_may_be_two_outputs_or_one(tmp_path: Path, outputs: tuple[str, ...]) -> None:
-    """Start comes first by its name, not by its place."""
     plain = [each[:, ::-1] for each in PLAIN] if outputs[0] == "END:0" else PLAIN
 
     assert same(found(encoder(tmp_path, outputs=outputs)), plain)
@@ -101,7 +100,6 @@ def test_a_number_that_does_not_fit_into_32_bits_is_refused(tmp_path: Path) -> N
 
 
 def test_a_model_of_one_width_is_given_that_width(tmp_path: Path) -> None:
-    """Shorter samples are padded; answers have the samples' own length."""
     assert same(found(encoder(tmp_path, width=24)), PLAIN)
 
 
@@ -172,7 +170,6 @@ def test_a_sample_without_tokens_is_refused(tmp_path: Path) -> None:
 def test_models_that_are_no_such_encoders_are_refused(
     tmp_path: Path, made: dict[str, Any], message: str
 ) -> None:
-    """When the engine is entered, before any sample is read."""
     with pytest.raises(RunError, match=message):
         engine(encoder(tmp_path, **made), [], task="answer").__enter__()
 

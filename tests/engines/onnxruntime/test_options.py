@@ -187,7 +187,6 @@ def test_a_provider_that_is_not_installed_says_what_has_it(
 
 
 def test_a_provider_that_nobody_knows_is_an_error_of_the_suite(tmp_path: Path) -> None:
-    """It lists those that are installed, and the short names."""
     with pytest.raises(SuiteError) as raised:
         engine(recommender(tmp_path), [], providers=["MadeUpExecutionProvider"]).__enter__()
 

@@ -305,7 +305,6 @@ def test_a_file_cut_short_is_refused(tmp_path: Path) -> None:
 
 
 def test_files_that_do_not_show_what_they_hold_are_not_judged_by_it(tmp_path: Path) -> None:
-    """onnxruntime's own format, and graphs that a provider has compiled."""
     own = tmp_path / "model.ort"
     own.write_bytes(b"\x10\0\0\0ORTM" + bytes(50))
     compiled = product(tmp_path, [node("EPContext", ["x"], ["y"], domain=MS)], {})

@@ -140,7 +140,6 @@ def test_means_decide_and_of_equal_means_the_first_class() -> None:
 
 
 def test_the_volume_itself_is_never_written_on(tmp_path: Path) -> None:
-    """A sample is used again and again during a run."""
     image = VOLUMES[1].copy()
 
     first, second = answers(

@@ -271,7 +271,6 @@ BATCHED = Tensor(name="image", type="tensor(float)", shape=(None, 3, 8, 8))
 def test_no_engine_is_built_in_the_middle_of_a_run(
     inputs: list[Tensor], options: dict[str, Any], batch_size: int, lacks: str
 ) -> None:
-    """Whatever varies has a range that every batch is in."""
     found = asked(**options).lacks(inputs, batch_size)
 
     assert lacks in found

@@ -51,7 +51,6 @@ def answered(
 
 
 def test_tokens_are_told_one_by_one_where_their_ids_come() -> None:
-    """first, next for each further one, done with the count."""
     sink = Recorder(1)
     with Scripted(Manner(tokens=4)) as server:
         run(server.url, sink=sink)

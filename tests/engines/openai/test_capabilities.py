@@ -227,7 +227,6 @@ def test_how_many_requests_are_under_way_is_described() -> None:
     ],
 )
 def test_one_way_to_count_is_enough(manner: Manner, counted: str) -> None:
-    """Usage that comes unasked, usage asked for, or token ids."""
     assert described(manner)["tokens_counted_by"] == counted
 
 

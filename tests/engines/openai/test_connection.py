@@ -210,7 +210,6 @@ def test_a_server_that_closes_connections_without_a_word_gets_new_ones(*, keeps:
 
 
 def test_a_character_may_be_cut_anywhere() -> None:
-    """UTF-8 in two chunks of HTTP, and in two reads."""
     sent = piece("grüß \U0001f600", ids=[1], finish="stop") + DONE
     for cut in range(1, len(sent)):
         (answer,) = ask([CHUNKED + chunks(sent[:cut]), chunks(sent[cut:]) + b"0\r\n\r\n"])

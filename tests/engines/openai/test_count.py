@@ -68,7 +68,6 @@ CALLS = [
 
 
 def test_reasoning_and_calls_go_through_the_template_less_its_frame() -> None:
-    """Words: think we should end, yes, call find what shoes."""
     pieces = [("reasoning", "we"), ("reasoning", " should"), ("text", "yes"), *CALLS]
 
     assert ReferenceCount(tokenizer()).counts({1: pieces}) == {1: (9, 8)}

@@ -154,7 +154,6 @@ def _datasets(configuration: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.process
 def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str) -> None:
-    """The stand-in takes 6 s whatever it is asked for."""
     asked = case(tmp_path, url, "works", whole_passes=True)
     asked = replace(asked, settings=replace(asked.settings, points=[4], min_duration_ms=100_000))
     events, _ = run_to_end(asked)

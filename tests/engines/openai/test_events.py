@@ -132,7 +132,6 @@ def test_tokens_are_never_counted_by_pieces_of_text() -> None:
 
 
 def test_without_usage_and_token_ids_nothing_is_counted() -> None:
-    """Five pieces of text are an unknown number of tokens."""
     answer, _ = read(*[piece("w")] * 5, piece("", finish="stop"), DONE)
 
     assert answer.complete
@@ -149,7 +148,6 @@ def test_the_first_token_is_the_first_with_text_or_token_ids() -> None:
 
 
 def test_thoughts_are_tokens_and_no_text() -> None:
-    """A reasoning model's first token is one of its thoughts."""
     for key in ("reasoning_content", "reasoning"):
         thought = event({"choices": [{"delta": {key: "hm"}, "finish_reason": None}]})
         answer, told = read(thought, piece("yes", chat=True))
@@ -166,7 +164,6 @@ def test_tokens_that_come_together_are_told_together() -> None:
 
 
 def test_usage_in_every_event_is_a_running_count() -> None:
-    """It is the answer's only once the answer has ended."""
     parts = [piece("a", counted=usage(3, number)) for number in (1, 2)]
     answer, _ = read(*parts)
     assert not answer.complete
@@ -194,7 +191,6 @@ def test_a_running_count_that_stops_is_no_count(keeps: bool) -> None:
 
 @pytest.mark.parametrize("keeps", [False, True])
 def test_an_empty_reason_is_none(keeps: bool) -> None:
-    """Servers written in Go have "" where others have null."""
     going = event({"choices": [{"text": "a", "finish_reason": ""}]})
 
     assert not read(going, DONE, keeps=keeps)[0].complete

@@ -82,7 +82,6 @@ HALF = [piece("a", ids=[1]), piece("b", ids=[2])]
     ],
 )
 def test_each_way_to_fail_is_told_with_its_count(reply: Reply, expected: str) -> None:
-    """What happened, how often, and the first one's own words."""
     sink = storm(lambda _: reply, request_timeout=0.5)
 
     assert sink.message.startswith("1 of 1 request failed: 1 x ")

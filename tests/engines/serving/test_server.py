@@ -418,7 +418,6 @@ def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[
 def test_what_means_nothing_is_refused_before_anything_starts(
     changes: Mapping[str, Any], said: str
 ) -> None:
-    """In the name of the engine that wants the server."""
     given: dict[str, Any] = {"command": ["x", "{port}"], **changes}
 
     with pytest.raises(SuiteError, match=f"^engine some: {said}"):

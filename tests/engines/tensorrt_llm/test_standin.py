@@ -82,7 +82,6 @@ def test_a_value_of_another_type_is_refused_by_its_place(
 
 
 def test_what_is_left_open_has_the_values_of_a_build(package: Any) -> None:
-    """But for the longest sequence, which its workers find out."""
     args = package.llmapi.TorchLlmArgs(model="m")
 
     assert (args.max_batch_size, args.max_num_tokens, args.max_input_len) == (2048, 8192, 1024)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
@@ -17,7 +18,9 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
+from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.engines.torch import TorchEngine
+from pytest_mlperf.engines.torch._devices import require_exact_int8
 from tests.engines.recording import Samples, answers_of
 
 BOS, EOS = 1, 2
@@ -29,6 +32,20 @@ MIXED = [
     for length in (5, 40, 17, 3, 90, 33, 33, 61, 8, 1, 120, 70)
 ]
 """Prompts of many lengths for the model with random weights."""
+
+
+def multiplies_int8_exactly() -> bool:
+    """Check whether torch's int8 products are right, which ONEDNN_MAX_CPU_ISA can change."""
+    try:
+        require_exact_int8("torch")
+    except EnvironmentFault:
+        return False
+    return True
+
+
+exact_int8 = pytest.mark.skipif(
+    not multiplies_int8_exactly(), reason="torch multiplies int8 wrongly on this CPU"
+)
 
 Chain = Callable[[int], int]
 

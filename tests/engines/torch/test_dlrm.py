@@ -358,7 +358,6 @@ LOOKUPS = samples(2)[0]["sparse"]
 def test_a_sample_that_the_model_cannot_take_is_named(
     tmp_path: Path, sample: Any, expected: str
 ) -> None:
-    """A row out of range would end an accelerator's process."""
     write(tmp_path)
     with (
         open_engine([samples(1)[0], sample], "dlrm-v2", model=str(tmp_path)) as engine,

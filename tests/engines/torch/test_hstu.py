@@ -102,7 +102,6 @@ def test_a_candidate_sees_the_past_and_no_other_candidate(model: Path) -> None:
 
 
 def test_a_layer_computes_what_the_paper_says() -> None:
-    """Written out once more, for one head, part by part."""
     torch.manual_seed(2)
     sizes = dataclasses.replace(SIZES, num_heads=1)
     module = Hstu(sizes).eval()

@@ -430,7 +430,6 @@ def test_each_precision_computes_other_scores_but_close_ones(
 
 
 def test_a_sharded_checkpoint_gives_the_same_answers(copy: Path) -> None:
-    """Its hash is that of all its files, in order."""
     whole = answers(copy, [[12]])
     shard(copy)
 

@@ -266,7 +266,6 @@ def test_arguments_name_nothing_that_the_engine_gives(name: str, expected: str) 
 
 
 def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
-    """A factory may do without one, the built-in ones not."""
     with pytest.raises(UnavailableError, match="absent: this model does not exist"):
         open_engine([], "linear", model=str(tmp_path / "absent"))
     with pytest.raises(UnavailableError, match=r"this folder has no config\.json"):
@@ -508,6 +507,5 @@ def test_a_broken_folder_of_question_answering_is_refused(
 def test_a_feature_that_the_model_cannot_take_is_named(
     bert: Path, sample: Any, expected: str
 ) -> None:
-    """An index out of range would end an accelerator's process."""
     with pytest.raises(RunError, match=f"sample 0 of the data set {expected}"):
         enter([sample], "question-answering", model=str(bert))

@@ -159,7 +159,6 @@ def test_int4_keeps_sixteen_values_per_group() -> None:
 def test_a_model_without_layers_to_quantise_is_refused(
     model: Any, precision: str, needs: str
 ) -> None:
-    """It would run as if nothing had been asked for."""
     expected = f"precision {precision!r} quantises {needs} this model has none; use another"
 
     with pytest.raises(RunError, match=re.escape(expected)):

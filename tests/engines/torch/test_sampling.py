@@ -58,7 +58,6 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.slow
 def test_a_seed_gives_the_same_answers_whatever_is_beside_them(model: Path) -> None:
-    """In batches of any size, in any order, alone too."""
     first = answers(model, MIXED, batch_size=4, **WARM)
 
     assert answers(model, MIXED, batch_size=12, **WARM) == first

@@ -29,7 +29,6 @@ EXPECTED = [struct.pack("<q", index % 4) for index in range(30)]
 @pytest.mark.parametrize("binary", [True, False])
 @pytest.mark.parametrize("batch_size", [1, 7])
 def test_every_sample_has_its_own_answer(binary: bool, batch_size: int) -> None:
-    """Arrays go as bytes or as text, alone or together."""
     found = answers(rows(30), serve=scripted(), binary=binary, batch_size=batch_size)
 
     assert found == EXPECTED

@@ -171,7 +171,6 @@ def test_what_goes_wrong_in_the_middle_ends_the_run(what: str) -> None:
 
 
 def test_requests_under_way_are_counted() -> None:
-    """The fourth of four is refused while the others hang."""
     serve = scripted(after=3, first="hang", then="500")
 
     with engine(rows(8), serve=serve, concurrency=4) as opened:

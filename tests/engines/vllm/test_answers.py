@@ -42,7 +42,6 @@ def expected(random: Path) -> list[list[int]]:
 def test_every_way_gives_the_answers_of_the_torch_engine(
     random: Path, expected: list[list[int]], one_by_one: bool, options: dict[str, Any]
 ) -> None:
-    """Greedy tokens, end token included, whichever API they come through."""
     found = answers(random, MIXED, one_by_one=one_by_one, max_new_tokens=LONGEST, **options)
 
     assert found == expected

@@ -212,7 +212,6 @@ def copied(folder: Path, file: str, changes: dict[str, Any]) -> Path:
 def test_what_hears_other_lengths_than_the_model_is_refused(
     twins: Twins, tmp_path: Path, changes: dict[str, Any], expected: str
 ) -> None:
-    """vLLM would cut clips, or fail in the first batch."""
     folder = copied(tmp_path, "preprocessor_config.json", changes)
 
     with (

@@ -112,7 +112,6 @@ def test_a_rounded_value_is_as_near_as_its_table_shows(value: float) -> None:
     ids=["rate", "latency rose", "latency fell"],
 )
 def test_changes_are_better_to_the_right(judged: object, expected: tuple[Any, ...]) -> None:
-    """Whatever the metric's direction; the table keeps its own sign."""
     outcome = judged.outcome  # type: ignore[attr-defined]
     (row,) = forest(cases(verdict(outcome, "", judged))).rows  # type: ignore[arg-type]
 

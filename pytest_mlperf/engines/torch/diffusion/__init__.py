@@ -72,6 +72,10 @@ class DiffusionEngine(TorchBase):
         device = self._options.device
         as_it_is = bool(quantization) and device == "cpu"
         require_device(self.name, device=device, precision=self._precision, is_quantised=as_it_is)
+        if as_it_is and self._precision == "int8":
+            from pytest_mlperf.engines.torch._devices import require_exact_int8
+
+            require_exact_int8(self.name)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         super().load_samples(indices)
