@@ -37,6 +37,12 @@ _SPEED = (
 )
 
 REMOVED = (
+    Removed(kind="command", name="precisions", instead="run pytest-mlperf report"),
+    Removed(kind="option", owner="compare", name="--history", instead="run pytest-mlperf history"),
+    Removed(kind="option", owner="compare", name="--interleave", instead="run pytest-mlperf turns"),
+    Removed(
+        kind="option", owner="merge", name="--inconclusive", instead="set --fail-on=inconclusive"
+    ),
     Removed(
         kind="command",
         name="contribute",
