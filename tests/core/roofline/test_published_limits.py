@@ -7,6 +7,7 @@ its own, before this code, found for each throughput of NVIDIA's tables; `peak` 
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ import pytest
 from pytest_mlperf.cli.limits import result_rows
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
-from pytest_mlperf.core.roofline.gpu import PRECISIONS, parse_gpu
+from pytest_mlperf.core.roofline.gpu import PRECISIONS, fewest_gpus, parse_gpu
 from pytest_mlperf.core.roofline.work import Circumstances
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.rounds.published import official_results
@@ -31,15 +32,16 @@ with FILE.open(newline="", encoding="utf-8") as _file:
     SHARES = {f"{row['page']}{row['line']}.1": row for row in csv.DictReader(_file)}
 
 ROWS, OTHERS = result_rows()
-Printed = tuple[str, str, float, str, int, str, str | None, int | None, str, float]
-"""Key, workload, value, unit, GPUs, accelerator, precision, batch, certain limit, share in %."""
+Printed = tuple[str, str, float, str, int, str, str | None, int | None, str, float, str]
+"""Key, workload, value, unit, GPUs, accelerator, precision, batch, certain limit, share in %,
+reason."""
 
 
 def printed_figures() -> Iterator[Printed]:
     """Yield the table of docs/limits.md."""
     page = (Path(__file__).parents[3] / "docs/limits.md").read_text("utf-8")
     for row in re.findall(r"^\| [AB] \d+ \|.*$", page, re.MULTILINE):
-        line, figure, what, where, certain, share, _ = (
+        line, figure, what, where, certain, share, reason = (
             cell.strip() for cell in row[1:-1].split("|")
         )
         value, unit = figure.strip("~").replace(",", "").split()
@@ -49,7 +51,7 @@ def printed_figures() -> Iterator[Printed]:
         yield (
             *(line.replace(" ", ""), workload, float(value), unit, int(count)),
             *(gpu.removesuffix(f" {precision}"), precision, int(batch) if batch else None),
-            *(certain, float(share.removesuffix(" %").replace(",", ""))),
+            *(certain, float(share.removesuffix(" %").replace(",", "")), reason),
         )
 
 
@@ -60,7 +62,7 @@ TPU = {"bf16": 197e12, "int8": 393e12, "bandwidth": 819e9, "memory": 16e9, "sour
 
 def limit_of(line: Printed, **changes: Any) -> Limit:
     """Return the limit of a printed figure."""
-    _, workload, value, unit, count, accelerator, precision, batch, _, _ = line
+    _, workload, value, unit, count, accelerator, precision, batch, *_ = line
     about = find_work(workload)
     assert about is not None
     run: dict[str, Any] = {"gpus": count, "precision": precision, "batch": batch, **changes}
@@ -209,23 +211,36 @@ def test_the_nearest_result_of_later_rounds(workload: str, share: float) -> None
 # --- what cannot be --------------------------------------------------------------------------
 
 
+def needed_gpus(line: Printed, limit: Limit) -> str:
+    """Return the GPUs that a decoding speed takes, and those that the weights fill."""
+    about, memory = find_work(line[1]), known_gpus()[line[5]].memory
+    assert about is not None
+    assert memory is not None
+    text = f"it takes {math.ceil(limit.of_certain or 0)} GPUs or more"
+    fewest = fewest_gpus(about.parameters * PRECISIONS[line[6] or ""].weight, memory)
+    return f"{text}; the weights alone fill {fewest}" if fewest > line[4] else text
+
+
 @pytest.mark.parametrize("line", PRINTED, ids=lambda line: line[0])
 def test_the_printed_figures_are_as_the_page_says(line: Printed) -> None:
     key, value, limit = line[0], line[2], limit_of(line)
-    certain, share = line[-2:]
+    certain, share, reason = line[-3:]
+    printed = BY_ID[f"{key}.1"]
 
     assert rounded(limit.certain or 0.0) == certain
     assert 100 * (limit.of_certain or 0.0) == pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
     assert limit.impossible == (share > 100)
-    assert float(BY_ID[f"{key}.1"]["text"].strip("~").replace(",", "")) == value
+    assert float(printed["text"].strip("~").replace(",", "")) == value
+    assert line[3] == (printed["unit_printed"] or printed["unit"]).replace("/sec", "/s")
     if limit.impossible and line[1] == "llama2-70b":
         assert limit.binds == "memory"
+        assert reason == needed_gpus(line, limit)
 
 
 def test_the_page_has_all_figures_that_cannot_be() -> None:
     """16 above the certain limit, and 6 that contradict the round's results or the estimate."""
     assert len({line[0] for line in PRINTED}) == len(PRINTED) == 22
-    assert sum(line[-1] > 100 for line in PRINTED) == 16
+    assert sum(line[-2] > 100 for line in PRINTED) == 16
 
 
 @pytest.mark.parametrize(
