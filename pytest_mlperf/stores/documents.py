@@ -140,25 +140,20 @@ class Document(Generic[T]):
 
     def put(self, path: Path, content: T, place: Path) -> None:
         """Write a file while `alone` in that place; a link is written through to its target."""
+        text = json.dumps(
+            dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
+        )
         try:
-            written = self.written(content)
+            text.encode()  # what UTF-8 cannot hold is refused, and not hidden in an escape
+            # A review reads this file: nothing in it may be invisible or turn a line round.
+            written = f"{escaped(text)}\n".encode()
+            self._parse(written)
         except ValueError as defect:
             raise BaselineError(f"{path}: not written: {defect}") from defect
         try:
             atomic.write_bytes(written_to(path), written, place)
         except OSError as error:
             raise _not_written(path, error) from error
-
-    def written(self, content: T) -> bytes:
-        """Return a file's bytes, one value a line; a ValueError: they could not be read back."""
-        text = json.dumps(
-            dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False
-        )
-        text.encode()  # what UTF-8 cannot hold is refused, and not hidden in an escape
-        # A review reads this file: nothing in it may be invisible or turn a line round.
-        written = f"{escaped(text)}\n".encode()
-        self._parse(written)
-        return written
 
     def _parse(self, content: bytes) -> T:
         """Return the content in a file's bytes; ValueError says where the first defect is."""
