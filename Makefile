@@ -1,7 +1,8 @@
 # make demo    the main job in a few minutes, on any CPU
-# make quick   what starts no process and computes for no seconds, in two minutes: before every commit
-# make test    all tests
-# make check   what a change must pass: format, lint, types, all tests
+# make quick   what starts no process, in one minute: before every commit
+# make test    every rule of the product, in six minutes: before you propose a change
+# make test-all  make test, documentation pages, real models, browsers and what needs an idle machine
+# make check   what a change must pass: format, lint, types, make test
 # make bench   this project's own speed
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
 # make busy    verdicts beside neighbours that compute: unchanged code must be no drop
@@ -36,16 +37,15 @@ INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c c
 unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(BIN)/python -m compileall -q pytest_mlperf
 
-# Most tests wait more than they compute: four at once keep two cores busy. Those that measure what
-# a neighbour slows are marked `quiet`, and have a core each.
+# Most tests wait more than they compute: four at once keep two cores busy.
 PYTEST := $(BIN)/python -m pytest
-QUICK := $(COMPILED) && $(PYTEST) -n 2 -m "not process and not slow"
-# A test that fails is run once more with the machine to itself, and both runs are shown: a verdict
-# that only load made wrong must not stop anybody, and whoever reads sees which test needs `quiet`.
+QUICK := $(COMPILED) && $(PYTEST) -n 2 -m "not process and not slow and not nightly and not quiet"
+TEST := $(COMPILED) && $(PYTEST) -n 4 --dist worksteal -m "not nightly and not quiet" --durations=10
+# A quiet test that fails is run once more with the machine to itself, and both runs are shown.
 ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -x --lf --lfnf=none; }
-ALL := $(COMPILED) && { $(PYTEST) -n 4 --dist worksteal -m "not quiet" --durations=30 || $(ALONE); } && { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
+NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30 && { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo quick test check docs bench fleet repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo quick test test-all check docs bench fleet repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -90,13 +90,17 @@ quick: $(READY)
 	$(QUICK)
 
 test: $(READY)
-	$(ALL)
+	$(TEST)
+
+test-all: $(READY)
+	$(TEST)
+	$(NIGHTLY)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(ALL)
+	$(TEST)
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -n -b html docs build/docs
