@@ -120,3 +120,26 @@ def test_a_project_without_suites_hardly_pays_for_the_plugin(
     print(f"\nimport {imported:.1f} ms; a whole pytest run differs by {whole:+.1f} ms of CPU time")
     record(benchmark, {"import_ms": imported, "whole_run_ms": whole})
     assert imported <= 15
+
+
+@pytest.mark.benchmark(group="start")
+def test_version_and_help_start_at_once(benchmark: Any, tmp_path: Path) -> None:
+    """Target: at most 0.3 s of processor time for `--version`, 0.5 s for `--help`."""
+    command = [sys.executable, "-m", "pytest_mlperf"]
+
+    version, bare = interleaved(
+        lambda: cpu_seconds([*command, "--version"], tmp_path),
+        lambda: cpu_seconds([sys.executable, "-c", "pass"], tmp_path),
+    )
+    usage, plan = interleaved(
+        lambda: cpu_seconds([*command, "--help"], tmp_path),
+        lambda: cpu_seconds([*command, "plan", "--help"], tmp_path),
+    )
+
+    print(
+        f"\n--version {version:.2f} s, {version / bare:.1f} x a bare Python; "
+        f"--help {usage:.2f} s; plan --help {plan:.2f} s"
+    )
+    record(benchmark, {"version_s": version, "help_s": usage, "plan_help_s": plan, "bare_s": bare})
+    assert version <= 0.3
+    assert usage <= 0.5

@@ -5,61 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from importlib import import_module
 from typing import Any
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli import (
-    bisect,
-    calibrate,
-    compare,
-    doctor,
-    explain,
-    export,
-    history,
-    imports,
-    init,
-    limits,
-    merge,
-    options,
-    plan,
-    published,
-    report,
-    schema,
-    store,
-    submission,
-    turns,
-    update,
-)
-from pytest_mlperf.cli import round as rules
-from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
-from pytest_mlperf.core.removed import find_removed
-
-COMMANDS = {
-    "init": init,
-    "doctor": doctor,
-    "plan": plan,
-    "explain": explain,
-    "compare": compare,
-    "turns": turns,
-    "bisect": bisect,
-    "history": history,
-    "update": update,
-    "calibrate": calibrate,
-    "merge": merge,
-    "import": imports,
-    "export": export,
-    "store": store,
-    "submission": submission,
-    "report": report,
-    "options": options,
-    "round": rules,
-    "limits": limits,
-    "published": published,
-    "schema": schema,
-}
-"""Each has a HELP, `add_arguments` and `run`; in the order in which they are needed."""
+from pytest_mlperf.cli.commands import COMMANDS
 
 DESCRIPTION = """\
 What stands around the tests: pytest itself measures and judges (pytest suites),
@@ -80,36 +31,33 @@ examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
 """
 
 
-def add_commands(commands: Any) -> None:
-    """Add every subcommand, with a help that says what it does, what it needs, and examples.
+class CommandParser(argparse.ArgumentParser):
+    """Parser of one subcommand; it loads the command's module when it first parses."""
 
-    A description is printed as it stands, so it is at most 80 columns wide.
-    """
-    for name, module in COMMANDS.items():
-        summary, _, about = module.HELP.partition("\n\n")
-        description, heading, examples = about.partition("examples:\n")
-        parser = commands.add_parser(
-            name,
-            help=summary,
-            description=description.removesuffix("\n\n"),
-            epilog=f"{heading}{examples}".removesuffix("\n"),
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-        )
-        parser.set_defaults(run=module.run)
-        module.add_arguments(parser)
+    module = ""
 
+    def load(self) -> CommandParser:
+        """Add description, examples and arguments from the command's module.
 
-def _removed(words: Sequence[str]) -> str:
-    """Return what to use instead of a removed command or option, "" if there is none."""
-    command, *rest = words or [""]
-    options = (word.partition("=")[0] for word in rest)
-    entries = [find_removed("command", "", command)]
-    entries += [find_removed("option", command, option) for option in options]
-    return str(next(filter(None, entries), ""))
+        A description is printed as it stands, so it is at most 80 columns wide.
+        """
+        if self.module:
+            command = import_module(self.module)
+            description, heading, examples = command.HELP.partition("examples:\n")
+            self.description = description.removesuffix("\n\n")
+            self.epilog = f"{heading}{examples}".removesuffix("\n")
+            self.set_defaults(run=command.run)
+            command.add_arguments(self)
+            self.module = ""
+        return self
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Load the command, then parse."""
+        return super(CommandParser, self.load()).parse_known_args(args, namespace)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code."""
+def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, CommandParser]]:
+    """Return the parser of the whole command line, and that of each subcommand by name."""
     parser = argparse.ArgumentParser(
         prog="pytest-mlperf",
         description=DESCRIPTION,
@@ -119,9 +67,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # With a short form too, the column of options is wide enough for the names of all commands.
     parser.add_argument("-V", "--version", action="version", version=f"pytest-mlperf {__version__}")
     commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND", title="commands"
+        dest="command",
+        required=True,
+        metavar="COMMAND",
+        title="commands",
+        parser_class=CommandParser,
     )
-    add_commands(commands)
+    for name, (module, summary) in COMMANDS.items():
+        command = commands.add_parser(
+            name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
+        )
+        command.module = module
+    return parser, commands.choices
+
+
+def _removed(words: Sequence[str]) -> str:
+    """Return what to use instead of a removed command or option, "" if there is none."""
+    from pytest_mlperf.core.removed import find_removed
+
+    command, *rest = words or [""]
+    options = (word.partition("=")[0] for word in rest)
+    entries = [find_removed("command", "", command)]
+    entries += [find_removed("option", command, option) for option in options]
+    return str(next(filter(None, entries), ""))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one subcommand and return the exit code."""
+    from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
+    from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+
+    parser, _ = build_parser()
     words = sys.argv[1:] if arguments is None else arguments
     if removed := _removed(words):
         complain(removed)

@@ -60,8 +60,6 @@ RUNS = 8
 SESSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 HELP = """\
-learn this machine's noise from repeats of unchanged code
-
 Runs every case that can run here N times, in turns, each run a fresh process,
 without changing anything in between, and learns what such runs vary by: inside
 a run, from run to run, from session to session. With --write this is stored

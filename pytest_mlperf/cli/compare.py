@@ -45,8 +45,6 @@ from pytest_mlperf.suite.plan import Planned
 Limits = Mapping[str, float]
 
 HELP = f"""\
-two sessions, commits or versions: what dropped
-
 Judges all runs of B against all of A in one look, session by session, by the
 limits and the noise of the tests.
 A and B are each one of

@@ -35,8 +35,6 @@ from pytest_mlperf.reports.terminal.layout import fold, relative, table
 from pytest_mlperf.stores.results import read_results
 
 HELP = """\
-how a verdict was reached, run by run
-
 Prints what pytest said about a case, then retraces it: each run, each look of
 the rule with its bounds, which one decided, what would have decided otherwise,
 the accuracy, likely causes with their evidence, the machine and engine, and

@@ -26,8 +26,6 @@ from pytest_mlperf.stores.atomic import write_folder, write_whole
 from pytest_mlperf.stores.results import read_results
 
 HELP = f"""\
-a curve as a submission that MLPerf Endpoints' checker takes
-
 Writes the folder of results that MLPerf Endpoints v1.0 asks for, of the median
 run of a curve: results/, src/ and docs/. What MLCommons' client measured
 (engine endpoints, or an import) is copied as it is; what our own loop measured

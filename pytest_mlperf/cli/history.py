@@ -23,8 +23,6 @@ from pytest_mlperf.run.project import git_text
 from pytest_mlperf.stores import baselines
 
 HELP = """\
-a case over its accepted baselines in git, and over sessions
-
 Lists the accepted baselines of a case, each with its change from the one
 before and the interval of that change, and the total. Where versions have
 engine entries of their own, name the cases of all: they are one history.

@@ -23,8 +23,6 @@ TO_SET = {
 """What is to be edited of those whose data is made up."""
 
 HELP = """\
-write a first suite, and a folder for baselines
-
 Writes suites/demo.mlperf.toml and baselines/README.md; what exists is never
 touched. The null engine waits and computes nothing, so its suite runs anywhere;
 the others are forms to fill in: what to change is marked edit. Those of openai,

@@ -28,8 +28,6 @@ from pytest_mlperf.rounds.published import (
 from pytest_mlperf.rounds.work import WorkloadWork, find_work, known_work
 
 HELP = """\
-what is physically possible, and official results against it
-
 Without options: every official result of MLPerf Inference v4.1 on a known GPU
 with its share of the speed of light, nearest first. With --gpu and --workload:
 one limit, and the numbers that it is made of. The certain limit counts only

@@ -29,8 +29,6 @@ NAMED = 20
 """Tests without a result that are named; the rest is counted."""
 
 HELP = """\
-results of several machines as one, with nothing missing
-
 Joins the results files of one plan's parts, judges all pairs of case and metric
 together, and says which planned tests have no result. What a part left open
 (INCONCLUSIVE, SUSPECT) gets its last word here. Parts that were run with

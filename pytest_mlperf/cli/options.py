@@ -96,8 +96,6 @@ def _libraries(names: Sequence[str]) -> Iterator[NeededLibrary]:
 
 
 HELP = """\
-options of engines, data sets and scorers
-
 Prints what a suite can tell an engine, a data set or a scorer: every option
 with its type, default and meaning, the libraries it uses, and the precisions of
 an engine. It is what the code declares, also that of other packages.

@@ -56,8 +56,6 @@ JOB_MINUTES = 5 * 24 * 60
 Costs = Mapping[tuple[Path, str], CaseCost]
 
 HELP = """\
-cases, runs, minutes and accelerator-hours
-
 Lists what pytest would measure, and for how long. Times come from the suites;
 where the runs folder holds earlier sessions of a case, from what those took,
 loading and accuracy pass included. All accelerators are planned for, whether

@@ -32,8 +32,6 @@ from pytest_mlperf.rounds.published import (
 )
 
 HELP = """\
-official results of MLPerf Inference, to list and to filter
-
 Lists what MLCommons published of the rounds v4.1, v5.1, v6.0 and v6.1: closed
 division, best first. Results stand together only where they can be compared:
 of one workload, scenario, unit, statistic and harness; a mean latency is never

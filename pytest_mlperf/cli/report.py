@@ -17,8 +17,6 @@ from pytest_mlperf.stores.database import opened, shown_url
 from pytest_mlperf.stores.results import read_manifest, read_results
 
 HELP = """\
-results as text, HTML, Markdown, CSV and for other tools
-
 Writes a session's results in another form. text is the summary that pytest
 printed; json is the file itself, checked and in the newest schema;
 pytest-benchmark is what --benchmark-json writes, also for sessions under -n,

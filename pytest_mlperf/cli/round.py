@@ -36,8 +36,6 @@ SHORT = {
 """Scenarios as the table writes them."""
 
 HELP = """\
-what an MLPerf round asks: gates, limits, counts
-
 Prints the rules of an MLPerf Inference round that suites are held to: LoadGen's
 seeds, and of each workload its data set, gates, limits, scenarios and
 compliance tests. With a workload: everything about it. The official profile

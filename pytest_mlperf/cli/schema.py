@@ -78,8 +78,6 @@ def published(name: str) -> Path:
 
 
 HELP = """\
-print a JSON Schema, for editors and tools
-
 Prints the JSON Schema of suite files or of results files. An editor that knows
 TOML completes and checks a suite whose first line names the schema.
 

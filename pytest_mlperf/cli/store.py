@@ -15,8 +15,6 @@ from pytest_mlperf.stores.database import opened, shown_url
 from pytest_mlperf.stores.results import read_results, write_results
 
 HELP = """\
-results of sessions into the store that keeps them, or out
-
 pytest --mlperf-store URL keeps every session in a SQLite file or a PostgreSQL
 database. This puts results files of earlier sessions in, each once, however
 often it is named; and writes sessions out, as the files that they were.

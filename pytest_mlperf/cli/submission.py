@@ -37,8 +37,6 @@ from pytest_mlperf.stores.atomic import write_folder
 from pytest_mlperf.stores.results import read_results
 
 HELP = f"""\
-results as a tree that MLPerf's submission checker takes
-
 init writes a folder to fill in: the description of the system, with what this
 machine reports; how the model was prepared; calibration; the code. export
 writes the tree: results, measurements and compliance tests, with the logs as

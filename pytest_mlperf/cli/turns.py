@@ -59,8 +59,6 @@ class TurnsResult:
 
 
 HELP = """\
-two engine entries or builds, measured now in turns
-
 Measures the cases of A and B in turns, A B, B A, ..., each run a fresh process,
 and judges B against A by the limits of B: what the machine does meanwhile it
 does to both.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import subprocess
@@ -13,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import __version__, cli
-from pytest_mlperf.cli import add_commands, main
+from pytest_mlperf.cli import build_parser, main
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.foreign_text import clean
 
@@ -137,26 +136,16 @@ def test_the_help_of_a_command_says_what_it_needs_and_shows_examples(
     assert max(map(len, shown.splitlines())) <= 80
 
 
-def parser() -> argparse.ArgumentParser:
-    whole = argparse.ArgumentParser(prog="pytest-mlperf")
-    commands = whole.add_subparsers(required=True)
-    add_commands(commands)
-    return whole
-
-
 def examples() -> Iterator[str]:
-    text = "".join(
-        choice.epilog or ""
-        for action in parser()._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for choice in action.choices.values()
-    )
+    _, commands = build_parser()
+    text = "".join(command.load().epilog or "" for command in commands.values())
     yield from re.findall(r"\$ pytest-mlperf (.+)", whole_lines(text))
 
 
 @pytest.mark.parametrize("example", list(examples()))
 def test_every_example_is_a_command_line_that_is_accepted(example: str) -> None:
-    parser().parse_args(shlex.split(example.partition(" > ")[0]))
+    parser, _ = build_parser()
+    parser.parse_args(shlex.split(example.partition(" > ")[0]))
 
 
 def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:

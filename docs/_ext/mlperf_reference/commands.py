@@ -9,15 +9,13 @@ from contextlib import contextmanager
 from itertools import groupby
 
 from mlperf_reference.markdown import definitions, named, slug, text
-from pytest_mlperf.cli import add_commands
+from pytest_mlperf.cli import build_parser
 
 
 def parsers() -> Mapping[str, argparse.ArgumentParser]:
     """Return the parser of each subcommand, in the order of use."""
-    whole = argparse.ArgumentParser(prog="pytest-mlperf")
-    commands = whole.add_subparsers()
-    add_commands(commands)
-    return dict(commands.choices)
+    _, commands = build_parser()
+    return {name: command.load() for name, command in commands.items()}
 
 
 def arguments(parser: argparse.ArgumentParser) -> list[argparse.Action]:

@@ -39,8 +39,6 @@ pytest-mlperf bisect [options] GOOD BAD -- TEST ...
        pytest-mlperf bisect [options] --versions LIB==A..B -- TEST ..."""
 
 HELP = """\
-the commit or version that made a test slower
-
 Measures BAD and commits between GOOD and BAD in turns with GOOD, as `turns`
 does, until one commit is left, and that beside its parent. As few runs are made
 as the rule needs to decide; all comparisons share its error rates: an innocent

@@ -244,8 +244,6 @@ WORDS = {
 }
 
 HELP = """\
-what this machine can run, and why not
-
 Looks at Python, pytest and the plugin, runs LoadGen for a moment, finds the
 accelerators, space, leases and optional libraries, and says of every case
 whether it can run here and which baselines it has for this machine.

@@ -10,8 +10,6 @@ from pytest_mlperf.cli.stored_results import add_runs_dir
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 
 HELP = f"""\
-results of MLPerf submissions, LoadGen and endpoints
-
 import mlperf reads trees of MLPerf submissions, whole repositories of results
 or a part, and folders of LoadGen's logs, of any release. Each result gets the
 value and the unit of its round's table; --rows writes these, which published

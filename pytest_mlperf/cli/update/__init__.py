@@ -258,8 +258,6 @@ class Acceptance:
 
 
 HELP = f"""\
-accept a session as baselines, with the runs that it lacks
-
 Shows what accepting a session would change in the baselines; with --write
 --reason TEXT it does. A case with fewer than {GATING_RUNS} runs is measured first,
 by pytest on exactly its tests: all runs of the baseline anew, and the scores
