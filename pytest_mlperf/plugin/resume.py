@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from email.parser import HeaderParser
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -112,8 +113,11 @@ class SessionProgress:
         # Once imported, setuptools puts the copies that it brings behind all others.
         places = [place for place in sys.path if Path(place).name != "_vendor"]
         installed: dict[str, str] = {}
-        for one in distributions(path=places):
-            installed.setdefault(one.name, one.version)
+        for distribution in distributions(path=places):
+            # Not `name` and `version`: each parses the whole description of the package again.
+            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+            headers = HeaderParser().parsestr(text.partition("\n\n")[0])
+            installed.setdefault(str(headers["Name"] or ""), str(headers["Version"]))
         recorded = [options.baselines] if options.baselines else []
         changed = changes_digest(self._root, recorded) if self._commit else ""
         return {

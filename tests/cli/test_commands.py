@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf import __version__, cli
-from pytest_mlperf.cli import build_parser, main
+from pytest_mlperf import __version__
+from pytest_mlperf.cli import build_parser, init, main
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.foreign_text import clean
 
@@ -186,7 +186,7 @@ def test_an_error_for_the_user_is_one_line_and_its_exit_code(
     def fail(_: object) -> int:
         raise error
 
-    monkeypatch.setattr(cli.init, "run", fail)
+    monkeypatch.setattr(init, "run", fail)
 
     assert main(["init"]) == code
     assert capsys.readouterr() == ("", "pytest-mlperf: x\n")

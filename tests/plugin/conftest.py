@@ -13,6 +13,7 @@ import pytest_mlperf.cli
 import pytest_mlperf.plugin.checks
 import pytest_mlperf.plugin.collect
 import pytest_mlperf.plugin.xdist  # noqa: F401
+from tests import forked
 from tests.conftest import LEAN
 from tests.plugin.project import Project
 
@@ -33,5 +34,6 @@ def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project without suites whose folder of baselines is empty."""
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
+    forked.use(monkeypatch)
     pytester.mkdir("baselines")
     return Project(pytester)
