@@ -59,9 +59,6 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
     return last, first_bad, others
 
 
-# --- what is tried ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("last", "marks", "index"),
     [
@@ -170,9 +167,6 @@ def test_one_drop_makes_a_commit_bad(decisions: Collection[Decision], mark: Mark
     assert mark_of(decisions) is mark
 
 
-# --- what is proven --------------------------------------------------------------------------
-
-
 def speed(low: float, high: float) -> RelativeSpeed:
     return RelativeSpeed(ratio=math.sqrt(low * high), low=low, high=high)
 
@@ -226,9 +220,6 @@ def test_a_good_commit_excludes_the_proven_drop_or_the_limit(
     whole: RelativeSpeed, direction: Direction, drop: float
 ) -> None:
     assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
-
-
-# --- how often it errs -----------------------------------------------------------------------
 
 
 def test_all_comparisons_share_the_error() -> None:

@@ -104,9 +104,6 @@ def drawn(
     ]
 
 
-# --- functions -----------------------------------------------------------------------------------
-
-
 @given(st.floats(1e-3, 1e7))
 def test_polygammas_are_scipys(x: float) -> None:
     """ψ and ψ' to 1e-11, and the inverse of ψ' gives the argument back."""
@@ -120,9 +117,6 @@ def test_polygammas_are_scipys(x: float) -> None:
 def test_polygammas_refuse_what_has_none(function: object, x: float) -> None:
     with pytest.raises(ValueError, match="positive and finite"):
         function(x)  # type: ignore[operator]
-
-
-# --- one case ------------------------------------------------------------------------------------
 
 
 def logs(*sessions: Sequence[float], within: float = 0.0) -> tuple[Value, ...]:
@@ -169,8 +163,6 @@ def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
 
         assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.03), (sessions, runs)
 
-
-# --- many cases ----------------------------------------------------------------------------------
 
 TRUTHS = {
     "as usual": (Noise(prior_df=4, prior_sd=0.007, session_share=0.25), 0.0),
@@ -351,9 +343,6 @@ def test_uncalibrated_noise_is_the_judges_own(accelerator: str) -> None:
     assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
 
 
-# --- the judge with what was learnt --------------------------------------------------------------
-
-
 def test_false_alarms_stay_below_one_per_cent_with_learnt_noise() -> None:
     """4 calibrations of 6 cases x 4 runs x 2 sessions, each then judges 600 unchanged cases.
 
@@ -393,9 +382,6 @@ def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
     )
 
     assert after < before / 2
-
-
-# --- how to measure ------------------------------------------------------------------------------
 
 
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
@@ -478,9 +464,6 @@ def test_noise_is_seldom_called_drift() -> None:
 def test_two_runs_and_other_sessions_show_no_drift() -> None:
     assert drift([one("a", "throughput", 0, 1)], "s") is None
     assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
-
-
-# --- what is kept --------------------------------------------------------------------------------
 
 
 def run(number: int, session: str = "s1", value: float = 100.0) -> CalibrationRun:

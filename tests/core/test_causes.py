@@ -60,8 +60,6 @@ def now(**fields: Any) -> Run:
     return replace(verdicts.run(1), **fields)
 
 
-# --- what changed --------------------------------------------------------------------------------
-
 DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
 
 
@@ -111,9 +109,6 @@ DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
 )  # fmt: skip
 def test_what_changed_since_the_baseline_is_told(changed: list[str], expected: list[str]) -> None:
     assert told(causes(drop(*changed), None, ())) == expected
-
-
-# --- siblings ------------------------------------------------------------------------------------
 
 
 def sibling(
@@ -212,9 +207,6 @@ def test_accuracies_are_compared_in_points() -> None:
     (_, where, *_) = told(causes(mine, None, [verdicts.ACC_DROP]))
 
     assert where == "ort got worse in 1 of 1 other models too, by 2.31 points"
-
-
-# --- clocks, power, output, errors, control, handicap ---------------------------------------------
 
 
 def cap(seconds: float, share: float) -> Sign:
@@ -422,9 +414,6 @@ def test_the_handicap_comes_first() -> None:
     assert second.rule == "engine"
 
 
-# --- the server ----------------------------------------------------------------------------------
-
-
 def served(*now_and_before: dict[str, float], metrics: tuple[MetricVerdict, ...]) -> list[Cause]:
     """Return what is told of a server, of one run beside two of the baseline."""
     now_served, before = now_and_before
@@ -493,9 +482,6 @@ def test_a_server_as_before_is_no_cause_and_is_said_to_have_been_looked_at() -> 
     assert served({}, {"waiting": 0.5}, metrics=(TTFT,)) == []
 
 
-# --- none ----------------------------------------------------------------------------------------
-
-
 def test_without_evidence_it_says_what_was_looked_at() -> None:
     before = record(
         *(kept(n, **watts(690.0), control={"copy_bytes_per_s": 1e12}) for n in range(4))
@@ -544,8 +530,6 @@ def test_a_drop_that_may_not_be_judged_is_explained_too() -> None:
 
     assert "copy −10.0 % of the baseline's, beyond chance" in found.says
 
-
-# --- never raises, always evidence ---------------------------------------------------------------
 
 numbers = st.floats(allow_nan=False, allow_infinity=False, min_value=-1e300, max_value=1e300)
 positive = st.floats(min_value=1e-300, max_value=1e300)

@@ -278,9 +278,6 @@ def test_how_slow_a_machine_must_be_to_be_found(
     assert least <= found(floor, (sd, 0.25, "normal"), drop, 1000) <= most
 
 
-# --- what it says --------------------------------------------------------------------------------
-
-
 def test_it_says_what_it_saw_and_what_it_can_see() -> None:
     """A machine that multiplies a fifth slower is not as fast as it was, though none could tell."""
     found = compared(

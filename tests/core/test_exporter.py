@@ -51,8 +51,6 @@ def test_a_split_gpu_is_said_to_be_one() -> None:
     assert read_exporter(page)["GPU-a"].parts
 
 
-# --- energy --------------------------------------------------------------------------------------
-
 Watts = Callable[[float], float]
 
 

@@ -23,9 +23,6 @@ def parsed(*lines: str, local_offset_s: float = 0.0) -> list[tuple[float, float]
     return [(reading.time_s - NOON_S, reading.watts) for reading in found]
 
 
-# --- files -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("lines", "found"),
     [
@@ -158,8 +155,6 @@ def test_both_formats_say_the_same(samples: list[tuple[int, float]]) -> None:
 
     assert parsed(*spl) == parsed(*table)
 
-
-# --- energy ------------------------------------------------------------------------------------
 
 Load = Callable[[float], float]
 

@@ -79,9 +79,6 @@ def missed(rate: float, value: float = 2.0) -> Tried:
     return Tried(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=False)
 
 
-# --- where it goes ---------------------------------------------------------------------------
-
-
 def test_a_search_begins_at_its_start() -> None:
     assert next_rate([], SearchPlan(start=40.0)) == 40.0
 
@@ -169,9 +166,6 @@ def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not(
     assert [one.rate if one else None for one in found] == [low, high]
 
 
-# --- what a run says -------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("ttft", "tpot", "late", "metric", "holds"),
     [
@@ -216,9 +210,6 @@ def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
     assert math.expm1(narrow_step(0.03)) == pytest.approx(0.06)
     assert math.expm1(narrow_step(0.001)) == pytest.approx(NARROW[0])
     assert math.expm1(narrow_step(0.4)) == pytest.approx(NARROW[1])
-
-
-# --- what it finds ---------------------------------------------------------------------------
 
 
 def test_what_was_found_is_told_with_its_bracket() -> None:
@@ -362,9 +353,6 @@ def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
     if low and high:
         found = result(tries, plan, "it")
         assert low.rate < found.rate < high.rate
-
-
-# --- how near it comes -----------------------------------------------------------------------
 
 
 def errors(

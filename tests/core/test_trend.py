@@ -70,8 +70,6 @@ def point(
     return TrendPoint(**{**given, **fields})
 
 
-# --- the interval --------------------------------------------------------------------------------
-
 values = st.lists(st.floats(min_value=50.0, max_value=200.0), min_size=1, max_size=9)
 
 
@@ -191,8 +189,6 @@ def test_means_alone_give_a_change_without_an_interval() -> None:
     assert (found.low, found.high, found.better) == (None, None, None)
 
 
-# --- no ratio ------------------------------------------------------------------------------------
-
 BASE = point(100.0, 101.0)
 
 
@@ -255,9 +251,6 @@ def test_metrics_never_mix(a: str, b: str, metric: str) -> None:
     found = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
 
     assert (found.change is not None) is (a == b == metric)
-
-
-# --- points --------------------------------------------------------------------------------------
 
 
 def test_appended_runs_belong_to_what_they_extend() -> None:

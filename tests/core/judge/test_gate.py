@@ -248,8 +248,6 @@ def test_a_score_that_is_no_number_reaches_nothing() -> None:
     assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL
 
 
-# --- near the gate -------------------------------------------------------------------------
-
 GATE = 75.6954
 WINDOW = {"fid": GateWindow(reference=23.4805, low=23.01085758, high=23.95007626)}
 

@@ -88,9 +88,6 @@ def test_what_the_rest_cannot_mend_is_certain() -> None:
     assert below([-75.0], 25.0, 1000) > ALPHA
 
 
-# --- metrics ---------------------------------------------------------------------------------
-
-
 def measured(
     per_sample: Mapping[str, Sequence[float | None]],
     scores: Mapping[str, float],
@@ -186,9 +183,6 @@ def test_several_scores_share_the_error() -> None:
     many = {**one, **{f"other{n}": GateWindow(reference=1, low=1, high=None) for n in range(200)}}
     assert (p > ALPHA / 201, list(proven_misses(part, one))) == (True, ["a"])
     assert proven_misses(part, many) == {}
-
-
-# --- scores that are no mean -----------------------------------------------------------------
 
 
 def test_a_distance_is_never_decided_on_a_part_and_a_share_of_pairs_is() -> None:

@@ -40,9 +40,6 @@ def judged(before: list[float], now: list[float], margin: float, total: int) -> 
     return judge_pairs(pairs, looks(total, sequential=True))["x"]
 
 
-# --- the bound -----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("error", [0.05, 0.01])
 @pytest.mark.parametrize(("n", "lost"), [(1024, 0), (1024, 1), (1000, 7), (100, 50), (20, 3)])
 def test_losses_of_one_size_have_the_exact_bound_of_a_share(
@@ -125,9 +122,6 @@ def test_the_looks_share_beta_so_that_all_of_them_keep_it() -> None:
         return passed
 
     assert max(passes(expected / 4) for expected in range(2, 48)) <= 0.05
-
-
-# --- rule A --------------------------------------------------------------------------------
 
 
 def test_a_first_part_without_a_change_excludes_no_drop_that_it_cannot_have_seen() -> None:

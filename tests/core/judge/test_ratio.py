@@ -190,9 +190,6 @@ def test_what_cannot_be_judged_is_refused(
         judged(a, b, least)
 
 
-# --- a drop between two builds -------------------------------------------------------------------
-
-
 def drop(
     now: Sequence[float],
     before: Sequence[float],

@@ -11,26 +11,13 @@ import pytest
 from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun
 from pytest_mlperf.core.judge.accuracy import apart, pooled
 from pytest_mlperf.core.measurement import Scored
+from tests.core.made import make_accuracy_baseline
 
 N = 400
 
 
 def baseline(**steps: int) -> AccuracyBaseline:
-    return AccuracyBaseline(
-        round="v4.1",
-        workload="w",
-        engine="e",
-        precision="fp32",
-        scenario="Offline",
-        samples=N,
-        scores={},
-        steps=steps,
-        scores_sha256="",
-        scorer="",
-        identity={},
-        fingerprint={},
-        history=(),
-    )
+    return make_accuracy_baseline(samples=N, steps=steps)
 
 
 def passes(rng: random.Random, count: int, own: float) -> list[list[float]]:
@@ -85,33 +72,29 @@ def test_counts_new_metrics_and_samples_without_a_score_are_left_out() -> None:
 @pytest.mark.parametrize(
     ("old", "new", "expected"),
     [
-        ({}, {"s": Rerun(sd=2.0, correlation=0.9, passes=1)}, (2.0, 0.9, 1)),
-        (
-            {"s": Rerun(sd=1.0, correlation=0.8, passes=1)},
-            {"s": Rerun(sd=3.0, correlation=0.9, passes=1)},
-            (math.sqrt(5.0), 0.85, 2),
-        ),
-        (
-            {"s": Rerun(sd=1.0, correlation=0.8, passes=3)},
-            {"s": Rerun(sd=3.0, correlation=None, passes=1)},
-            (math.sqrt(3.0), 0.8, 4),
-        ),
-        ({"s": Rerun(sd=1.0, correlation=None, passes=1)}, {}, (1.0, None, 1)),
+        (None, (2.0, 0.9, 1), (2.0, 0.9, 1)),
+        ((1.0, 0.8, 1), (3.0, 0.9, 1), (math.sqrt(5.0), 0.85, 2)),
+        ((1.0, 0.8, 3), (3.0, None, 1), (math.sqrt(3.0), 0.8, 4)),
+        ((1.0, None, 1), None, (1.0, None, 1)),
     ],
 )
-def test_more_passes_are_averaged(
-    old: dict[str, Rerun],
-    new: dict[str, Rerun],
-    expected: tuple[float, float | None, int],
-) -> None:
-    found = pooled(old, new)["s"]
+def test_more_passes_are_averaged(old: Spread | None, new: Spread | None, expected: Spread) -> None:
+    sides = ({"s": rerun(*side)} if side else {} for side in (old, new))
 
-    assert found.sd == pytest.approx(expected[0])
-    assert found.passes == expected[2]
+    found = pooled(*sides)["s"]
+
+    assert (found.sd, found.passes) == (pytest.approx(expected[0]), expected[2])
     assert found.correlation == (None if expected[1] is None else pytest.approx(expected[1]))
 
 
-@pytest.mark.parametrize("fields", [{"sd": -1.0}, {"sd": math.nan}, {"passes": 0}])
-def test_an_impossible_repeat_is_refused(fields: dict[str, float]) -> None:
+Spread = tuple[float, float | None, int]
+
+
+def rerun(sd: float, correlation: float | None, passes: int) -> Rerun:
+    return Rerun(sd=sd, correlation=correlation, passes=passes)
+
+
+@pytest.mark.parametrize("values", [(-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)])
+def test_an_impossible_repeat_is_refused(values: Spread) -> None:
     with pytest.raises(ValueError, match="re-run sd"):
-        Rerun(**{"sd": 1.0, "correlation": None, "passes": 1, **fields})  # type: ignore[arg-type]
+        rerun(*values)

@@ -104,9 +104,6 @@ def test_scores_without_a_partner_are_refused() -> None:
         ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
 
 
-# --- error rates ---------------------------------------------------------------------------
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("drop", "samples", "sequential", "margin", "never", "at_most"),
@@ -173,9 +170,6 @@ def test_what_is_not_decided_yet_asks_for_more_and_at_the_end_stays_open() -> No
 
     assert judge_pairs({"x": part}, at)["x"].decision is Decision.MORE
     assert judge_pairs({"x": whole}, at)["x"].decision is Decision.INCONCLUSIVE
-
-
-# --- binary scores -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -253,9 +247,6 @@ def test_few_flips_have_a_wider_interval_than_the_normal_one() -> None:
 
     assert found.low < found.change < found.high < 0
     assert found.low == pytest.approx(normal, rel=0.25)
-
-
-# --- several metrics -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

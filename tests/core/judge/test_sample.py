@@ -53,9 +53,6 @@ def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> R
     )
 
 
-# --- not known -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("goodput", "where"),
     [
@@ -108,9 +105,6 @@ def test_a_baseline_that_has_a_metric_in_part_says_so() -> None:
     assert in_part(before, {**GOODPUT, "latency_p50": 0.05}) == (
         "goodput/s: 7 of the baseline's 8 runs have it; it is judged by those",
     )
-
-
-# --- 0 -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -181,8 +175,6 @@ def test_0_waits_for_the_others_of_a_session_and_two_do_not() -> None:
     assert (twice.outcome, twice.metrics[0].p) == (Outcome.PERF_DROP, 0.0)
 
 
-# --- every sequence ------------------------------------------------------------------------------
-
 GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
 
 
@@ -199,9 +191,6 @@ def test_measuring_ends_at_the_last_run_whatever_runs_lack(
         assert ruling.outcome is Outcome.INVALID
     if few or ABSENT in goodput or goodput.count(ZERO) > 1:
         assert ruling.outcome not in {Outcome.OK, Outcome.IMPROVED}
-
-
-# --- too few queries -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -265,9 +254,6 @@ def test_what_to_do_about_few_queries_is_said() -> None:
 
     assert "raise min_query_count or min_duration" in said
     assert remedies(runs(1, latency_p99=0.03), P99, before) == ()
-
-
-# --- recording -----------------------------------------------------------------------------------
 
 
 def test_runs_that_lack_what_is_gated_are_no_baseline() -> None:

@@ -176,9 +176,6 @@ def test_what_one_of_several_kinds_does_not_say_is_unknown() -> None:
     assert (found.bandwidth, found.memory) == (None, None)
 
 
-# --- figures of a suite ----------------------------------------------------------------------
-
-
 def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
     gpu = parse_gpu(
         "RTX_4090",
@@ -250,9 +247,6 @@ def test_figures_that_cannot_be_are_refused(figures: dict[str, Any], message: st
         parse_gpu("X", figures)
 
     assert str(error.value).startswith(message)
-
-
-# --- precisions ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

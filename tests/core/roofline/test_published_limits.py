@@ -171,8 +171,6 @@ def test_open_results_are_held_against_what_they_declare() -> None:
     assert row.limit.certain > row.result.value
 
 
-# --- v5.1, v6.0 and v6.1 ---------------------------------------------------------------------
-
 LATER = {name: result_rows(name)[0] for name in ("v5.1", "v6.0", "v6.1")}
 
 
@@ -206,9 +204,6 @@ def test_the_nearest_result_of_later_rounds(workload: str, share: float) -> None
     ]
 
     assert max(shares) == pytest.approx(share, abs=0.001)
-
-
-# --- what cannot be --------------------------------------------------------------------------
 
 
 def needed_gpus(line: Printed, limit: Limit) -> str:

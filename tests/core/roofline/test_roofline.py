@@ -65,9 +65,6 @@ def allows_more(metric: str, a: float | None, b: float | None) -> bool:
     return a <= b * (1 + 1e-9) if metric in TIMES else a >= b * (1 - 1e-9)
 
 
-# --- properties ------------------------------------------------------------------------------
-
-
 @given(metrics, gpus, works, runs())
 def test_the_levels_are_in_order(
     metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances
@@ -231,9 +228,6 @@ def test_a_share_is_above_one_exactly_beyond_the_limit(
     assert not found.impossible or beyond
 
 
-# --- single limits ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("gpu", "precision", "rate"),
     [
@@ -330,9 +324,6 @@ def test_padding_must_not_be_counted() -> None:
     assert found.of_estimated == pytest.approx(1.15, abs=0.005)
     assert not found.impossible
     assert real.of_estimated == pytest.approx(0.513, abs=0.001)
-
-
-# --- no limit --------------------------------------------------------------------------------
 
 
 def test_an_unknown_gpu_asks_for_its_figures() -> None:
@@ -458,9 +449,6 @@ def test_where_there_is_no_estimate_it_says_what_to_supply(workload: str, messag
     assert found.why_no_estimate == message
     assert found.certain is not None
     assert found.share == found.of_certain
-
-
-# --- in words --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
