@@ -144,26 +144,18 @@ def test_what_is_final_stays_as_it_is() -> None:
     assert not any(map(is_open, final))
 
 
+def test_only_what_may_still_fall_asks_whether_the_machine_is_slow() -> None:
+    found = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
+
+    assert [may_fall([one]) for one in found] == [True, False, False]
+    assert not may_fall([metric(0.0, Outcome.PERF_DROP)])
+
+
 def test_an_interrupted_verdict_says_so() -> None:
     found = interrupted(verdict(metric(1.0)))
 
     assert found.outcome is Outcome.INCONCLUSIVE
     assert found.headline == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
-
-
-@pytest.mark.parametrize(
-    ("found", "falls"),
-    [
-        (metric(0.049), True),
-        (metric(0.051), False),
-        (metric(0.049, runs_baseline=4), False),
-        (metric(0.0, Outcome.PERF_DROP), False),
-    ],
-)
-def test_only_what_may_still_fall_asks_whether_the_machine_is_slow(
-    found: MetricVerdict, falls: bool
-) -> None:
-    assert may_fall([found]) is falls
 
 
 def many(
@@ -205,36 +197,31 @@ def drops(verdicts: list[Verdict]) -> int:
     return sum(v.outcome is Outcome.PERF_DROP for v in settled)
 
 
-def test_a_drop_of_one_pair_stands_beside_many_that_are_as_expected() -> None:
-    assert drops(many([-0.06, *spread(99, 0.004)], quiet(100))) == 1
-
-
-def test_what_all_pairs_share_is_the_machines_within_what_its_sessions_differ_by() -> None:
+def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> None:
     """-2.5 % of everything where sessions differ by as much: none is red, nor was final before."""
-    shifted = spread(100, 0.004, -0.025)
+    shifted, wild = spread(100, 0.004, -0.025), spread(100, 0.02)
+    everything = many(spread(100, 0.004, -0.05), quiet(100, machine=0.01))
 
+    assert drops(many([-0.06, *spread(99, 0.004)], quiet(100))) == 1
     assert drops(many(shifted, quiet(100))) > 50
     assert drops(many(shifted, quiet(100, machine=0.03))) == 0
-
-
-def test_a_regression_of_everything_is_red() -> None:
-    assert drops(many(spread(100, 0.004, -0.05), quiet(100, machine=0.01))) == 100
-
-
-def test_runs_that_scatter_three_times_as_far_are_no_drops() -> None:
-    wild = spread(100, 0.02)
-
+    assert drops(everything) == 100
     assert sum(v.outcome is Outcome.PERF_DROP for v in many(wild, quiet(100))) > 10
     assert drops(many(wild, quiet(100))) == 0
 
 
 def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by() -> None:
+    """A second session is compared with the same few sessions."""
     verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
+    before = {0: Before("2026-11-20", ["throughput"])}
 
     first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE)
+    again, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
 
     assert (first.outcome, first.metrics[0].leans) == (Outcome.PROVISIONAL, "drop")
     assert first.headline.endswith(f"; drop {FEW_SESSIONS}{ADDED}")
+    assert again.outcome is Outcome.PROVISIONAL
+    assert again.headline.endswith(f"; drop {FEW_SESSIONS}, SUSPECT since 2026-11-20{ADDED}")
 
 
 def test_another_machine_has_a_shift_of_its_own() -> None:
@@ -250,20 +237,14 @@ def test_another_machine_has_a_shift_of_its_own() -> None:
     assert set(red) == {"H200"}
 
 
-def test_a_drop_is_certain_once_all_first_runs_are_there() -> None:
+def test_a_drop_is_certain_once_all_first_runs_are_there_or_a_limit_was_missed_twice() -> None:
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
-    shown = nulls(verdicts, RULE)
+    shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
 
     assert is_certain(verdicts[0], shown, 100, RULE)
     assert not is_certain(verdicts[1], shown, 100, RULE)
     assert is_open(verdicts[1])
-
-
-def test_a_limit_missed_twice_depends_on_nobody() -> None:
-    (found,) = many([-0.09], quiet(1))
-    missed = replace(run(1), limit_missed=True)
-
-    assert not is_open(replace(found, runs=(missed, missed)))
+    assert not is_open(replace(many([-0.09], quiet(1))[0], runs=(missed, missed)))
 
 
 def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
@@ -278,34 +259,17 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
     assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
 
 
-@pytest.mark.parametrize(
-    ("p", "pairs", "word"),
-    [
-        (0.0016, 600, Outcome.PERF_DROP),  # below 1 / 600
-        (0.0017, 600, Outcome.SUSPECT),
-        (0.0099, 100, Outcome.PERF_DROP),
-        (0.0095, 110, Outcome.SUSPECT),
-    ],
-)
-def test_the_same_baseline_makes_the_same_pair_suspect_again(
-    p: float, pairs: int, word: Outcome
-) -> None:
+def test_the_same_baseline_makes_the_same_pair_suspect_again() -> None:
     """So the more pairs there are, the more a second session has to show; it stays SUSPECT."""
     before = {0: Before("2026-11-20", ["throughput"])}
-
-    (found,) = settle([verdict(metric(p))], [], pairs, RULE, before)
-
-    assert found.outcome is word
-    if word is Outcome.SUSPECT:
-        least = "0.0017" if pairs == 600 else "0.0091"
-        assert f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p=" in found.headline
-
-
-def test_a_second_session_is_compared_with_the_same_few_sessions() -> None:
-    verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
-    before = {0: Before("2026-11-20", ["throughput"])}
-
-    first, *_ = settle(verdicts[:1], verdicts[1:], 100, RULE, before)
-
-    assert first.outcome is Outcome.PROVISIONAL
-    assert first.headline.endswith(f"; drop {FEW_SESSIONS}, SUSPECT since 2026-11-20{ADDED}")
+    for p, pairs, least in (
+        (0.0016, 600, None),  # below 1 / 600
+        (0.0017, 600, "0.0017"),
+        (0.0099, 100, None),
+        (0.0095, 110, "0.0091"),
+    ):
+        (found,) = settle([verdict(metric(p))], [], pairs, RULE, before)
+        assert found.outcome is (Outcome.SUSPECT if least else Outcome.PERF_DROP)
+        assert least is None or (
+            f"; SUSPECT since 2026-11-20, a drop where p is below {least}: p=" in found.headline
+        )
