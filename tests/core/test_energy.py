@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.energy import GATED_S, Energy, measure, together
@@ -71,7 +71,7 @@ def measured(load: Load, window_s: float = 20.0, **given: object) -> Energy:
     return measure(**{**readings, **given})  # type: ignore[arg-type]
 
 
-@pytest.mark.slow
+@settings(max_examples=15)
 @given(st.floats(40, 900), st.floats(5, 60))
 def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) -> None:
     found = measured(steady(watts), window_s)
@@ -83,7 +83,7 @@ def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) ->
     assert found.invalid == ()
 
 
-@pytest.mark.slow
+@settings(max_examples=25)
 @given(
     st.sampled_from([0.02, 0.1]),
     st.floats(0.0, 0.12),
@@ -101,41 +101,30 @@ def test_the_uncertainty_covers_the_truth(
     exact = load(30.0) - load(10.0)
     assert found.joules is not None
     assert found.uncertainty_j is not None
-    assert abs(found.joules - exact) <= found.uncertainty_j
-    assert abs(found.joules - exact) <= 0.01 * exact
+    assert abs(found.joules - exact) <= min(found.uncertainty_j, 0.01 * exact)
     assert found.uncertainty_j < 0.05 * exact
 
 
-@pytest.mark.parametrize("lag_s", [0.0, 0.05, 0.1, 0.2])
-def test_a_lag_is_seen_where_the_load_changes(lag_s: float) -> None:
-    load = waves(1.1)
-    readings = counter(load, 9.0, 31.0, step_s=0.02, lag_s=lag_s)
+def test_a_lag_is_seen_where_the_load_changes_and_else_does_not_matter() -> None:
+    load, flat = waves(1.1), counter(steady(300), 9.0, 31.0, lag_s=0.2)
 
-    assert lag_of(readings, trace(load, 9.0, 31.0)) == pytest.approx(lag_s, abs=0.03)
-
-
-def test_a_lag_cannot_be_seen_and_does_not_matter_where_it_does_not() -> None:
-    readings = counter(steady(300), 9.0, 31.0, lag_s=0.2)
-
-    assert lag_of(readings, trace(steady(300), 9.0, 31.0)) is None
-    assert measured(steady(300), counter=readings).joules == pytest.approx(6000, rel=0.002)
+    for lag_s in (0.0, 0.05, 0.1, 0.2):
+        readings = counter(load, 9.0, 31.0, step_s=0.02, lag_s=lag_s)
+        assert lag_of(readings, trace(load, 9.0, 31.0)) == pytest.approx(lag_s, abs=0.03)
+    assert lag_of(flat, trace(steady(300), 9.0, 31.0)) is None
+    assert measured(steady(300), counter=flat).joules == pytest.approx(6000, rel=0.002)
 
 
-def test_without_a_counter_the_trace_is_the_value_and_says_so() -> None:
+def test_without_a_counter_the_trace_is_the_value_and_without_both_nothing_is_known() -> None:
     found = measured(job(10.0, 30.0), counter=[])
+    nothing = measured(steady(300), counter=[], trace=[])
 
-    assert found.method == "trace"
+    assert (found.method, found.gated) == ("trace", True)
     assert found.joules == pytest.approx(620 * 20, rel=0.01)
     assert found.notes == ("no energy counter",)
-    assert found.gated
-
-
-def test_nothing_known_is_none_and_never_0() -> None:
-    found = measured(steady(300), counter=[], trace=[])
-
-    assert (found.joules, found.mean_w, found.uncertainty_j) == (None, None, None)
-    assert (found.method, found.gated) == (None, False)
-    assert found.notes == ("no energy counter", "no power trace")
+    assert (nothing.joules, nothing.mean_w, nothing.uncertainty_j) == (None, None, None)
+    assert (nothing.method, nothing.gated) == (None, False)
+    assert nothing.notes == ("no energy counter", "no power trace")
 
 
 def reset(readings: list[Reading]) -> list[Reading]:
@@ -147,35 +136,33 @@ def reset(readings: list[Reading]) -> list[Reading]:
     ]
 
 
-DEFECTS = {
-    "reset": (
-        reset,
-        "the energy counter was reset",
-        "the energy counter went back from 5,",
-    ),
-    "still": (
-        lambda r: [Reading(time_s=x.time_s, value=7.0) for x in r],
-        "the energy counter does not move",
-        "",
-    ),
-    "begun late": (
-        lambda r: [x for x in r if x.time_s > 10.5],
-        "the energy counter was not read before and after the window",
-        "",
-    ),
-    "hole at an end": (
-        lambda r: [x for x in r if not 29.2 < x.time_s < 30.4],
-        "the energy counter was not read for 1.",
-        "",
-    ),
-}
+Spoil = Callable[[list[Reading]], list[Reading]]
 
 
-@pytest.mark.parametrize("defect", DEFECTS)
-def test_a_counter_that_cannot_be_used_is_not_used(defect: str) -> None:
+@pytest.mark.parametrize(
+    ("spoil", "note", "invalid"),
+    [
+        (reset, "the energy counter was reset", "the energy counter went back from 5,"),
+        (
+            lambda readings: [Reading(time_s=r.time_s, value=7.0) for r in readings],
+            "the energy counter does not move",
+            "",
+        ),
+        (
+            lambda readings: [r for r in readings if r.time_s > 10.5],
+            "the energy counter was not read before and after the window",
+            "",
+        ),
+        (
+            lambda readings: [r for r in readings if not 29.2 < r.time_s < 30.4],
+            "the energy counter was not read for 1.",
+            "",
+        ),
+    ],
+    ids=["reset", "still", "begun late", "hole at an end"],
+)
+def test_a_counter_that_cannot_be_used_is_not_used(spoil: Spoil, note: str, invalid: str) -> None:
     """The trace takes its place, under its own name; a reset makes the run INVALID."""
-    spoil, note, invalid = DEFECTS[defect]
-
     found = measured(steady(300), counter=spoil(counter(steady(300), 9.0, 31.0)))
 
     assert found.method == "trace"
@@ -247,7 +234,6 @@ def test_a_counter_that_its_witness_contradicts_is_not_judged(
     assert found.joules == pytest.approx(6000, rel=0.001)
 
 
-@pytest.mark.slow
 def test_a_sensor_that_may_see_a_part_of_the_time_has_no_uncertainty_and_is_not_gated() -> None:
     """A load of 100 ms under a sensor that looks every 100 ms: nothing in the trace shows it."""
     load = waves(0.1)
@@ -356,37 +342,26 @@ def test_the_refresh_is_seen_though_a_flat_load_hides_most_of_it(every_s: float)
     assert refresh_s([Reading(time_s=r.time_s, value=300.0) for r in seen]) is None
 
 
-@pytest.mark.parametrize(
-    ("watts", "limit_w", "text"),
-    [
-        (3.0, None, "a mean power of 3.0 W is less than any board draws"),
-        (900.0, 700.0, "a mean power of 900 W is above 1.2 times the enforced limit of 700 W"),
-    ],
-)
-def test_what_no_board_draws_is_a_defect(watts: float, limit_w: float | None, text: str) -> None:
-    assert measured(steady(watts), limit_w=limit_w).invalid == (text,)
+def test_what_no_board_draws_is_a_defect() -> None:
+    low, high = measured(steady(3.0)), measured(steady(900.0), limit_w=700.0)
 
-
-@pytest.mark.parametrize(
-    ("window_s", "note"),
-    [
-        (4.0, ("a window of 4.0 s is too short for energy",)),
-        (12.0, ("energy of 12.0 s is reported, not gated: that needs 19 s",)),
-        (18.99, ("energy of 18.9 s is reported, not gated: that needs 19 s",)),
-        (19.99, ()),
-        (20.0, ()),
-    ],
-)
-def test_short_windows_say_so(window_s: float, note: tuple[str, ...]) -> None:
-    found = measured(steady(300), window_s)
-
-    assert found.notes == note
-    assert found.gated is (not note)
-
-
-def test_a_window_without_a_length_is_refused() -> None:
+    assert low.invalid == ("a mean power of 3.0 W is less than any board draws",)
+    assert high.invalid == ("a mean power of 900 W is above 1.2 times the enforced limit of 700 W",)
     with pytest.raises(ValueError, match="the window ends 1 s before it begins"):
         measure([], [], 3.0, 2.0)
+
+
+def test_short_windows_say_so() -> None:
+    reported = "is reported, not gated: that needs 19 s"
+    for window_s, notes in (
+        (4.0, ("a window of 4.0 s is too short for energy",)),
+        (12.0, (f"energy of 12.0 s {reported}",)),
+        (18.99, (f"energy of 18.9 s {reported}",)),
+        (19.99, ()),
+        (20.0, ()),
+    ):
+        found = measured(steady(300), window_s)
+        assert (found.notes, found.gated) == (notes, not notes)
 
 
 @pytest.mark.parametrize(

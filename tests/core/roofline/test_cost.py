@@ -29,29 +29,20 @@ def test_a_page_s_arithmetic_holds_for_one_gpu(rate: float, usd: float, printed:
     assert (found.gpus, found.price.as_of) == (1, DAY)
 
 
-def test_the_gpus_that_hold_the_model_are_paid_for() -> None:
-    """138 GB do not fit 80: the page's 132,400 tokens for a dollar are half of that."""
-    price = GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY)
+def test_the_gpus_that_hold_the_model_and_all_of_a_result_are_paid_for() -> None:
+    """138 GB do not fit 80: the page's 132,400 tokens for a dollar are half of that.
+
+    8 copies on 8 GPUs cost 8, though one holds the model.
+    """
     needed = fewest_gpus(2 * 68_976_648_192, 80e9)
-    found = per_dollar(110, price, gpus=1, holding=needed)
+    found = per_dollar(110, GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY), gpus=1, holding=needed)
+    copies = per_dollar(800, GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY), gpus=8, holding=1)
 
     assert (needed, found.gpus) == (2, 2)
     assert found.value == pytest.approx(132_441 / 2, abs=1)
-
-
-def test_all_gpus_of_a_result_are_paid_for() -> None:
-    """8 copies on 8 GPUs cost 8, though one holds the model."""
-    price = GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY)
-
-    assert per_dollar(800, price, gpus=8, holding=1).value == pytest.approx(100_000)
-
-
-@pytest.mark.parametrize(
-    ("weights", "memory", "gpus"),
-    [(80e9, 80e9, 1), (80e9 + 1, 80e9, 2), (1, 80e9, 1), (7e11, 1.41e11, 5)],
-)
-def test_the_fewest_gpus_that_hold_the_weights(weights: float, memory: float, gpus: int) -> None:
-    assert fewest_gpus(weights, memory) == gpus
+    assert copies.value == pytest.approx(100_000)
+    fewest = [fewest_gpus(weights, 80e9) for weights in (80e9, 80e9 + 1, 1)]
+    assert [*fewest, fewest_gpus(7e11, 1.41e11)] == [1, 2, 1, 5]
 
 
 @given(rates, prices, counts, counts)
@@ -77,15 +68,11 @@ def test_a_price_is_positive(usd: float) -> None:
         GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
 
 
-@pytest.mark.parametrize(
-    ("rate", "gpus", "holding"), [(-1, 1, 1), (float("nan"), 1, 1), (1, 0, 1), (1, 1, 0)]
-)
-def test_rates_and_counts_that_cannot_be(rate: float, gpus: int, holding: int) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        per_dollar(rate, GpuPrice(usd_per_gpu_hour=1, as_of=DAY), gpus=gpus, holding=holding)
-
-
-@pytest.mark.parametrize(("weights", "memory"), [(0, 1), (1, 0), (-1, 1), (1, float("inf"))])
-def test_weights_and_memory_that_cannot_be(weights: float, memory: float) -> None:
-    with pytest.raises(ValueError, match="must be positive"):
-        fewest_gpus(weights, memory)
+def test_figures_that_cannot_be() -> None:
+    price = GpuPrice(usd_per_gpu_hour=1, as_of=DAY)
+    for rate, gpus, holding in ((-1, 1, 1), (float("nan"), 1, 1), (1, 0, 1), (1, 1, 0)):
+        with pytest.raises(ValueError, match="must be"):
+            per_dollar(rate, price, gpus=gpus, holding=holding)
+    for weights, memory in ((0, 1), (1, 0), (-1, 1), (1, float("inf"))):
+        with pytest.raises(ValueError, match="must be positive"):
+            fewest_gpus(weights, memory)
