@@ -138,15 +138,13 @@ def test_a_drop_that_turns_confirmed_stays_one_among_any_number() -> None:
 
 
 def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
+    """A plan of more pairs counts what has no result."""
     parts = [part({0: 0.005, 1: 1.0}, 2), part({2: 0.4}, 1)]
 
     merged = joined(parts)
 
     assert merged.pairs == 0
     assert merged.cases == tuple(case for one in parts for case in one.cases)
-
-
-def test_a_plan_of_more_pairs_counts_what_has_no_result() -> None:
     assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
@@ -164,34 +162,25 @@ def test_an_expected_failure_covers_a_drop_that_only_all_together_prove() -> Non
     assert words(merged)["w010"] is Outcome.PERF_DROP
 
 
-def test_strict_fails_what_is_not_decided() -> None:
+def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> None:
     quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
-
-    assert [case.failed for case in joined([quiet]).cases][:2] == [False, False]
-    assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
-
-
-def test_a_recorded_case_is_no_pair() -> None:
     recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
     many = session(
         *(result(replace(recorded, case=replace(CASE, workload=f"r{n:03}"))) for n in range(40))
     )
 
+    assert [case.failed for case in joined([quiet]).cases][:2] == [False, False]
+    assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
 
-def test_one_test_in_two_parts_is_refused() -> None:
-    one = part({0: 1.0}, 1)
+def test_one_test_in_two_parts_and_parts_of_two_commits_are_refused() -> None:
+    one, other = part({0: 1.0}, 1), replace(part({1: 1.0}, 1), commit="a" * 40)
 
     with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
         joined([one, one])
-
-
-def test_parts_of_two_commits_are_refused() -> None:
-    other = replace(part({1: 1.0}, 1), commit="a" * 40)
-
     with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
-        joined([part({0: 1.0}, 1), other])
+        joined([one, other])
 
 
 def test_times_versions_and_what_was_left_out_are_joined() -> None:
@@ -213,20 +202,14 @@ def test_times_versions_and_what_was_left_out_are_joined() -> None:
 
 
 def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() -> None:
+    """What one part skipped and another judged is not skipped."""
     merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
     there = merged.cases[0].test
+    gone = "in no results file: it was deselected, or what ran it ended before it"
+    skipping = replace(part({1: 1.0}, 1), skipped={there: "not here"})
 
     assert absent([there, "skipped", "gone"], merged) == [
         Absent(test="skipped", reason="no model"),
-        Absent(
-            test="gone",
-            reason="in no results file: it was deselected, or what ran it ended before it",
-        ),
+        Absent(test="gone", reason=gone),
     ]
-
-
-def test_what_one_part_skipped_and_another_judged_is_not_skipped() -> None:
-    one = part({0: 1.0}, 1)
-    skipping = replace(part({1: 1.0}, 1), skipped={one.cases[0].test: "not here"})
-
-    assert joined([one, skipping]).skipped == {}
+    assert joined([part({0: 1.0}, 1), skipping]).skipped == {}

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import pytest
 
-from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise
+from pytest_mlperf.core.baseline import Record, SessionNoise
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.promise import APPEND, Promise, promise
 from pytest_mlperf.core.recording import lacking as lacks_sessions
 from pytest_mlperf.core.recording import same_day
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from tests.core.made import make_baseline_run, make_record
 
 RULE = RuleR(prior_sd=0.005, session_share=0.0)
 NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
@@ -25,29 +25,23 @@ KEPT = (
     "passed at most 5 %"
 )
 
+BETWEEN = f"{KEPT}; between 0 and the limit either answer may come"
+
 
 def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
     """Return a record with a session on each of these days."""
-    return Record(
-        identity={},
-        target_qps=None,
-        qps_source=None,
-        fingerprint={},
-        runs=tuple(
-            BaselineRun(
+    return make_record(
+        *(
+            make_baseline_run(
                 metrics={"throughput": 100.0 * (1 + 0.01 * (-1) ** number)},
-                within_se={},
                 session=f"{session} of {day}",
                 started=f"{day}T12:00:00+00:00",
-                samples=1,
-                duration_s=1.0,
                 commit=commit,
             )
             for session, day in enumerate(days)
             for number in range(runs)
         ),
         minimum_detectable_change={"throughput": 0.02},
-        history=(),
     )
 
 
@@ -64,29 +58,22 @@ def test_four_sessions_promise_what_rule_r_does() -> None:
     assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
     assert found.age_days == 6.0
     assert found.brief == "8 runs in 4 sessions"
-    assert found.in_words == f"{KEPT}; between 0 and the limit either answer may come"
+    assert found.in_words == BETWEEN
 
 
-@pytest.mark.parametrize(
-    ("days", "runs", "brief", "cure"),
-    [
+def test_few_sessions_promise_it_provisionally() -> None:
+    for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs in 1 session", "3 sessions more"),
         (MONDAYS[-1:] * 2, 4, "8 runs in 2 sessions", "2 sessions more"),
         (MONDAYS[1:], 2, "6 runs in 3 sessions", "a session more"),
-    ],
-)
-def test_few_sessions_promise_it_provisionally(
-    days: Sequence[str], runs: int, brief: str, cure: str
-) -> None:
-    found = of(record(*days, runs=runs))
-
-    assert found.lacks == "few sessions"
-    assert found.brief == brief
-    assert found.in_words == (
-        f"provisional: {KEPT}, while sessions differ by less than runs do (below "
-        f"{percent(0.8 * (found.run_sd or 0))}); {cure}, best of other days, would show it: "
-        "--mlperf-update=missing"
-    )
+    ):
+        found = of(record(*days, runs=runs))
+        assert (found.lacks, found.brief) == ("few sessions", brief)
+        assert found.in_words == (
+            f"provisional: {KEPT}, while sessions differ by less than runs do (below "
+            f"{percent(0.8 * (found.run_sd or 0))}); {cure}, best of other days, would show it: "
+            "--mlperf-update=missing"
+        )
 
 
 def test_what_stored_sessions_show_counts_as_sessions() -> None:
@@ -100,26 +87,17 @@ def test_what_stored_sessions_show_counts_as_sessions() -> None:
     assert promise(found, calibrated, calibrated=True, now=NOW).lacks is None
 
 
+WHILE = f"{KEPT}, while sessions differ by less than 1.2 %"
+MORE = "3 sessions more, best of other days, would show it: --mlperf-update=missing"
+
+
 @pytest.mark.parametrize(
     ("lacking", "provisional", "words"),
     [
-        (None, False, f"{KEPT}; between 0 and the limit either answer may come"),
-        (
-            "few sessions",
-            True,
-            f"provisional: {KEPT}, while sessions differ by less than 1.2 %",
-        ),
-        (
-            "few sessions",
-            False,
-            f"{KEPT}, while sessions differ by less than 1.2 %; 3 sessions more, best of other "
-            "days, would show it: --mlperf-update=missing",
-        ),
-        (
-            "old",
-            True,
-            f"provisional: {KEPT}, while sessions differ by less than 1.2 %",
-        ),
+        (None, False, BETWEEN),
+        ("few sessions", True, f"provisional: {WHILE}"),
+        ("few sessions", False, f"{WHILE}; {MORE}"),
+        ("old", True, f"provisional: {WHILE}"),
     ],
 )
 def test_a_verdict_says_what_sessions_it_bears(
@@ -128,16 +106,12 @@ def test_a_verdict_says_what_sessions_it_bears(
     judged = MetricVerdict(
         metric="throughput", outcome=Outcome.OK, now=1.0, lacking=lacking, holds_to=0.012
     )
+    found = of(record(MONDAYS[-1]))
 
-    assert (
-        of(record(MONDAYS[-1])).of(
-            judged.lacking_sessions, judged.holds_to, provisional=provisional
-        )
-        == words
-    )
+    assert found.of(judged.lacking_sessions, judged.holds_to, provisional=provisional) == words
 
 
-def test_a_drop_against_four_sessions_may_want_more_of_them() -> None:
+def test_a_drop_may_want_more_than_four_sessions_and_one_of_runs_in_turns_none() -> None:
     judged = MetricVerdict(
         metric="throughput",
         outcome=Outcome.PERF_DROP,
@@ -145,59 +119,37 @@ def test_a_drop_against_four_sessions_may_want_more_of_them() -> None:
         lacking="few sessions",
         holds_to=0.012,
     )
+    confirmed = replace(judged, confirmed=True)
 
-    assert (
-        of(record(*MONDAYS))
-        .of(judged.lacking_sessions, judged.holds_to, provisional=False)
-        .endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
+    four, one = (
+        of(record(*days)).of(metric.lacking_sessions, metric.holds_to, provisional=False)
+        for days, metric in ((MONDAYS, judged), (MONDAYS[-1:], confirmed))
     )
 
-
-def test_a_drop_that_runs_in_turns_proved_rests_on_no_sessions() -> None:
-    judged = MetricVerdict(
-        metric="throughput",
-        outcome=Outcome.PERF_DROP,
-        now=1.0,
-        lacking="few sessions",
-        holds_to=0.012,
-        confirmed=True,
-    )
-
-    words = of(record(MONDAYS[-1])).of(judged.lacking_sessions, judged.holds_to, provisional=False)
-    assert words == f"{KEPT}; between 0 and the limit either answer may come"
+    assert four.endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
+    assert one == BETWEEN
 
 
-@pytest.mark.parametrize(
-    ("days", "lacks"),
-    [
+def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+    for days, lacks in (
         (["2026-11-09"] * 4, None),
         (["2026-11-07"] * 4, "old"),
         (["2026-08-24", "2026-09-07", "2026-09-21", "2026-10-05"], None),
         (["2026-08-03", "2026-08-10", "2026-08-17", "2026-08-24"], "old"),
         (["2025-08-03"], "few sessions"),
-    ],
-)
-def test_a_baseline_is_old_by_what_its_sessions_span(days: Sequence[str], lacks: str) -> None:
-    found = of(record(*days))
-
-    assert found.lacks == lacks
-    assert (found.brief.endswith(", old"), APPEND in found.in_words) == (
-        lacks == "old",
-        lacks == "old",
-    )
+    ):
+        found = of(record(*days))
+        said = (found.brief.endswith(", old"), APPEND in found.in_words)
+        assert (found.lacks, said) == (lacks, (lacks == "old", lacks == "old"))
 
 
-@pytest.mark.parametrize(
-    ("runs", "sd"), [(1, 0.005), (2, ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5)]
-)
-def test_what_runs_differ_by_is_that_of_runs_of_one_session(runs: int, sd: float) -> None:
-    assert of(record(*MONDAYS, runs=runs)).run_sd == pytest.approx(sd, rel=1e-3)
-
-
-def test_what_is_unknown_is_none() -> None:
+def test_what_runs_differ_by_is_that_of_runs_of_one_session_or_unknown() -> None:
     found = record(*MONDAYS)
     undated = replace(found, runs=tuple(replace(run, started="then") for run in found.runs))
+    pooled = ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5
 
+    assert of(record(*MONDAYS, runs=1)).run_sd == pytest.approx(0.005, rel=1e-3)
+    assert of(found).run_sd == pytest.approx(pooled, rel=1e-3)
     assert of(undated).age_days is None
     assert promise(found, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
