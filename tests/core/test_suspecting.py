@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from pytest_mlperf.core.judge.together import Before
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult, Suspect, again, remaining, suspected
@@ -42,76 +40,41 @@ def test_a_suspect_names_its_metrics_and_where_it_was_measured() -> None:
     ) == (BEFORE)
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP])
-def test_a_word_on_it_ends_it(outcome: Outcome) -> None:
-    assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
+def test_a_word_on_it_ends_it_and_what_decides_nothing_leaves_it() -> None:
+    names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
 
-
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        Outcome.NO_BASELINE,
-        Outcome.RECORDED,
-        Outcome.NOT_EVALUATED,
-        Outcome.INCONCLUSIVE,
-        Outcome.PROVISIONAL,
-        Outcome.INVALID,
-        Outcome.ERROR,
-        Outcome.GATE_FAIL,
-    ],
-)
-def test_what_decides_nothing_leaves_it(outcome: Outcome) -> None:
-    assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
-
-
-@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT])
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"handicap": 0.5},
-        {"pretended": True},
-        {"profile": "official"},
-        {"identity": {"gpu.name": "H100"}},
-        {"identity": {}},
-    ],
-    ids=str,
-)
-def test_another_profile_or_machine_or_a_demonstration_decides_nothing(
-    outcome: Outcome, fields: dict[str, Any]
-) -> None:
-    found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
-
-    assert BEFORE in found
-    assert (len(found) == 2) is (
-        outcome is Outcome.SUSPECT and not {"handicap", "pretended"} & {*fields}
-    )
-
-
-def test_deselected_leaves_it() -> None:
+    for outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP):
+        assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
+    for outcome in (Outcome[name] for name in names.split()):
+        assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
     assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
 
 
+def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None:
+    elsewhere: list[dict[str, Any]] = [
+        {"profile": "official"},
+        {"identity": {"gpu.name": "H100"}},
+        {"identity": {}},
+    ]
+    for fields in ({"handicap": 0.5}, {"pretended": True}, *elsewhere):
+        for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
+            found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
+            assert BEFORE in found
+            is_new = outcome is Outcome.SUSPECT and fields in elsewhere
+            assert (len(found) == 2) is is_new
+
+
 def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
+    """Another metric is suspect since now."""
     now = case(Outcome.SUSPECT)
-    changed = replace(
-        now.verdict,
-        metrics=(metric(outcome=Outcome.INCONCLUSIVE), metric("ttft_p99", Outcome.SUSPECT)),
-    )
-
-    (found,) = remaining([BEFORE], [replace(now, verdict=changed)], date=LATER)
-
-    assert (found.metrics, found.date) == (("throughput", "ttft_p99"), FIRST)
-
-
-def test_another_metric_is_suspect_since_now() -> None:
-    now = case(Outcome.SUSPECT)
-    other = (metric(outcome=Outcome.OK), metric("ttft_p99", Outcome.SUSPECT))
-
-    (found,) = remaining(
-        [BEFORE], [replace(now, verdict=replace(now.verdict, metrics=other))], date=LATER
-    )
-
-    assert (found.metrics, found.date) == (("ttft_p99",), LATER)
+    for word, metrics, date in (
+        (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
+        (Outcome.OK, ("ttft_p99",), LATER),
+    ):
+        judged = (metric(outcome=word), metric("ttft_p99", Outcome.SUSPECT))
+        again_ = replace(now, verdict=replace(now.verdict, metrics=judged))
+        (found,) = remaining([BEFORE], [again_], date=LATER)
+        assert (found.metrics, found.date) == (metrics, date)
 
 
 def test_what_was_suspect_here_is_judged_alone() -> None:

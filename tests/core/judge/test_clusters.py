@@ -32,57 +32,58 @@ def articles(rng: random.Random, sizes: list[int], sd: float) -> tuple[list[floa
     return changes, groups
 
 
-def test_groups_of_one_sample_are_independent_samples() -> None:
+def test_groups_count_as_their_means_and_one_large_one_as_few() -> None:
+    """Groups of one sample are independent samples."""
     values = [1.0, 4.0, -2.0, 0.5, 3.0]
-
-    found = clustered(values, range(5))
-
-    assert (found.groups, found.df) == (5, 4)
-    assert found.se == pytest.approx(stdev(values) / math.sqrt(5))
-
-
-def test_equal_groups_are_as_good_as_their_means() -> None:
-    rng = random.Random(3)
-    changes, groups = articles(rng, [20] * 12, 3.0)
+    changes, groups = articles(random.Random(3), [20] * 12, 3.0)
     means = [math.fsum(changes[20 * i : 20 * i + 20]) / 20 for i in range(12)]
+    large, of_large = articles(random.Random(4), [300, 10, 10, 10, 10], 1.0)
 
-    found = clustered(changes, groups)
+    alone, equal = clustered(values, range(5)), clustered(changes, groups)
 
-    assert (found.groups, found.df) == (12, 11)
-    assert found.se == pytest.approx(stdev(means) / math.sqrt(12))
-
-
-def test_one_large_group_counts_as_few() -> None:
-    changes, groups = articles(random.Random(4), [300, 10, 10, 10, 10], 1.0)
-
-    assert clustered(changes, groups).df == pytest.approx(1.0)
-    assert clustered(changes, [0] * len(changes)).se == math.inf
+    assert (alone.groups, alone.df) == (5, 4)
+    assert alone.se == pytest.approx(stdev(values) / math.sqrt(5))
+    assert (equal.groups, equal.df) == (12, 11)
+    assert equal.se == pytest.approx(stdev(means) / math.sqrt(12))
+    assert clustered(large, of_large).df == pytest.approx(1.0)
+    assert clustered(large, [0] * len(large)).se == math.inf
 
 
-def test_an_effect_that_articles_share_is_no_drop_and_no_proof_that_there_is_none() -> None:
+@pytest.mark.parametrize("builds", [60, pytest.param(120, marks=pytest.mark.nightly)])
+def test_an_effect_that_articles_share_is_no_drop_and_no_proof_that_there_is_none(
+    builds: int,
+) -> None:
     """Without groups 36 % of unchanged builds fail, and 26 % of drops of the margin pass."""
     rng, wrong, missed = random.Random(5), 0, 0
-    for _ in range(120):
+    for _ in range(builds):
         changes, groups = articles(rng, [220, 220, 220, 220, 120], 2.0)
         wrong += judged(changes, groups).decision is Decision.FAIL
         missed += judged([each - 0.5 for each in changes], groups).decision is Decision.PASS
     alone = sum(
         judged(articles(random.Random(i), [220] * 5, 2.0)[0], None).decision is Decision.FAIL
-        for i in range(30)
+        for i in range(15)
     )
 
-    assert wrong <= 3
-    assert missed <= 11
-    assert alone >= 5
+    assert wrong <= 0.025 * builds
+    assert missed <= 0.092 * builds
+    assert alone >= 2
 
 
 def test_a_drop_of_every_article_is_still_proven() -> None:
-    changes, groups = articles(random.Random(6), [25] * 48, 0.5)
+    """Four fell far more than they differ by: a test of signs alone could not say so.
 
-    found = judged([each - 2 for each in changes], groups)
+    Too few groups are judged as independent samples.
+    """
+    many, of_many = articles(random.Random(6), [25] * 48, 0.5)
+    four, of_four = articles(random.Random(7), [107, 117, 96, 128], 2.0)
+    few = [i % (FEWEST_GROUPS - 1) for i in range(300)]
 
-    assert found.decision is Decision.FAIL
-    assert found.groups == 48
+    found = judged([each - 2 for each in many], of_many)
+    independent = judged([-20.0 + i % 7 for i in range(300)], few)
+
+    assert (found.decision, found.groups) == (Decision.FAIL, 48)
+    assert judged([each - 60 for each in four], of_four).decision is Decision.FAIL
+    assert (independent.decision, independent.groups) == (Decision.FAIL, None)
 
 
 def test_right_and_wrong_answers_of_articles_are_judged_by_articles() -> None:
@@ -96,22 +97,6 @@ def test_right_and_wrong_answers_of_articles_are_judged_by_articles() -> None:
 
     assert judge_pairs({"x": alone}, (1000,))["x"].decision is Decision.FAIL
     assert judge_pairs({"x": by_article}, (1000,))["x"].decision is Decision.INCONCLUSIVE
-
-
-def test_too_few_groups_are_judged_as_independent_samples() -> None:
-    changes = [-20.0 + i % 7 for i in range(300)]
-    groups = [i % (FEWEST_GROUPS - 1) for i in range(300)]
-
-    found = judged(changes, groups)
-
-    assert (found.decision, found.groups) == (Decision.FAIL, None)
-
-
-def test_a_broken_model_fails_on_four_articles() -> None:
-    """All fell far more than they differ by: a test of signs alone could not say so."""
-    changes, groups = articles(random.Random(7), [107, 117, 96, 128], 2.0)
-
-    assert judged([each - 60 for each in changes], groups).decision is Decision.FAIL
 
 
 def test_groups_belong_to_the_samples_one_by_one() -> None:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy.stats import false_discovery_control
 
 from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.judge.many import (
@@ -43,33 +42,28 @@ def named(p_values: Sequence[float]) -> dict[int, float]:
     return dict(enumerate(p_values))
 
 
-@pytest.mark.parametrize(
-    ("p_values", "rejected"),
-    [
-        # the example of Benjamini and Hochberg's paper, 15 hypotheses: the first four at 5 %
-        (
-            [
-                *(0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344),
-                *(0.0459, 0.3240, 0.4262, 0.5719, 0.6528, 0.7590, 1.0000),
-            ],
-            {0, 1, 2, 3},
-        ),
-        ([0.05], {0}),
-        ([0.0501], set()),
-        ([0.04, 0.05], {0, 1}),  # the larger one carries the smaller one: step-up
-        ([0.03, 0.06], set()),
-        ([0.02, 0.02, 0.5], {0, 1}),
-        ([1.0, 1.0], set()),
-        ([], set()),
-    ],
-)
-def test_step_up_rejects_by_rank(p_values: list[float], rejected: set[int]) -> None:
-    assert benjamini_hochberg(named(p_values), 0.05) == rejected
+def test_step_up_rejects_by_rank() -> None:
+    """The example of Benjamini and Hochberg's paper, 15 hypotheses: the first four at 5 %.
+
+    The larger of 0.04 and 0.05 carries the smaller one: step-up.
+    """
+    paper = [0.0001, 0.0004, 0.0019, 0.0095, 0.0201, 0.0278, 0.0298, 0.0344, 0.0459, 0.3240]
+    paper += [0.4262, 0.5719, 0.6528, 0.7590, 1.0000]
+    cases: list[tuple[list[float], set[int]]] = [
+        (paper, {0, 1, 2, 3}),
+        *(([0.05], {0}), ([0.0501], set()), ([0.04, 0.05], {0, 1}), ([0.03, 0.06], set())),
+        *(([0.02, 0.02, 0.5], {0, 1}), ([1.0, 1.0], set()), ([], set())),
+    ]
+
+    for p_values, rejected in cases:
+        assert benjamini_hochberg(named(p_values), 0.05) == rejected
 
 
 @given(p_values=p_lists, share=st.floats(0.001, 0.5))
 def test_step_up_is_that_of_scipy(p_values: list[float], share: float) -> None:
     """scipy's adjusted p values lie below the share for the same hypotheses."""
+    from scipy.stats import false_discovery_control
+
     adjusted = false_discovery_control(p_values) if p_values else []
     near = [abs(p - share) < 1e-12 for p in adjusted]
     expected = {i for i, p in enumerate(adjusted) if p <= share}
@@ -95,27 +89,22 @@ def test_a_smaller_p_value_clears_no_other_pair(p_values: list[float], better: f
     assert benjamini_hochberg(named(p_values), 0.05) <= benjamini_hochberg(named(smaller), 0.05)
 
 
-@pytest.mark.parametrize("count", [1, FEW])
-def test_few_pairs_are_each_judged_alone(count: int) -> None:
+def test_few_pairs_are_each_judged_alone() -> None:
     """Up to twenty pairs each keeps rule R's own error rate; none is suspect."""
-    p_values = named([0.0099] + [0.01] * (count - 1))
+    for count in (1, FEW):
+        p_values = named([0.0099] + [0.01] * (count - 1))
+        assert among(p_values, RULE) == {i: Among.CLEAR if i else Among.FAIL for i in range(count)}
 
-    assert among(p_values, RULE) == {i: Among.CLEAR if i else Among.FAIL for i in range(count)}
 
-
-def test_among_many_a_drop_must_stand_out() -> None:
+def test_among_many_a_drop_must_stand_out_and_drops_support_each_other() -> None:
     """What would have failed alone and does not stand among 21 pairs is suspect."""
     p_values = {"drop": 0.001, "doubt": 0.009} | named([1.0] * (MANY - 2))
     found = among(p_values, RULE)
-
-    assert [found["drop"], found["doubt"]] == [Among.FAIL, Among.SUSPECT]
-    assert {found[i] for i in range(MANY - 2)} == {Among.CLEAR}
-
-
-def test_many_drops_support_each_other() -> None:
     few = {"x": 0.009} | named([0.001] * 2 + [1.0] * 37)
     more = {"x": 0.009} | named([0.001] * 9 + [1.0] * 30)
 
+    assert [found["drop"], found["doubt"]] == [Among.FAIL, Among.SUSPECT]
+    assert {found[i] for i in range(MANY - 2)} == {Among.CLEAR}
     assert among(few, RULE)["x"] is Among.SUSPECT
     assert among(more, RULE)["x"] is Among.FAIL
 
@@ -129,16 +118,12 @@ def test_every_pair_gets_a_word_and_no_pair_that_passed_fails(p_values: list[flo
     assert found["passed"] is Among.CLEAR
 
 
-@pytest.mark.parametrize(
-    ("pairs", "alpha"), [(1, 0.01), (FEW, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)]
-)
-def test_many_pairs_are_measured_until_they_stand_out(pairs: int, alpha: float) -> None:
+def test_many_pairs_are_measured_until_they_stand_out() -> None:
     """Only alpha is another: a tenth of the 5 % that all pairs share, as they may widen it."""
-    found = rule_among(RULE, pairs)
-
-    assert found.alpha == pytest.approx(alpha)
-    assert found.beta == RULE.beta
-    assert found.max_runs == RULE.max_runs
+    for pairs, alpha in ((1, 0.01), (FEW, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)):
+        found = rule_among(RULE, pairs)
+        assert found.alpha == pytest.approx(alpha)
+        assert (found.beta, found.max_runs) == (RULE.beta, RULE.max_runs)
 
 
 def test_a_pair_among_many_keeps_running_where_one_alone_had_failed() -> None:
@@ -174,14 +159,11 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     assert (wide.decision, wide.p_value) == (Decision.PASS, 1.0)
 
 
-@pytest.mark.parametrize("p", [-0.1, 1.1, math.nan])
-@pytest.mark.parametrize("others", [0, MANY])
-def test_what_is_no_probability_is_refused(p: float, others: int) -> None:
-    with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
-        among({"x": p} | named([1.0] * others), RULE)
-
-
-def test_no_pair_and_no_share_are_refused() -> None:
+def test_what_is_no_probability_no_pair_and_no_share_are_refused() -> None:
+    for p in (-0.1, 1.1, math.nan):
+        for others in (0, MANY):
+            with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
+                among({"x": p} | named([1.0] * others), RULE)
     with pytest.raises(ValueError, match="at least one"):
         rule_among(RULE, 0)
     with pytest.raises(ValueError, match="between 0 and 1"):

@@ -44,26 +44,21 @@ def looks(change: float) -> list[Compared]:
 ALONE = (RULE.max_runs - 1) * t_sf(0.03 / (SE / 2), DF + 1)
 
 
-def test_pairs_as_expected_are_judged_as_alone() -> None:
+def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
     null = estimate(normal(random.Random(2)), baselines(), RULE)
+    few = estimate(normal(random.Random(2), 5 * SE)[:FEW], baselines(), RULE)
 
     assert null.scale == pytest.approx(1, abs=0.06)
     assert null.excess == pytest.approx(0, abs=0.06)
     assert ALONE <= null.p_value(looks(-0.03), RULE) < 5 * ALONE
+    assert few == Null()
+    assert few.p_value(looks(-0.03), RULE) == ALONE
 
 
-def test_few_pairs_show_nothing() -> None:
-    null = estimate(normal(random.Random(2), 5 * SE)[:FEW], baselines(), RULE)
-
-    assert null == Null()
-    assert null.p_value(looks(-0.03), RULE) == ALONE
-
-
-@pytest.mark.parametrize("times", [2.0, 3.0])
-def test_runs_that_scatter_more_than_expected_widen_it(times: float) -> None:
-    null = estimate(normal(random.Random(2), times * SE), baselines(), RULE)
-
-    assert null.scale == pytest.approx(times, rel=0.15)
+def test_runs_that_scatter_more_than_expected_widen_it() -> None:
+    for times in (2.0, 3.0):
+        null = estimate(normal(random.Random(2), times * SE), baselines(), RULE)
+        assert null.scale == pytest.approx(times, rel=0.15)
 
 
 def test_drops_do_not_widen_it() -> None:
@@ -77,21 +72,15 @@ def test_drops_do_not_widen_it() -> None:
         assert null.p_value(looks(-0.03), RULE) < 1e-4
 
 
-@pytest.mark.parametrize(
-    ("machine", "shift", "is_machines"),
-    [(0.01, -0.01, True), (0.01, 0.01, True), (0.0, -0.02, False), (0.01, -0.06, False)],
-)
-def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much(
-    machine: float, shift: float, is_machines: bool
-) -> None:
-    null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
-
-    assert null.is_machines is is_machines
-    assert null.shift == pytest.approx(shift, abs=0.001)
+def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much() -> None:
     alone = 4 * t_sf(0.02 / (SE / 2), DF + 1)
-    if is_machines:
+    for machine, shift in ((0.01, -0.01), (0.01, 0.01)):
+        null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
+        assert (null.is_machines, null.shift) == (True, pytest.approx(shift, abs=0.001))
         assert null.p_value(looks(-0.02), RULE) > 20 * alone
-    else:
+    for machine, shift in ((0.0, -0.02), (0.01, -0.06)):
+        null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
+        assert (null.is_machines, null.shift) == (False, pytest.approx(shift, abs=0.001))
         assert null.p_value(looks(shift), RULE) < 2e-3
 
 
@@ -154,12 +143,11 @@ def test_metrics_of_a_case_that_jump_together_are_one_jump() -> None:
     assert len(benjamini_hochberg(others | dict.fromkeys(range(8), p), FALSE_SHARE)) == 8
 
 
+looks_at = st.tuples(st.floats(-0.1, 0.1), st.floats(1e-4, 0.1), st.floats(1, 40))
+
+
 @given(
-    st.lists(
-        st.tuples(st.floats(-0.1, 0.1), st.floats(1e-4, 0.1), st.floats(1, 40)),
-        min_size=2,
-        max_size=5,
-    ),
+    st.lists(looks_at, min_size=2, max_size=5),
     st.floats(1, 10),
     st.floats(0, 10),
     st.floats(-0.1, 0.1),
@@ -168,8 +156,6 @@ def test_it_never_makes_a_drop_surer(
     seen: list[Compared], scale: float, excess: float, shift: float
 ) -> None:
     null = Null(pairs=PAIRS, scale=scale, excess=excess, shift=shift, allowed=math.inf)
-    plain = Null(pairs=PAIRS)
 
-    worse = [look for look in seen if look[0] < 0]
-    if len(worse) == len(seen):
-        assert null.p_value(seen, RULE) >= plain.p_value(seen, RULE)
+    if all(look[0] < 0 for look in seen):
+        assert null.p_value(seen, RULE) >= Null(pairs=PAIRS).p_value(seen, RULE)
