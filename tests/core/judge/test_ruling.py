@@ -66,9 +66,8 @@ def outcomes(ruling: Ruling) -> dict[str, Outcome | None]:
     return {metric.metric: metric.outcome for metric in ruling.metrics}
 
 
-@pytest.mark.parametrize(
-    ("now", "count", "outcome", "more"),
-    [
+def test_throughput_is_judged_by_rule_r() -> None:
+    for now, count, outcome, more in (
         (100.0, 1, Outcome.OK, False),
         (99.0, 1, Outcome.OK, False),
         (90.0, 1, Outcome.INCONCLUSIVE, True),
@@ -77,16 +76,11 @@ def outcomes(ruling: Ruling) -> dict[str, Outcome | None]:
         (110.0, 2, Outcome.IMPROVED, False),
         (97.6, 1, Outcome.INCONCLUSIVE, True),
         (97.6, 5, Outcome.PERF_DROP, False),
-    ],
-)
-def test_throughput_is_judged_by_rule_r(
-    now: float, count: int, outcome: Outcome, more: bool
-) -> None:
-    ruling = rule_on(runs(count, throughput=now), record(throughput=100.0), OFFLINE, RULE)
-
-    assert (ruling.outcome, ruling.more) == (outcome, more)
-    assert outcomes(ruling) == {"throughput": outcome}
-    assert ruling.deciding == ruling.metrics[0]
+    ):
+        ruling = rule_on(runs(count, throughput=now), record(throughput=100.0), OFFLINE, RULE)
+        assert (now, count, ruling.outcome, ruling.more) == (now, count, outcome, more)
+        assert outcomes(ruling) == {"throughput": outcome}
+        assert ruling.deciding == ruling.metrics[0]
 
 
 def test_a_latency_is_worse_when_it_rises() -> None:
@@ -111,25 +105,19 @@ def test_the_word_for_a_drop_is_the_callers_and_noise_decides_nothing() -> None:
 
 
 def test_a_metric_verdict_holds_what_the_table_shows() -> None:
+    """Means are geometric, as rule R works on logarithms."""
     (metric,) = rule_on(runs(3, throughput=90.0), record(throughput=100.0), OFFLINE, RULE).metrics
+    (mean,) = rule_on(runs(1, throughput=3.0), record(2.0, 8.0, throughput=1.0), {}, RULE).metrics
 
     assert metric.metric == "throughput"
     assert metric.baseline == pytest.approx(100.0, rel=1e-3)
     assert metric.now == pytest.approx(90.1, abs=0.05)  # two runs decided; the third is not in it
     assert metric.change == pytest.approx(-0.0985, abs=0.003)
-    assert metric.low is not None
-    assert metric.high is not None
-    assert metric.low < -0.0985 < metric.high < 0
+    assert (metric.low or 0.0) < -0.0985 < (metric.high or 1.0) < 0
     assert (metric.limit, metric.runs, metric.runs_baseline) == (0.03, 2, 8)
-    assert metric.detectable is not None
-    assert 0 < metric.detectable < 0.03
-
-
-def test_means_are_geometric_as_rule_r_works_on_logarithms() -> None:
-    (metric,) = rule_on(runs(1, throughput=3.0), record(2.0, 8.0, throughput=1.0), {}, RULE).metrics
-
-    assert metric.baseline == pytest.approx(4.0)
-    assert metric.change == pytest.approx(3.0 / 4.0 - 1)
+    assert 0 < (metric.detectable or 0.0) < 0.03
+    assert mean.baseline == pytest.approx(4.0)
+    assert mean.change == pytest.approx(3.0 / 4.0 - 1)
 
 
 def test_without_a_record_there_is_no_baseline() -> None:
@@ -208,23 +196,19 @@ def test_a_case_of_which_nothing_is_gated_is_not_called_ok() -> None:
 OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
 
 
-@pytest.mark.parametrize(
-    ("p50", "p99", "outcome", "deciding"),
-    [
+def test_the_worst_metric_decides() -> None:
+    for p50, p99, outcome, deciding in (
         (0.010, 0.030, Outcome.OK, "latency_p50"),
         (0.010, 0.045, Outcome.PERF_DROP, "latency_p99"),
         (0.015, 0.045, Outcome.PERF_DROP, "latency_p50"),
         (0.005, 0.045, Outcome.PERF_DROP, "latency_p99"),
         (0.005, 0.030, Outcome.IMPROVED, "latency_p50"),
         (0.010, 0.015, Outcome.IMPROVED, "latency_p99"),
-    ],
-)
-def test_the_worst_metric_decides(p50: float, p99: float, outcome: Outcome, deciding: str) -> None:
-    ruling = rule_on(runs(2, latency_p50=p50, latency_p99=p99), record(**OLD), SERVER, RULE)
-
-    assert ruling.outcome is outcome
-    assert ruling.deciding is not None
-    assert ruling.deciding.metric == deciding
+    ):
+        ruling = rule_on(runs(2, latency_p50=p50, latency_p99=p99), record(**OLD), SERVER, RULE)
+        assert ruling.outcome is outcome
+        assert ruling.deciding is not None
+        assert ruling.deciding.metric == deciding
 
 
 def test_a_metric_that_fails_the_test_decides_beside_one_that_is_only_suspect() -> None:
@@ -326,9 +310,8 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone(
     metric: str, now: float
 ) -> None:
     """A drop that would do alone asks for more runs among many; its interval is the same."""
-    found = [replace(run, metrics={metric: run.metrics["throughput"]})
-             for run in runs(2, throughput=now)]  # fmt: skip
-    before, limits = record(**{metric: 100.0}), {metric: 0.03}
+    fresh: dict[str, Any] = {metric: now}
+    found, before, limits = runs(2, **fresh), record(**{metric: 100.0}), {metric: 0.03}
 
     alone = rule_on(found, before, limits, RULE)
     few = rule_on(found, before, limits, RULE, pairs=20)
@@ -344,23 +327,17 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone(
     assert 0.05 / 2000 < one.p < 0.01
 
 
-def test_among_many_better_is_proven_as_alone() -> None:
-    found = runs(2, throughput=110.0)
-    before = record(throughput=100.0)
+def test_among_many_better_is_proven_as_alone_and_a_certain_drop_fails_at_once() -> None:
+    found, before = runs(2, throughput=110.0), record(throughput=100.0)
 
     many = rule_on(found, before, OFFLINE, RULE, pairs=2000)
+    fell = rule_on(runs(2, throughput=80.0), before, OFFLINE, RULE, pairs=25)
 
-    assert many.outcome is Outcome.IMPROVED
-    assert many.metrics[0].p == 1.0
+    assert (many.outcome, many.metrics[0].p) == (Outcome.IMPROVED, 1.0)
     (one,) = rule_on(found, before, OFFLINE, RULE).metrics
     assert (many.metrics[0].low, many.metrics[0].high) == pytest.approx((one.low, one.high))
-
-
-def test_among_many_a_certain_drop_fails_at_once_and_says_so() -> None:
-    ruling = rule_on(runs(2, throughput=80.0), record(throughput=100.0), OFFLINE, RULE, pairs=25)
-
-    assert (ruling.outcome, ruling.more) == (Outcome.PERF_DROP, False)
-    assert "; a drop whatever the other 24 pairs judged with it do, p=" in ruling.headline
+    assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
+    assert "; a drop whatever the other 24 pairs judged with it do, p=" in fell.headline
 
 
 def test_a_run_is_an_outlier_by_what_is_gated() -> None:
@@ -381,26 +358,19 @@ def curve(one: float, eight: float) -> dict[str, Any]:
     return {"throughput": (one * eight) ** 0.5, "throughput@1": one, "throughput@8": eight}
 
 
-@pytest.mark.parametrize(
-    ("one", "eight", "outcome", "deciding"),
-    [
+def test_a_curve_falls_by_its_mean_or_by_any_point() -> None:
+    before = record(**curve(10.0, 40.0))
+    for one, eight, outcome, deciding in (
         (10.0, 40.0, Outcome.OK, "throughput"),
         (9.6, 38.4, Outcome.PERF_DROP, "throughput"),
         (10.0, 36.0, Outcome.PERF_DROP, "throughput"),
         (11.1, 36.0, Outcome.PERF_DROP, "throughput@8"),
         (10.6, 42.4, Outcome.IMPROVED, "throughput"),
-    ],
-)
-def test_a_curve_falls_by_its_mean_or_by_any_point(
-    one: float, eight: float, outcome: Outcome, deciding: str
-) -> None:
-    before = record(**curve(10.0, 40.0))
-
-    ruling = rule_on(runs(3, **curve(one, eight)), before, CURVE, RULE)
-
-    assert ruling.outcome is outcome
-    assert ruling.deciding
-    assert ruling.deciding.metric == deciding
+    ):
+        ruling = rule_on(runs(3, **curve(one, eight)), before, CURVE, RULE)
+        assert ruling.outcome is outcome
+        assert ruling.deciding
+        assert ruling.deciding.metric == deciding
 
 
 def test_the_false_alarms_of_a_curve_are_shared() -> None:
@@ -434,26 +404,21 @@ def of_lengths(*values: float) -> list[Run]:
     return [replace(run, metrics={"tokens_per_sample@8": value}) for value in values]
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "moved"),
-    [
-        ([40.0] * 4, [40.7], ""),
-        ([40.0] * 4, [40.9], "tokens/sample at 8 40.9, more than the baseline's 39.2 to 40.8"),
-        ([40.0] * 4, [39.1], "tokens/sample at 8 39.1, less than the baseline's 39.2 to 40.8"),
-        ([40.0], [39.1], "tokens/sample at 8 39.1, less than the baseline's 39.2 to 40.8"),
-        ([39.4, 40.6, 40.0, 41.0], [38.9], ""),
-        ([39.4, 40.6, 40.0, 41.0], [34.0], "tokens/sample at 8 34, less than the baseline's 3"),
-        ([39.0, 41.0], [35.0], "tokens/sample at 8 35, less than the baseline's 35.98"),
-        ([39.4, 40.6, 40.0, 41.0] * 4, [38.0] * 2, "tokens/sample at 8 38, less than the base"),
-    ],
-)
-def test_another_length_of_answers_is_one_that_chance_does_not_explain(
-    before: list[float], now: list[float], moved: str
-) -> None:
-    told = other_length(of_lengths(*now), of_lengths(*before)) or ""
-
-    assert told.startswith(moved)
-    assert bool(told) is bool(moved)
+def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None:
+    alike, wide = [40.0] * 4, [39.4, 40.6, 40.0, 41.0]
+    for before, now, moved in (
+        (alike, [40.7], ""),
+        (alike, [40.9], "40.9, more than the baseline's 39.2 to 40.8"),
+        (alike, [39.1], "39.1, less than the baseline's 39.2 to 40.8"),
+        ([40.0], [39.1], "39.1, less than the baseline's 39.2 to 40.8"),
+        (wide, [38.9], ""),
+        (wide, [34.0], "34, less than the baseline's 3"),
+        ([39.0, 41.0], [35.0], "35, less than the baseline's 35.98"),
+        (wide * 4, [38.0] * 2, "38, less than the base"),
+    ):
+        told = other_length(of_lengths(*now), of_lengths(*before)) or ""
+        assert told.startswith(f"tokens/sample at 8 {moved}" if moved else "")
+        assert bool(told) is bool(moved)
 
 
 def test_unchanged_answers_seldom_seem_longer_or_shorter() -> None:
