@@ -1,4 +1,4 @@
-"""The parts of a plan say together what one session of it would have said."""
+"""What the parts of a plan say together, and what remains suspect after a session."""
 
 from __future__ import annotations
 
@@ -15,11 +15,24 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.many import FALSE_SHARE, FEW
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import ruling_of
-from pytest_mlperf.core.judge.together import is_open, settle
-from pytest_mlperf.core.results import Absent, CaseResult, Known, Results, absent, merge
+from pytest_mlperf.core.judge.together import Before, is_open, settle
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.results import (
+    Absent,
+    CaseResult,
+    Known,
+    Results,
+    Suspect,
+    absent,
+    again,
+    merge,
+    remaining,
+    suspected,
+)
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, session
+from tests.reports.verdicts import verdict as made
 
 TODAY = dt.date(2026, 11, 21)
 ALONE = RuleR().alpha
@@ -213,3 +226,77 @@ def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() 
         Absent(test="gone", reason=gone),
     ]
     assert joined([part({0: 1.0}, 1), skipping]).skipped == {}
+
+
+FIRST, LATER = "2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00"
+HERE = {"gpu.name": "H200"}
+
+
+def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any) -> CaseResult:
+    found = made(
+        outcome,
+        "throughput",
+        metric(outcome=outcome),
+        metric("ttft_p99", Outcome.OK),
+        subject=Subject(identity=HERE if identity is None else identity, fingerprint={}),
+    )
+    return verdicts.result(found, **fields)
+
+
+(BEFORE,) = remaining([], [case(Outcome.SUSPECT)], date=FIRST)
+
+
+def test_a_suspect_names_its_metrics_and_where_it_was_measured() -> None:
+    assert Suspect(
+        test=case(Outcome.OK).test,
+        metrics=("throughput",),
+        date=FIRST,
+        profile="quick",
+        identity=HERE,
+    ) == (BEFORE)
+
+
+def test_a_word_on_it_ends_it_and_what_decides_nothing_leaves_it() -> None:
+    names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
+
+    for outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP):
+        assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
+    for outcome in (Outcome[name] for name in names.split()):
+        assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
+    assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
+
+
+def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None:
+    elsewhere: list[dict[str, Any]] = [
+        {"profile": "official"},
+        {"identity": {"gpu.name": "H100"}},
+        {"identity": {}},
+    ]
+    for fields in ({"handicap": 0.5}, {"pretended": True}, *elsewhere):
+        for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
+            found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
+            assert BEFORE in found
+            is_new = outcome is Outcome.SUSPECT and fields in elsewhere
+            assert (len(found) == 2) is is_new
+
+
+def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
+    """Another metric is suspect since now."""
+    now = case(Outcome.SUSPECT)
+    for word, metrics, date in (
+        (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
+        (Outcome.OK, ("ttft_p99",), LATER),
+    ):
+        judged = (metric(outcome=word), metric("ttft_p99", Outcome.SUSPECT))
+        again_ = replace(now, verdict=replace(now.verdict, metrics=judged))
+        (found,) = remaining([BEFORE], [again_], date=LATER)
+        assert (found.metrics, found.date) == (metrics, date)
+
+
+def test_what_was_suspect_here_is_judged_alone() -> None:
+    now = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
+
+    assert suspected([BEFORE], now) == BEFORE
+    assert suspected([BEFORE], case(Outcome.OK, {"gpu.name": "H100"})) is None
+    assert again([case(Outcome.OK), now]) == {1: Before("2026-11-20", ("throughput",))}
+    assert again([replace(now, handicap=0.5), replace(now, pretended=True)]) == {}
