@@ -207,25 +207,19 @@ def test_a_limit_that_was_missed_is_told_with_the_rate() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("clock", "share", "expected"),
-    [
+def test_clocks_and_power_cap_are_told_beside_the_baselines() -> None:
+    usual = {"sm_mhz": 1980.0, "power_cap_share": 0.31}
+    before = record(*(kept(n, state=usual) for n in range(2)))
+    for clock, share, expected in (
         (1939.0, 0.58, [("SM clock −2.1 %, power cap share 31 % → 58 %", Strength.STRONG)]),
         (1981.0, 0.58, [("power cap share 31 % → 58 %", Strength.HINT)]),
         (2050.0, 0.31, [("SM clock +3.5 %, power cap share 31 % → 31 %", Strength.HINT)]),
         (1980.0, 0.35, []),
-    ],
-)
-def test_clocks_and_power_cap_are_told_beside_the_baselines(
-    clock: float, share: float, expected: list[tuple[str, Strength]]
-) -> None:
-    before = record(*(kept(n, state={"sm_mhz": 1980.0, "power_cap_share": 0.31}) for n in range(2)))
-    run = now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
-    found = causes(drop(runs=(run,), baseline_set=SET), before, ())
-
-    assert [(c.says, c.strength) for c in found if c.rule in {"clocks", "seen"}] == expected
-    if not expected:
-        assert found[-1].says.endswith("SM clock 1980 MHz, 1980 MHz in the baseline")
+    ):
+        run = now(state={"sm_mhz": clock, "power_cap_share": share}, signs=(cap(31.2, share),))
+        found = causes(drop(runs=(run,), baseline_set=SET), before, ())
+        assert [(c.says, c.strength) for c in found if c.rule in {"clocks", "seen"}] == expected
+    assert found[-1].says.endswith("SM clock 1980 MHz, 1980 MHz in the baseline")
 
 
 def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
@@ -237,27 +231,20 @@ def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize(
-    ("kind", "after", "strength"),
-    [
-        ("performance", 601.0, Strength.HINT),
-        ("efficiency", 601.0, Strength.HINT),
-        ("efficiency", 768.0, Strength.STRONG),
-        ("performance", 675.0, None),
-        ("accuracy", 601.0, None),
-    ],
-)
-def test_mean_power_is_told_beside_the_baselines(
-    kind: Any, after: float, strength: Strength | None
-) -> None:
+def test_mean_power_is_told_beside_the_baselines() -> None:
     """More power explains fewer samples per joule; less power goes with less work."""
     before = record(*(kept(n, **watts(690.0)) for n in range(4)))
-    found = causes(drop(kind=kind, runs=(now(**watts(after)),)), before, ())
-
-    (*power,) = [cause for cause in found if cause.rule == "power"]
-    assert [cause.strength for cause in power] == ([strength] if strength else [])
-    if strength and after == 601.0:
-        assert told(tuple(power)) == ["mean power 601 W, 690 W in the baseline (−12.9 %)"]
+    less = "mean power 601 W, 690 W in the baseline (−12.9 %)"
+    for kind, after, expected in (
+        ("performance", 601.0, [(less, Strength.HINT)]),
+        ("efficiency", 601.0, [(less, Strength.HINT)]),
+        ("performance", 675.0, []),
+        ("accuracy", 601.0, []),
+    ):
+        found = causes(drop(kind=kind, runs=(now(**watts(after)),)), before, ())
+        assert [(c.says, c.strength) for c in found if c.rule == "power"] == expected
+    more = causes(drop(kind="efficiency", runs=(now(**watts(768.0)),)), before, ())
+    assert [cause.strength for cause in more if cause.rule == "power"] == [Strength.STRONG]
 
 
 def test_a_slower_machine_is_told_also_within_its_spread() -> None:
@@ -304,11 +291,9 @@ TTFT = metric("ttft_p90", Outcome.PERF_DROP, change=0.4)
 def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
     tokens = metric("tokens_per_second", Outcome.PERF_DROP, change=-0.1)
     better = metric("tpot_p50", None, change=-0.6)
-    (cause,) = served(
-        {"waiting": 38.2, "running": 32.0},
-        {"waiting": 0.0, "running": 64.0},
-        metrics=(tokens, TTFT, better),
-    )
+    after, before = {"waiting": 38.2, "running": 32.0}, {"waiting": 0.0, "running": 64.0}
+
+    (cause,) = served(after, before, metrics=(tokens, TTFT, better))
 
     assert cause.says == "p90 TTFT +40.0 %: waiting queue 0 → 38.2, running 64 → 32"
     assert cause.strength is Strength.PLAUSIBLE
@@ -328,20 +313,17 @@ def test_work_that_a_server_is_no_longer_spared_explains_most() -> None:
 
 def test_of_a_curve_the_points_that_moved_most_are_told() -> None:
     points = (1, 8, 64, 256)
-    metrics = [
+    metrics = tuple(
         metric(f"tokens_per_second@{point}", Outcome.PERF_DROP, change=-point / 1000)
         for point in points
-    ]
-    told = served(
-        {f"waiting@{point}": 9.0 for point in points},
-        {f"waiting@{point}": 0.0 for point in points},
-        metrics=(*metrics,),
     )
+    after, before = ({f"waiting@{point}": length for point in points} for length in (9.0, 0.0))
 
-    assert [cause.says for cause in told] == [
-        "tokens/s at 256 −25.6 %: waiting queue 0 → 9",
-        "tokens/s at 64 −6.4 %: waiting queue 0 → 9",
-        "tokens/s at 8 −0.8 %: waiting queue 0 → 9",
+    found = served(after, before, metrics=metrics)
+
+    moved = [("256", "25.6"), ("64", "6.4"), ("8", "0.8")]
+    assert [cause.says for cause in found] == [
+        f"tokens/s at {point} −{change} %: waiting queue 0 → 9" for point, change in moved
     ]
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import time
-from collections.abc import Iterator
 
 import pytest
 from hypothesis import given
@@ -15,35 +14,27 @@ from pytest_mlperf.core.measurement import Scored, digest, moment_of, others
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
-@pytest.fixture(params=["UTC", "Asia/Tokyo"])
-def zone(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Read in another zone than that of the results."""
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
+def test_a_time_without_a_zone_is_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where it is read in another zone than that of the results."""
+    texts = {
+        "2026-11-20T12:00:00+00:00": NOON,
+        "2026-11-20T12:00:00Z": NOON,
+        "2026-11-20T13:00:00+01:00": NOON,
+        "2026-11-20T12:00:00": NOON,
+        "2026-11-20": NOON - dt.timedelta(hours=12),
+        "0001-01-01T00:00:00": dt.datetime(1, 1, 1, tzinfo=dt.UTC),
+        "yesterday": None,
+        "": None,
+    }
     with monkeypatch.context() as patch:
-        patch.setenv("TZ", request.param)
+        patch.setenv("TZ", zone)
         time.tzset()
-        yield
+        found = {text: moment_of(text) for text in texts}
     time.tzset()
 
-
-@pytest.mark.usefixtures("zone")
-@pytest.mark.parametrize(
-    ("text", "moment"),
-    [
-        ("2026-11-20T12:00:00+00:00", NOON),
-        ("2026-11-20T12:00:00Z", NOON),
-        ("2026-11-20T13:00:00+01:00", NOON),
-        ("2026-11-20T12:00:00", NOON),
-        ("2026-11-20", NOON - dt.timedelta(hours=12)),
-        ("0001-01-01T00:00:00", dt.datetime(1, 1, 1, tzinfo=dt.UTC)),
-        ("yesterday", None),
-        ("", None),
-    ],
-)
-def test_a_time_without_a_zone_is_utc(text: str, moment: dt.datetime | None) -> None:
-    found = moment_of(text)
-
-    assert found == moment
-    assert found is None or found.tzinfo is not None
+    assert found == texts
+    assert all(moment is None or moment.tzinfo for moment in found.values())
 
 
 @given(st.binary(max_size=64))

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import pytest
 
@@ -91,43 +92,25 @@ WHILE = f"{KEPT}, while sessions differ by less than 1.2 %"
 MORE = "3 sessions more, best of other days, would show it: --mlperf-update=missing"
 
 
-@pytest.mark.parametrize(
-    ("lacking", "provisional", "words"),
-    [
-        (None, False, BETWEEN),
-        ("few sessions", True, f"provisional: {WHILE}"),
-        ("few sessions", False, f"{WHILE}; {MORE}"),
-        ("old", True, f"provisional: {WHILE}"),
-    ],
-)
-def test_a_verdict_says_what_sessions_it_bears(
-    lacking: Literal["few sessions", "old"] | None, provisional: bool, words: str
-) -> None:
-    judged = MetricVerdict(
-        metric="throughput", outcome=Outcome.OK, now=1.0, lacking=lacking, holds_to=0.012
-    )
-    found = of(record(MONDAYS[-1]))
+def test_a_verdict_says_what_sessions_it_bears() -> None:
+    """A drop may want more than four sessions, and one of runs in turns none."""
 
-    assert found.of(judged.lacking_sessions, judged.holds_to, provisional=provisional) == words
+    def words(days: Sequence[str], *, provisional: bool = False, **fields: Any) -> str:
+        usual: dict[str, Any] = {"outcome": Outcome.OK, "now": 1.0, "holds_to": 0.012}
+        judged = MetricVerdict(metric="throughput", **{**usual, **fields})
+        found = of(record(*days))
+        return found.of(judged.lacking_sessions, judged.holds_to, provisional=provisional)
 
-
-def test_a_drop_may_want_more_than_four_sessions_and_one_of_runs_in_turns_none() -> None:
-    judged = MetricVerdict(
-        metric="throughput",
-        outcome=Outcome.PERF_DROP,
-        now=1.0,
-        lacking="few sessions",
-        holds_to=0.012,
-    )
-    confirmed = replace(judged, confirmed=True)
-
-    four, one = (
-        of(record(*days)).of(metric.lacking_sessions, metric.holds_to, provisional=False)
-        for days, metric in ((MONDAYS, judged), (MONDAYS[-1:], confirmed))
-    )
-
+    few: dict[str, Any] = {"lacking": "few sessions"}
+    drop = {**few, "outcome": Outcome.PERF_DROP}
+    last = MONDAYS[-1:]
+    assert words(last, lacking=None) == BETWEEN
+    assert words(last, **few, provisional=True) == f"provisional: {WHILE}"
+    assert words(last, **few) == f"{WHILE}; {MORE}"
+    assert words(last, lacking="old", provisional=True) == f"provisional: {WHILE}"
+    four = words(MONDAYS, **drop)
     assert four.endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
-    assert one == BETWEEN
+    assert words(last, **drop, confirmed=True) == BETWEEN
 
 
 def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
@@ -154,22 +137,20 @@ def test_what_runs_differ_by_is_that_of_runs_of_one_session_or_unknown() -> None
     assert promise(found, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
 
-def test_sessions_of_one_day_are_told_as_such() -> None:
-    assert same_day(record(*MONDAYS)) is None
+def test_sessions_of_one_day_and_few_sessions_are_told_as_such() -> None:
+    two, dirty = record(MONDAYS[0], MONDAYS[0]), record(MONDAYS[0], commit="0123456789ab+")
+
+    assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
     assert same_day(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
-    assert same_day(record(MONDAYS[0], MONDAYS[0])) == (
+    assert same_day(two) == (
         "more than one session is of 2026-10-26: sessions of different days show more of what they "
         "differ by"
     )
-
-
-def test_a_record_of_few_sessions_says_what_it_lacks() -> None:
-    assert lacks_sessions(record(*MONDAYS)) is None
     assert lacks_sessions(record(MONDAYS[0])) == (
         "1 of 4 sessions: each time --mlperf-update=missing adds one of the same build, best on "
         "other days"
     )
-    assert lacks_sessions(record(MONDAYS[0], commit="0123456789ab+")) == (
+    assert lacks_sessions(dirty) == (
         "1 of 4 sessions, and no other can be added: files were changed and not committed "
         "(0123456789ab+); commit them, then record anew"
     )

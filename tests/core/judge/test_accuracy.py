@@ -162,31 +162,23 @@ def test_each_score_has_its_own_margin_and_counts_of_output_their_samples() -> N
     assert (counted.paired[1].samples, counted.paired[1].now) == (N // 2, 40.0)
 
 
-def test_a_whole_set_without_a_change_says_what_it_says_nothing_about() -> None:
+def test_scores_without_a_change_say_what_they_leave_possible() -> None:
     """The drop is none on these samples; of others as large a one as 4,000 leave possible."""
     right: Values = [100.0] * N
 
     close = ruled({"s": right}, {"s": right}, margin={"s": 0.05})
     wide = ruled({"s": right}, {"s": right}, margin={"s": 0.5})
+    part = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
 
-    assert (close.outcome, close.headline) == (
-        Outcome.OK,
-        "s 100.000, every sample scored as in the baseline",
-    )
+    assert close.outcome is wide.outcome is Outcome.OK
+    assert close.headline == "s 100.000, every sample scored as in the baseline"
     assert close.notes == (
         "s: all 4,000 samples of this data set scored alike: no drop on these; about other "
         "samples it says nothing smaller than a drop of 0.10 points",
     )
-    assert (wide.outcome, wide.notes) == (Outcome.OK, ())
-
-
-def test_a_part_without_a_change_says_what_it_leaves_possible() -> None:
-    right: Values = [100.0] * N
-
-    found = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
-
-    assert (found.outcome, found.more) == (Outcome.INCONCLUSIVE, True)
-    assert found.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+    assert wide.notes == ()
+    assert (part.outcome, part.more) == (Outcome.INCONCLUSIVE, True)
+    assert part.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
 
 
 def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> None:
@@ -237,18 +229,15 @@ def test_outputs_that_changed_are_told_from_scores_that_did() -> None:
         assert (found.outcome, list(found.notes)) == (Outcome.OK, notes)
 
 
-def test_a_build_that_differs_from_itself_a_little_is_near_deterministic() -> None:
-    found = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
+def test_passes_that_hardly_agree_are_called_so() -> None:
+    """A build that differs from itself a little is near-deterministic."""
+    shuffled = [SAME[(index * 1237) % N] for index in range(N)]
+    near = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
 
-    assert found.notes == (
+    assert near.notes == (
         "s: near-deterministic: 6 of 1,024 scores are others than in the baseline of the same "
         "build (re-run correlation 1.0000)",
     )
-
-
-def test_passes_that_hardly_agree_are_called_so() -> None:
-    shuffled = [SAME[(index * 1237) % N] for index in range(N)]
-
     for same_build, reason in ((True, ": "), (False, ": other outputs, or ")):
         found = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
         (note,) = found.notes
@@ -262,15 +251,10 @@ def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
 
     found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
 
-    assert (found.outcome, found.paired[0].samples, found.paired[0].changed) == (
-        Outcome.OK,
-        1024,
-        0,
-    )
-    assert (
-        found.headline
-        == f"s {found.paired[0].now:.3f}, every sample of 1,024 scored as in the baseline"
-    )
+    (paired,) = found.paired
+    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
+    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
+    assert found.headline == headline
 
 
 def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:

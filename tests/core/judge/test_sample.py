@@ -49,27 +49,22 @@ def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> R
     )
 
 
-@pytest.mark.parametrize(
-    ("goodput", "where"),
-    [
+def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged() -> None:
+    """Neither is it left out of the sample, nor is measured on: no further run would help."""
+    before = record(goodput=10.0)
+    for goodput, where in (
         ((ABSENT,), "not measured"),
         ((10.0, ABSENT), "not known in run 2 of 2"),
         ((9.6, ABSENT, ABSENT, 10.1), "not known in runs 2 and 3 of 4"),
         ((ZERO, ABSENT), "not known in run 2 of 2"),
-    ],
-)
-def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged(
-    goodput: Sequence[float | None], where: str
-) -> None:
-    """Neither is it left out of the sample, nor is measured on: no further run would help."""
-    found = served(*goodput)
-
-    ruling = rule_on(found, record(goodput=10.0), GOODPUT, RULE)
-
-    assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
-    assert ruling.headline == f"goodput/s: {where}"
-    (said,) = remedies(found, GOODPUT, record(goodput=10.0))
-    assert said.startswith(f"goodput/s is gated and {where} (run {goodput.index(ABSENT) + 1}): ")
+    ):
+        found = served(*goodput)
+        ruling = rule_on(found, before, GOODPUT, RULE)
+        assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
+        assert ruling.headline == f"goodput/s: {where}"
+        (said,) = remedies(found, GOODPUT, before)
+        number = goodput.index(ABSENT) + 1
+        assert said.startswith(f"goodput/s is gated and {where} (run {number}): ")
 
 
 def test_a_metric_beside_it_is_not_measured_on_either_and_one_only_reported_says_it() -> None:

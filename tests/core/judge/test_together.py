@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -64,29 +63,24 @@ def verdict(*metrics: MetricVerdict, kind: Kind = "performance") -> Verdict:
     )
 
 
-def words(p_values: list[float], pairs: int, final: list[float] = []) -> list[Outcome]:  # noqa: B006
-    drops = [verdict(metric(p, Outcome.PERF_DROP)) for p in final]
+def words(p_values: list[float], pairs: int, final: int = 0) -> list[Outcome]:
+    drops = [verdict(metric(1e-9, Outcome.PERF_DROP)) for _ in range(final)]
     return [v.outcome for v in settle([verdict(metric(p)) for p in p_values], drops, pairs, RULE)]
 
 
-@pytest.mark.parametrize(
-    ("p", "final", "word"),
-    [
-        (0.0019, [], Outcome.PERF_DROP),  # below 5 % / 25
-        (0.0021, [], Outcome.SUSPECT),
-        (0.0039, [1e-9], Outcome.PERF_DROP),  # below 5 % x 2 / 25, with a drop beside it
-        (0.0041, [1e-9], Outcome.SUSPECT),
-        (0.0099, [], Outcome.SUSPECT),
-        (0.0101, [], Outcome.INCONCLUSIVE),
-        (0.0119, [1e-9] * 5, Outcome.PERF_DROP),  # though alone it would have failed nothing
-        (1.0, [1e-9] * 24, Outcome.INCONCLUSIVE),
-    ],
-)
-def test_a_pair_falls_beside_others_or_is_suspected(
-    p: float, final: list[float], word: Outcome
-) -> None:
+def test_a_pair_falls_beside_others_or_is_suspected() -> None:
     """25 pairs; what is not named passed, or was not measured."""
-    assert words([p], 25, final) == [word]
+    for p, final, word in (
+        (0.0019, 0, Outcome.PERF_DROP),  # below 5 % / 25
+        (0.0021, 0, Outcome.SUSPECT),
+        (0.0039, 1, Outcome.PERF_DROP),  # below 5 % x 2 / 25, with a drop beside it
+        (0.0041, 1, Outcome.SUSPECT),
+        (0.0099, 0, Outcome.SUSPECT),
+        (0.0101, 0, Outcome.INCONCLUSIVE),
+        (0.0119, 5, Outcome.PERF_DROP),  # though alone it would have failed nothing
+        (1.0, 24, Outcome.INCONCLUSIVE),
+    ):
+        assert (p, words([p], 25, final)) == (p, [word])
 
 
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(21, 60))
@@ -120,19 +114,10 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
     )
 
 
-def test_what_is_advice_or_invalid_lifts_nobody_and_does_not_fall() -> None:
+def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> None:
     """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none."""
-    advice = verdict(metric(1e-9, runs_baseline=4))
+    advice, doubt = verdict(metric(1e-9, runs_baseline=4)), verdict(metric(0.0039))
     invalid = replace(verdict(metric(1e-9)), outcome=Outcome.INVALID)
-    doubt = verdict(metric(0.0039))
-
-    settled = settle([advice, doubt], [invalid], 25, RULE)
-
-    assert [v.outcome for v in settled] == [Outcome.INCONCLUSIVE, Outcome.SUSPECT]
-    assert settled[0] == advice
-
-
-def test_what_is_final_stays_as_it_is() -> None:
     final = [
         verdict(metric(1.0, Outcome.OK)),
         verdict(metric(1e-9, Outcome.PERF_DROP)),
@@ -140,22 +125,23 @@ def test_what_is_final_stays_as_it_is() -> None:
         replace(verdict(metric(0.001)), outcome=Outcome.ERROR),
     ]
 
+    settled = settle([advice, doubt], [invalid], 25, RULE)
+
+    assert [v.outcome for v in settled] == [Outcome.INCONCLUSIVE, Outcome.SUSPECT]
+    assert settled[0] == advice
     assert settle(final, [], 25, RULE) == final
     assert not any(map(is_open, final))
 
 
 def test_only_what_may_still_fall_asks_whether_the_machine_is_slow() -> None:
+    """An interrupted verdict says so."""
     found = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
+    stopped = interrupted(verdict(metric(1.0)))
 
     assert [may_fall([one]) for one in found] == [True, False, False]
     assert not may_fall([metric(0.0, Outcome.PERF_DROP)])
-
-
-def test_an_interrupted_verdict_says_so() -> None:
-    found = interrupted(verdict(metric(1.0)))
-
-    assert found.outcome is Outcome.INCONCLUSIVE
-    assert found.headline == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
+    assert stopped.outcome is Outcome.INCONCLUSIVE
+    assert stopped.headline == f"samples/s −10.0 % (−20.0 to +1.0 %); {INTERRUPTED}{ADDED}"
 
 
 def many(
