@@ -178,19 +178,16 @@ def test_the_smallest_range_is_that_of_intervals_that_do_not_touch() -> None:
 
 
 def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
+    """Half a drop is a part of it."""
     lower, upper = speed(0.6, 0.7), speed(0.9, 1.0)
 
     between = across(upper, lower)
+    parts = {one: is_part(speed(one, one), speed(0.66, 0.66)) for one in (0.66, 0.7, 0.75, 1.1)}
 
     assert between.low == pytest.approx(0.6 / 1.0)
     assert between.high == pytest.approx(0.7 / 0.9)
     assert between.low < between.ratio < between.high
-
-
-def test_half_a_drop_is_a_part_of_it() -> None:
-    found = {one: is_part(speed(one, one), speed(0.66, 0.66)) for one in (0.66, 0.7, 0.75, 1.1)}
-
-    assert found == {0.66: False, 0.7: False, 0.75: True, 1.1: True}
+    assert parts == {0.66: False, 0.7: False, 0.75: True, 1.1: True}
 
 
 def test_a_good_commit_excludes_the_proven_drop_or_the_limit() -> None:

@@ -301,18 +301,14 @@ def test_equal_variances_no_variance_and_one_that_is_inside_the_runs() -> None:
     assert inside.noise.prior_sd == pytest.approx(GPU.prior_sd, rel=0.2)
 
 
-def test_metrics_of_one_case_weigh_as_one_case() -> None:
-    one = drawn(4, GPU, cases=1, sessions=2, runs=4)
-    two = [*one, dataclasses.replace(one[0], metric="tokens_per_second")]
-
-    assert learn(one, GPU).weights[1] == pytest.approx(learn(two, GPU).weights[1], rel=0.05)
-    assert (learn(two, GPU).cases, learn(two, GPU).runs) == (1, 8)
-
-
-def test_single_runs_teach_nothing() -> None:
+def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -> None:
     """Two runs of one case in one session is the least."""
+    alone = drawn(4, GPU, cases=1, sessions=2, runs=4)
+    two = [*alone, dataclasses.replace(alone[0], metric="tokens_per_second")]
     lone = Series(case="a", metric="throughput", runs=logs([0], [1]))
 
+    assert learn(alone, GPU).weights[1] == pytest.approx(learn(two, GPU).weights[1], rel=0.05)
+    assert (learn(two, GPU).cases, learn(two, GPU).runs) == (1, 8)
     with pytest.raises(ValueError, match="two runs of one case in one session"):
         learn([lone], GPU)
 
@@ -517,19 +513,16 @@ def test_stored_settings_are_the_rule() -> None:
     assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs in 2 sessions"
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
+def test_impossible_runs_are_refused() -> None:
+    for field, value, says in (
         ("metrics", {"throughput": 0.0}, "metric 'throughput' is 0.0"),
         ("metrics", {"throughput": math.inf}, "metric 'throughput' is inf"),
         ("within_se", {"throughput": -1.0}, "'throughput' is -1.0"),
         ("duration_s", 0.0, "duration_s is 0.0"),
         ("start_s", -1.0, "'start_s' is -1.0"),
-    ],
-)
-def test_impossible_runs_are_refused(field: str, value: object, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        dataclasses.replace(run(1), **{field: value})  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match=says):
+            dataclasses.replace(run(1), **{field: value})  # type: ignore[arg-type]
 
 
 RULE = RuleR(prior_sd=0.005)
@@ -559,34 +552,26 @@ def test_nothing_is_learnt_where_no_build_has_two_sessions() -> None:
     assert session_noise([build([0.1]), build([5.0])], rule=RULE) is None
 
 
-def test_sessions_that_agree_say_so() -> None:
-    found = session_noise([build([0.4, -0.4], [0.3, -0.3], [0.5, -0.5])], rule=RULE)
-
-    assert found == SessionNoise(ratio=0.0, df=2.0)
-
-
-def test_a_build_of_another_level_is_no_difference_between_sessions() -> None:
+def test_sessions_that_agree_say_so_whatever_the_level_of_their_build() -> None:
     quiet = build([0.4, -0.4], [0.3, -0.3])
     faster = [Value(value=1.5 * one.value, session=f"later {one.session}") for one in quiet]
+    agreeing = build([0.4, -0.4], [0.3, -0.3], [0.5, -0.5])
 
-    found = session_noise([quiet, faster], rule=RULE)
+    for builds in ([agreeing], [quiet, faster]):
+        assert session_noise(builds, rule=RULE) == SessionNoise(ratio=0.0, df=2.0)
 
-    assert found == SessionNoise(ratio=0.0, df=2.0)
 
-
-@pytest.mark.parametrize("ratio", [0.0, 1.0, 4.0, 16.0])
-@pytest.mark.parametrize("runs", [1, 2, 8])
-def test_the_ratio_comes_back(ratio: float, runs: int) -> None:
+def test_the_ratio_comes_back() -> None:
     """Whatever the runs a session, also from one run each, where only rule R's prior says sd."""
-    chance = random.Random(7)
     rule = RuleR(prior_sd=0.004, session_share=0.0)
-    found = [
-        session_noise([runs_of_sessions(chance, 40, runs, ratio)], rule=rule) for _ in range(60)
-    ]
-
-    ratios = [one.ratio for one in found if one]
-    assert median(ratios) == pytest.approx(ratio, rel=0.25, abs=0.25)
-    assert {one.df for one in found if one} == {39.0}
+    for ratio in (0.0, 1.0, 4.0, 16.0):
+        for runs in (1, 2, 8):
+            chance = random.Random(7)
+            builds = [runs_of_sessions(chance, 40, runs, ratio) for _ in range(60)]
+            found = [session_noise([build], rule=rule) for build in builds]
+            ratios = [one.ratio for one in found if one]
+            assert median(ratios) == pytest.approx(ratio, rel=0.25, abs=0.25)
+            assert {one.df for one in found if one} == {39.0}
 
 
 def test_other_cases_count_by_a_quarter_and_as_one_however_many_they_are() -> None:

@@ -132,13 +132,11 @@ def test_test08_compares_entropies() -> None:
 
 
 def test_answers_that_differ_pass_where_their_scores_are_alike() -> None:
+    """A token is as wide as the suite says."""
+    answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
+
     assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()
     assert same_scores({"top1": 98.5}, {"top1": 100.0}, {"top1": 0.01})
     assert same_scores({"top1": 98.5}, {}, {"top1": 0.01})
-
-
-def test_a_token_is_as_wide_as_the_suite_says() -> None:
-    answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
-
     assert tokens_as_counted([answer], scenario="Offline", end=2, width=4).passed
     assert not tokens_as_counted([answer], scenario="Offline", end=2, width=8).passed

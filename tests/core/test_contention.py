@@ -128,8 +128,10 @@ WORDS = (
 )
 
 
-def test_a_busy_machine_is_told_with_its_figures() -> None:
+def test_a_busy_machine_is_told_with_its_figures_and_what_is_usual_is_no_reason() -> None:
+    """A baseline of a machine that is always so loaded was as loaded."""
     reason = too_busy(BUSY, {"throughput": 0.4}, 0.0)
+    beyond = too_busy(BUSY, {"throughput": 0.4}, 0.1)
 
     assert reason is not None
     assert reason.key is Key.MACHINE_BUSY
@@ -137,30 +139,21 @@ def test_a_busy_machine_is_told_with_its_figures() -> None:
         "the machine was busy, which explains up to 34 % of the run's speed, and 20 % is "
         f"tolerated: {WORDS}; free the machine, or measure where nobody else works"
     )
-
-
-def test_what_is_usual_there_is_no_reason() -> None:
-    """A baseline of a machine that is always so loaded was as loaded."""
     assert too_busy(BUSY, {"throughput": 0.7}, 0.0) is None
     assert too_busy(BUSY, {"throughput": 0.4}, 0.2) is None
-    reason = too_busy(BUSY, {"throughput": 0.4}, 0.1)
-    assert reason is not None
-    assert "and 20 % beyond the baseline's 10 % is tolerated" in reason.text
+    assert beyond is not None
+    assert "and 20 % beyond the baseline's 10 % is tolerated" in beyond.text
 
 
 def test_the_busiest_run_is_told_where_that_is_worth_it() -> None:
+    """Names of others obey nobody."""
     quiet = seen(**QUIET, share=0.01)
+    told = in_words(seen(foreign_s=9.0, others={"\x1b[2J::error::": 0.9}))
 
-    assert busiest([]) is None
-    assert busiest([None, quiet]) is None
+    assert busiest([]) is busiest([None, quiet]) is None
     assert busiest([quiet, BUSY, None]) == (
         "the machine was not quiet, which explains up to 34 % of the speed of one of 3 runs: "
         f"{WORDS}"
     )
-
-
-def test_names_of_others_obey_nobody() -> None:
-    told = in_words(seen(foreign_s=9.0, others={"\x1b[2J::error::": 0.9}))
-
     assert "\x1b" not in told
     assert "::error" not in told

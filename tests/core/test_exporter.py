@@ -181,11 +181,7 @@ def silent(looks: list[ExporterLook], first_s: float, last_s: float) -> list[Exp
             "^GPU-b: the DCGM exporter shows no energy counter of it",
         ),
     ],
-    ids=[
-        "30 s", "8 s", "gap", "end", "begin", "reset", "mig", "joules", "twice", "power", "nothing",
-        "still", "gone", "too many", "one without",
-    ],
-)  # fmt: skip
+)
 def test_what_may_not_be_judged_says_why(looks: list[ExporterLook], sentence: str) -> None:
     found = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
 

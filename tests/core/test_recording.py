@@ -120,10 +120,11 @@ def test_the_first_record_has_one_entry_of_history() -> None:
     )
 
 
-def test_a_replaced_record_keeps_its_history_and_its_new_runs_only() -> None:
-    old = recorded((100.0,) * 8)
+def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the_runs() -> None:
+    old, few = recorded((100.0,) * 8), recorded((100.0,) * 4)
 
     new = recorded((90.0,) * 5, old, "replace", reason="slower but right")
+    more = recorded((102.0,) * 4, few, "append", reason="second session")
 
     assert [run.metrics["throughput"] for run in new.runs] == [90.0] * 5
     assert [(h.action, h.reason, h.runs) for h in new.history] == [
@@ -132,16 +133,9 @@ def test_a_replaced_record_keeps_its_history_and_its_new_runs_only() -> None:
     ]
     assert new.history[1].old["throughput"] == pytest.approx(100.0)
     assert new.history[1].new["throughput"] == pytest.approx(90.0)
-
-
-def test_an_appended_session_adds_to_the_runs() -> None:
-    old = recorded((100.0,) * 4)
-
-    new = recorded((102.0,) * 4, old, "append", reason="second session")
-
-    assert len(new.runs) == 8
-    assert (new.history[-1].action, new.history[-1].runs) == ("append", 8)
-    assert new.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
+    assert len(more.runs) == 8
+    assert (more.history[-1].action, more.history[-1].runs) == ("append", 8)
+    assert more.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
 
 
 def test_runs_of_another_engine_version_are_not_appended() -> None:

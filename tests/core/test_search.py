@@ -109,6 +109,7 @@ def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None
 
 
 def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
+    """A hundred times the limit counts like e times: else one end would hold all others off."""
     ends = [held(100, 0.4), missed(200, 1.01)]
 
     slow = next_rate([*ends, held(130, 0.4), held(138, 0.4)], SearchPlan(start=100.0))
@@ -116,13 +117,7 @@ def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
 
     assert slow == pytest.approx(math.sqrt(138 * 200))
     assert quick == pytest.approx(200 / 1.02)
-
-
-def test_beyond_saturation_the_latency_says_nothing_more() -> None:
-    """A hundred times the limit counts like e times: else one end would hold all others off."""
-    far, farther = missed(120, 30.0), missed(120, 3000.0)
-
-    assert far.excess == farther.excess == CLAMP
+    assert missed(120, 30.0).excess == missed(120, 3000.0).excess == CLAMP
     assert held(120, 1e-6).excess == -CLAMP
 
 
@@ -164,18 +159,16 @@ def test_the_latency_nearest_its_limit_speaks_for_a_run() -> None:
         tried(7.0, {"ttft_p99": 0.5}, [TPOT])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_plan_that_cannot_be_meant_is_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"start": 0.0}, "start is 0.0; it must be finite and above 0"),
         ({"step": 1.0}, "step is 1.0; it must be above 0 and at most log 2"),
         ({"precision": 0.0}, "precision is 0.0; it must be between 0 and 1"),
         ({"max_runs": 1}, "max_runs is 1; it must be at least 2: a bracket has two ends"),
-    ],
-)
-def test_a_plan_that_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        SearchPlan(**{"start": 1.0, **change})
+    ]
+    for change, message in refused:
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            SearchPlan(**{"start": 1.0, **change})
 
 
 def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
@@ -185,15 +178,21 @@ def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
 
 
 def test_what_was_found_is_told_with_its_bracket() -> None:
-    tries = [held(40.0, 0.8), missed(40.7, 1.25)]
+    """A search whose runs were used up says how far it came."""
+    plan = SearchPlan(start=40.0, max_runs=2)
+    found = result([held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words)
+    tries = [held(40.0, 0.8), missed(50.0, 1.25)]
+    stopped = result(tries, plan, TTFT.in_words)
 
-    found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
-
-    assert found.reached
+    assert (found.reached, stopped.reached, next_rate(tries, plan)) == (True, False, None)
     assert found.rate == pytest.approx(math.sqrt(40.0 * 40.7))
     assert found.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
     assert found.in_words == (
         "40.35 samples/s at ttft_p99 < 1 s: 40/s held, 40.7/s did not (ttft_p99); 2 runs"
+    )
+    assert 40 < stopped.rate < 50
+    assert stopped.in_words.endswith(
+        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
     )
 
 
@@ -228,20 +227,6 @@ def test_a_search_that_shows_no_scatter_states_its_bracket() -> None:
     ):
         found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
         assert (found.scatter, found.standard_error) == (0, found.resolution)
-
-
-def test_a_search_whose_runs_were_used_up_says_how_far_it_came() -> None:
-    plan = SearchPlan(start=40.0, max_runs=2)
-    tries = [held(40.0, 0.8), missed(50.0, 1.25)]
-
-    found = result(tries, plan, TTFT.in_words)
-
-    assert next_rate(tries, plan) is None
-    assert not found.reached
-    assert 40 < found.rate < 50
-    assert found.in_words.endswith(
-        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
-    )
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,10 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
 """
 
 
-def test_copies_in_one_server_add_up_and_of_caches_the_fullest_counts() -> None:
+def test_copies_of_a_server_add_up_and_of_caches_the_fullest_counts() -> None:
+    pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
+
+    assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
     assert read_server(VLLM) == {
         "running": 64.0,
         "waiting": 5.0,
@@ -59,11 +62,6 @@ def test_each_servers_names_mean_the_same() -> None:
     }  # fmt: skip
 
     assert {page: read_server(page.encode()) for page in pages} == pages
-
-
-def test_servers_that_are_copies_of_each_other_are_one() -> None:
-    pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
-    assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
 
 
 def looks(**series: list[float]) -> list[ServerReading]:
@@ -139,21 +137,16 @@ def said(*now: dict[str, float]) -> list[str]:
 
 
 def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
-    assert said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51}) == [
-        "waiting queue 0.1 → 38.2",
-        "running 64 → 32",
-    ]
+    """More of a queue makes a server slower, and what runs says neither."""
+    changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
+    moved = said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
+
+    assert moved == ["waiting queue 0.1 → 38.2", "running 64 → 32"]
     assert said({"waiting": 0.9, "running": 60.0}) == []
     assert said({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
     assert said({"preemptions": 12.0}) == []  # the baseline does not know them
-
-
-def test_more_of_a_queue_makes_a_server_slower_and_what_runs_says_neither() -> None:
-    changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
-
-    assert {change.quantity: change.sign for change in changes} == {
-        "waiting": 1, "running": 0, "prefix_hit_share": -1,
-    }  # fmt: skip
+    signs = {change.quantity: change.sign for change in changes}
+    assert signs == {"waiting": 1, "running": 0, "prefix_hit_share": -1}
 
 
 def test_a_server_in_a_line_is_that_of_the_highest_point() -> None:

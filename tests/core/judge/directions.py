@@ -31,20 +31,9 @@ TWICE_AS_BAD = {
 """What a value is multiplied by when it gets twice as bad."""
 
 SCORES = {
-    "top1": 0.5,
-    "rouge1": 0.5,
-    "rouge2": 0.5,
-    "rougeL": 0.5,
-    "f1": 0.5,
-    "exact_match": 0.5,
-    "gsm8k": 0.5,
-    "mbxp": 0.5,
-    "map": 0.5,
-    "dice": 0.5,
-    "auc": 0.5,
-    "clip": 0.5,
-    "fid": 2.0,
-    "normalized_entropy": 2.0,
+    **dict.fromkeys(("top1", "rouge1", "rouge2", "rougeL", "f1", "exact_match", "gsm8k"), 0.5),
+    **dict.fromkeys(("mbxp", "map", "dice", "auc", "clip"), 0.5),
+    **dict.fromkeys(("fid", "normalized_entropy"), 2.0),
 }
 """The same for the scores of the scorers that are shipped."""
 

@@ -36,17 +36,17 @@ def test_a_session_is_compared_as_runs_of_now_are() -> None:
 
 
 def test_below_zero_is_worse_whichever_way_is_better() -> None:
-    baseline = runs(a=[100, 100], b=[110, 110])
+    """One session shows nothing."""
+    baseline, one = runs(a=[100, 100], b=[110, 110]), runs(a=[1, 2, 3])
 
-    higher = between_sessions(baseline, direction=Direction.HIGHER, rule=RULE)
-    lower = between_sessions(baseline, direction=Direction.LOWER, rule=RULE)
+    higher, lower = (
+        between_sessions(baseline, direction=direction, rule=RULE)
+        for direction in (Direction.HIGHER, Direction.LOWER)
+    )
 
     assert [look.change > 0 for look in higher] == [False, True]
     assert [look.change > 0 for look in lower] == [True, False]
-
-
-def test_one_session_shows_nothing() -> None:
-    assert between_sessions(runs(a=[1, 2, 3]), direction=Direction.HIGHER, rule=RULE) == ()
+    assert between_sessions(one, direction=Direction.HIGHER, rule=RULE) == ()
 
 
 def test_the_last_look_is_what_rule_r_decided_by() -> None:

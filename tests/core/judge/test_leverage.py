@@ -33,16 +33,14 @@ def noise(mean: float, seed: int = 2) -> list[float]:
 
 
 def test_the_error_is_widened_by_what_is_not_seen() -> None:
+    """Few samples that changed are few degrees of freedom."""
     changes = noise(0.0)
     plain = stdev(changes) / math.sqrt(N)
+    hidden = Leverage(seen=0.5, df=40, hidden=2.0)
 
     assert error_of(changes, FULL)[0] == pytest.approx(plain)
     assert error_of(changes, HALF) == pytest.approx((plain * math.sqrt(2), 40))
-    hidden = Leverage(seen=0.5, df=40, hidden=2.0)
     assert error_of(changes, hidden)[0] == pytest.approx(math.sqrt(2 * plain**2 + 2))
-
-
-def test_few_samples_that_changed_are_few_degrees_of_freedom() -> None:
     assert error_of([9.0, -9.0] + [0.0] * (N - 2), FULL)[1] == pytest.approx(6, abs=0.1)
 
 
@@ -57,6 +55,7 @@ def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> Non
 
 
 def test_where_too_little_is_seen_neither_word_is_said() -> None:
+    """Large drops and gains are still decided."""
     little = Leverage(seen=LEAST_SEEN - 0.01, df=40)
 
     for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
@@ -64,9 +63,6 @@ def test_where_too_little_is_seen_neither_word_is_said() -> None:
         assert (found.decision, found.p) == (Decision.INCONCLUSIVE, 1.0)
         assert (found.low, found.high) == (-math.inf, math.inf)
     assert judged([0.0] * N, little).decision is Decision.PASS
-
-
-def test_large_drops_and_gains_are_still_decided() -> None:
     assert judged(noise(-10.0), HALF).decision is Decision.FAIL
     assert judged(noise(10.0), HALF).decision is Decision.PASS
 

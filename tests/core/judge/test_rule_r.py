@@ -67,49 +67,31 @@ def inverted(sample: Sequence[Value]) -> list[Value]:
 WAVY = values(101, 99, 101, 99, 101, 99, 101, 99, sessions=SESSIONS)
 ONE_SESSION = values(101, 99, 101, 99, 101, 99, 101, 99)
 SLOWER = values(0.010, 0.0101, 0.0102, 0.0100, 0.0099, within_se=0.004, sessions="aabbc")
-TIMES = (SLOWER, values(0.0104, 0.0106, within_se=0.004), LOWER, RULE)
-NO_SESSIONS = RuleR(session_share=0.0)
 
 
-@pytest.mark.parametrize(
-    ("given", "sd", "df", "worse", "better"),
-    [
-        (
-            (WAVY, values(98), HIGHER, RULE),
-            *(0.009515792316042493, 11, -0.04796475039009121, 0.015625499627877265),
-        ),
-        (
-            (WAVY, values(96, 97), HIGHER, RULE),
-            *(0.009353016514270653, 12, -0.057754346584243096, -0.007247729654940381),
-        ),
-        (TIMES, 0.010306096272710202, 9, -0.0718483995891879, -0.009438047108232442),
-        (
-            (values(50), values(49), HIGHER, RULE),
-            *(0.007, 4, -0.05729559401256987, 0.03521039238968164),
-        ),
-        (
-            (ONE_SESSION, values(94, 100, 97), HIGHER, NO_SESSIONS),
-            *(0.014962745449362973, 13, -0.05757537008141247, 0.0034343140732870717),
-        ),
-    ],
-    ids=["first run", "second run", "spread within runs", "prior alone", "no session effect"],
-)
-def test_spread_and_bounds_follow_the_formulas(
-    given: tuple[list[Value], list[Value], Direction, RuleR],
-    sd: float,
-    df: float,
-    worse: float,
-    better: float,
-) -> None:
-    baseline, runs, direction, rule = given
-    judged = judge(baseline, runs, direction=direction, limit=0.03, rule=rule)
-    bounds = [math.log1p(judged.low), math.log1p(judged.high)]
-    expected = [worse, better] if direction is HIGHER else [-better, -worse]
+def test_spread_and_bounds_follow_the_formulas() -> None:
+    """Of runs that spread inside too, of the prior alone, and without an effect of sessions."""
+    times = values(0.0104, 0.0106, within_se=0.004)
+    no_sessions, three = RuleR(session_share=0.0), values(94, 100, 97)
+    for baseline, runs, rule, sd, df, worse, better in (
+        (WAVY, values(98), RULE, 0.009515792316042493, 11, -0.04796475039009121,
+         0.015625499627877265),
+        (WAVY, values(96, 97), RULE, 0.009353016514270653, 12, -0.057754346584243096,
+         -0.007247729654940381),
+        (SLOWER, times, RULE, 0.010306096272710202, 9, -0.0718483995891879,
+         -0.009438047108232442),
+        (values(50), values(49), RULE, 0.007, 4, -0.05729559401256987, 0.03521039238968164),
+        (ONE_SESSION, three, no_sessions, 0.014962745449362973, 13, -0.05757537008141247,
+         0.0034343140732870717),
+    ):  # fmt: skip
+        direction = LOWER if baseline is SLOWER else HIGHER
+        judged = judge(baseline, runs, direction=direction, limit=0.03, rule=rule)
+        bounds = [math.log1p(judged.low), math.log1p(judged.high)]
+        expected = [worse, better] if direction is HIGHER else [-better, -worse]
 
-    assert judged.runs_used == len(runs)
-    assert judged.sd == pytest.approx(sd, rel=1e-9)
-    assert judged.df == df
-    assert bounds == pytest.approx(expected, rel=1e-9)
+        assert (judged.runs_used, judged.df) == (len(runs), df)
+        assert judged.sd == pytest.approx(sd, rel=1e-9)
+        assert bounds == pytest.approx(expected, rel=1e-9)
 
 
 def test_minimum_detectable_change_follows_its_formula() -> None:

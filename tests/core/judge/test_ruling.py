@@ -383,20 +383,17 @@ def test_the_false_alarms_of_a_curve_are_shared() -> None:
     shared = {m.metric: m for m in rule_on(now, before, CURVE, RULE).metrics}
 
     for name, share in (("throughput", 2), ("throughput@1", 4), ("throughput@8", 4)):
-        alone, values = replace(RULE, alpha=RULE.alpha / share), curve(10.0, 40.0)[name]
+        alone, mean = replace(RULE, alpha=RULE.alpha / share), curve(10.0, 40.0)[name]
         of_one = runs(2, throughput=curve(9.9, 39.6)[name])
-        judged = rule_on(of_one, record(throughput=values), OFFLINE, alone).metrics[0]
+        judged = rule_on(of_one, record(throughput=mean), OFFLINE, alone).metrics[0]
         assert shared[name].high == pytest.approx(judged.high)
 
 
 def test_what_points_measured_besides_is_reported() -> None:
-    before = record(**{**curve(10.0, 40.0), "ttft_p90@8": 0.1})
+    before, now = ({**curve(10.0, 40.0), "ttft_p90@8": seconds} for seconds in (0.1, 0.2))
 
-    now = runs(1, **{**curve(10.0, 40.0), "ttft_p90@8": 0.2})
+    last = rule_on(runs(1, **now), record(**before), CURVE, RULE).metrics[-1]
 
-    ruling = rule_on(now, before, CURVE, RULE)
-
-    last = ruling.metrics[-1]
     assert (last.metric, last.outcome) == ("ttft_p90@8", None)
     assert last.change == pytest.approx(1, rel=1e-3)
 
@@ -467,21 +464,17 @@ def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
 
 
 def test_a_baseline_that_does_not_know_how_lengths_differ_excuses_nothing() -> None:
-    lengths = [40, 120] * 200
+    """Shorter answers of a server that is faster by them are found."""
+    lengths, chance = [40, 120] * 200, Random(20261127)
     before = [replace(run, within_se={}) for run in windows(lengths, *([400] * 4))]
     (now,) = windows(lengths, 400)
     longer = replace(now, metrics={name: 1.03 * value for name, value in now.metrics.items()})
+    many = [chance.randint(40, 120) for _ in range(2_000)]
+    shorter = windows([round(0.92 * length) for length in many], 1_080)
 
     assert other_length([now], before) is None
     assert other_length([longer], before)
-
-
-def test_shorter_answers_of_a_server_that_is_faster_by_them_are_found() -> None:
-    chance = Random(20261127)
-    lengths = [chance.randint(40, 120) for _ in range(2_000)]
-    before = windows(lengths, *([1_000] * 4))
-
-    assert other_length(windows([round(0.92 * one) for one in lengths], 1_080), before)
+    assert other_length(shorter, windows(many, *([1_000] * 4)))
 
 
 counts = st.lists(st.integers(0, 10**9).map(float), min_size=1, max_size=8)

@@ -52,12 +52,6 @@ def gpus(**of_third: float) -> list[GpuRun]:
 EIGHT = (1.0, 1.01, 0.99, 0.89, 1.0, 1.0, 1.01, 1.0)
 
 
-def test_the_slowest_is_a_share_of_the_median() -> None:
-    assert slowest(run_of(*EIGHT, noise=0)) == pytest.approx(0.89)
-    assert slowest([replica(0, ()), replica(1, ())]) is None
-    assert slowest([]) is None
-
-
 def test_what_is_behind_in_every_run_is_told_with_what_differs() -> None:
     runs = [
         (run_of(*EIGHT, seed=s), gpus(temperature_c=72.0, power_cap_share=0.34)) for s in (1, 2)
@@ -122,11 +116,12 @@ def test_what_a_run_has_alone_is_no_proof(spread: float, runs: int, seeds: int) 
     assert told <= 0.01 * seeds + 2.2 * (0.01 * seeds) ** 0.5
 
 
-def test_too_few_parts_prove_nothing() -> None:
+def test_the_slowest_is_a_share_of_the_median_and_too_few_parts_prove_nothing() -> None:
     few = [replica(n, [speed] * 3) for n, speed in enumerate((1.0, 1.0, 0.5))]
 
-    assert stragglers([(few, [])]) == ()
-    assert stragglers([]) == ()
+    assert slowest(run_of(*EIGHT, noise=0)) == pytest.approx(0.89)
+    assert slowest([replica(0, ()), replica(1, ())]) is slowest([]) is None
+    assert stragglers([(few, [])]) == stragglers([]) == ()
 
 
 def test_replicas_are_told_apart_by_their_gpus() -> None:

@@ -148,28 +148,24 @@ def test_a_product_that_is_not_in_the_table_is_unknown() -> None:
 
 
 def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
-    """H100 is SXM, PCIe or NVL: the best of each figure, of SXM and NVL."""
+    """H100 is SXM, PCIe or NVL: the best of each figure, of SXM and NVL.
+
+    What one of several kinds does not say is unknown.
+    """
     found = find_gpu("H100")
-    kinds = [gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"]
+    one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
+    other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
+    both = any_of([one, other])
 
     assert found is not None
     assert found.name == "H100-SXM or H100-NVL"
-    for gpu in kinds:
+    for gpu in (gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"):
         for precision, value in gpu.peaks.items():
             assert found.peaks[precision] >= value
             assert found.peaks[precision] * found.headroom >= value * gpu.headroom * (1 - 1e-12)
         assert (found.bandwidth or 0.0) >= (gpu.bandwidth or 0.0) > 0
         assert (found.memory or 0.0) >= (gpu.memory or 0.0) > 0
-
-
-def test_what_one_of_several_kinds_does_not_say_is_unknown() -> None:
-    one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
-    other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
-
-    found = any_of([one, other])
-
-    assert dict(found.peaks) == {"fp16": 3e12}
-    assert (found.bandwidth, found.memory) == (None, None)
+    assert (dict(both.peaks), both.bandwidth, both.memory) == ({"fp16": 3e12}, None, None)
 
 
 def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:

@@ -38,16 +38,12 @@ def ratio(workload: str, techniques: tuple[str, ...], **figures: Any) -> tuple[f
     )
 
 
-def test_every_declared_technique_has_an_effect() -> None:
-    assert set(EFFECTS) == set(TECHNIQUES)
-    names = set(Circumstances.__dataclass_fields__)
-    assert all(set(effect.needs) <= names for effect in EFFECTS.values())
-
-
-def test_the_page_on_limits_names_every_technique_and_figure() -> None:
+def test_every_declared_technique_has_an_effect_and_is_on_the_page_on_limits() -> None:
     page = (Path(__file__).parents[3] / "docs" / "limits.md").read_text("utf-8")
     needed = {name for effect in EFFECTS.values() for name in effect.needs}
 
+    assert set(EFFECTS) == set(TECHNIQUES)
+    assert needed <= set(Circumstances.__dataclass_fields__)
     assert {name for name in {*EFFECTS, *needed} if f"`{name}`" not in page} == set()
 
 
@@ -77,19 +73,18 @@ def test_a_share_of_the_work_is_left() -> None:
 
 
 def test_deepcache_computes_a_part_of_the_network() -> None:
-    """Half of each call: 1.93 times, because the decoder stays; the published 1.74 lies below."""
+    """Half of each call: 1.93 times, because the decoder stays; the published 1.74 lies below.
+
+    An unknown share is one whole step at least.
+    """
     certain, estimated = ratio("stable-diffusion-xl", ("deepcache",), network_share=0.5)
+    unknown = limit("stable-diffusion-xl", techniques=("deepcache",))
 
     assert certain == estimated == pytest.approx(281.14 / (135.22 + 10.69), rel=1e-4)
     assert certain > 1.737
-
-
-def test_an_unknown_share_of_the_network_is_one_whole_step_at_least() -> None:
-    found = limit("stable-diffusion-xl", techniques=("deepcache",))
-
-    assert found.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
-    assert found.estimated is None
-    assert found.why_no_estimate == (
+    assert unknown.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
+    assert unknown.estimated is None
+    assert unknown.why_no_estimate == (
         "deepcache: say network_share, the mean share of the network that a call computes"
     )
 
