@@ -88,40 +88,24 @@ def test_steps_are_those_of_a_binary_search() -> None:
     assert {last: most_comparisons(last) - SPARE - 2 for last in most} == most
 
 
-@given(searches())
-def test_any_first_bad_commit_is_named_whatever_is_skipped(
-    search: tuple[int, int, set[int]],
+@given(searches(), st.sampled_from([SKIPPED, UNDECIDED]))
+def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
+    search: tuple[int, int, set[int]], other: Mark
 ) -> None:
-    """Or the range in which all but the last were skipped, in the fewest steps there are."""
-    last, first_bad, skipped = search
+    """Of skipped ones the range is left in which all but the last were, in the fewest steps."""
+    last, first_bad, others = search
 
     def mark(index: int) -> Mark:
-        if index in skipped:
-            return SKIPPED
+        if index in others:
+            return other
         return BAD if index >= first_bad else GOOD
 
     good, bad, marks = searched(last, mark)
 
     assert good < first_bad <= bad
-    assert set(range(good + 1, bad)) <= skipped
-    assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
-
-
-@given(searches())
-def test_what_stays_undecided_never_hides_the_first_bad_commit(
-    search: tuple[int, int, set[int]],
-) -> None:
-    """And costs a few comparisons at most, however much of it there is."""
-    last, first_bad, undecided = search
-
-    def mark(index: int) -> Mark:
-        if index in undecided:
-            return UNDECIDED
-        return BAD if index >= first_bad else GOOD
-
-    good, bad, _ = searched(last, mark)
-
-    assert good < first_bad <= bad
+    if other is SKIPPED:
+        assert set(range(good + 1, bad)) <= others
+        assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
 
 
 def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:

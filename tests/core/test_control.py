@@ -72,30 +72,23 @@ def test_a_copy_between_gpus_is_compared_where_both_sides_have_it() -> None:
 
 
 def test_the_threshold_is_four_standard_deviations_of_the_difference() -> None:
-    """By hand: s² = (4 · 0.01² + 2 · 0.03²) / 5, a difference's is s · sqrt(1 + 2/2)."""
-    baseline = controls([math.exp(0.03), math.exp(-0.03)])
-    sd = math.sqrt((4 * 0.01**2 + 2 * 0.03**2) / 5)
-    edge = 4 * sd * math.sqrt(2)
+    """By hand: s² = (4 · 0.01² + 2 · 0.03²) / 5, a difference's is s · sqrt(1 + 2/2).
 
-    assert slow(controls([math.exp(-edge * 0.999)]), baseline, floor=0.01) is None
-    off = slow(controls([math.exp(-edge * 1.001)]), baseline, floor=0.01)
-    assert off is not None
-    assert (off.quantity, off.faster) == (MATMUL, False)
-    assert off.sd == pytest.approx(sd)
-    assert off.now == pytest.approx(math.exp(-edge * 1.001))
-    assert off.baseline == pytest.approx(1.0)
-
-
-def test_no_spread_is_believed_below_the_floor() -> None:
-    """Equal baseline values do not turn the next one's noise into a slow machine."""
-    baseline = controls([1e12] * 8)
-    edge = 4 * 0.02 * math.sqrt(1.25)
-
-    off = slow(controls([1e12 * math.exp(-edge * 1.001)]), baseline, floor=0.02)
-
-    assert slow(controls([1e12 * math.exp(-edge * 0.999)]), baseline, floor=0.02) is None
-    assert off is not None
-    assert off.sd == 0.02
+    No spread is believed below the floor: equal values of the baseline turn no noise into a slow
+    machine.
+    """
+    spread = math.sqrt((4 * 0.01**2 + 2 * 0.03**2) / 5)
+    two, equal = controls([math.exp(0.03), math.exp(-0.03)]), controls([1.0] * 8)
+    for baseline, floor, sd, edge in (
+        (two, 0.01, spread, 4 * spread * math.sqrt(2)),
+        (equal, 0.02, 0.02, 4 * 0.02 * math.sqrt(1.25)),
+    ):
+        assert slow(controls([math.exp(-edge * 0.999)]), baseline, floor=floor) is None
+        off = slow(controls([math.exp(-edge * 1.001)]), baseline, floor=floor)
+        assert off is not None
+        assert (off.quantity, off.faster) == (MATMUL, False)
+        assert off.sd == pytest.approx(sd)
+        assert (off.now, off.baseline) == pytest.approx((math.exp(-edge * 1.001), 1.0))
 
 
 def test_a_faster_machine_is_off_too_and_the_figure_that_is_off_most_is_told() -> None:

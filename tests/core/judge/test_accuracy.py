@@ -1,15 +1,17 @@
-"""What the scores of a case say together: directions, scores of a part, and of a whole data set."""
+"""What the scores of a case say together, of a part and of a whole data set, and of repeats."""
 
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 
 import pytest
 
-from pytest_mlperf.core.baseline import steps_per_point
+from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, steps_per_point
 from pytest_mlperf.core.extension import Leverage
-from pytest_mlperf.core.judge.accuracy import Margin, PassContext, rule_on_scores
+from pytest_mlperf.core.judge.accuracy import Margin, PassContext, apart, pooled, rule_on_scores
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.verdict import Outcome
@@ -75,35 +77,26 @@ def moved(by: float) -> list[float]:
     return [value + by + (1 if i % 2 else -1) for i, value in enumerate(SAME)]
 
 
-@pytest.mark.parametrize(
-    ("change", "lower", "outcome", "headline"),
-    [
+def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
+    """A worsening smaller than the margin is said."""
+    for change, lower, outcome, headline in (
         (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
         (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
         (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
         (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
-    ],
-)
-def test_worse_is_lower_or_higher_as_the_scorer_says(
-    change: float, lower: bool, outcome: Outcome, headline: str
-) -> None:
-    found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+    ):
+        found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+        (paired,) = found.paired
+        ends = (paired.low, paired.high)
+        assert (found.outcome, found.headline) == (outcome, headline)
+        assert (paired.low or math.inf) < paired.change < (paired.high or -math.inf)
+        assert paired.change == pytest.approx(change)
+        assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
+        assert (paired.worst, paired.best) == (ends[::-1] if lower else ends)
 
-    assert (found.outcome, found.headline) == (outcome, headline)
-    (paired,) = found.paired
-    assert (paired.low or math.inf) < paired.change < (paired.high or -math.inf)
-    assert paired.change == pytest.approx(change)
-    assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
-    assert (paired.worst, paired.best) == (
-        (paired.high, paired.low) if lower else (paired.low, paired.high)
-    )
-
-
-def test_a_smaller_worsening_of_a_lower_score_is_said() -> None:
-    found = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
-
-    assert found.outcome is Outcome.OK
-    assert found.notes[0].startswith("fid: a drop smaller than the margin is certain")
+    small = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
+    assert small.outcome is Outcome.OK
+    assert small.notes[0].startswith("fid: a drop smaller than the margin is certain")
 
 
 def only(values: Values, part: int) -> list[float | None]:
@@ -271,3 +264,90 @@ def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_wh
         "decided: too many classes have one sample, or few samples hold most of the data; score "
         "more samples"
     )
+
+
+SAMPLES = 400
+
+
+def baseline(**steps: int) -> AccuracyBaseline:
+    return make_accuracy_baseline(samples=SAMPLES, steps=steps)
+
+
+def passes(rng: random.Random, count: int, own: float) -> list[list[float]]:
+    """Return scores of passes of one build: a spread of 22 that they share, and their own."""
+    common = [44 + 22 * rng.gauss(0, 1) for _ in range(SAMPLES)]
+    return [[value + own * rng.gauss(0, 1) for value in common] for _ in range(count)]
+
+
+def scored(**values: list[float | None] | list[float]) -> Scored:
+    return Scored(indices=tuple(range(SAMPLES)), per_sample=values)
+
+
+def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
+    rng = random.Random(1)
+    before, now, *more = passes(rng, 300, own=5.0)
+
+    found = apart(baseline(s=100), {"s": before}, scored(s=now))["s"]
+
+    assert found.correlation is not None
+    true = stdev(fmean(values) for values in more)
+    assert found.sd == pytest.approx(true, rel=0.15)
+    assert found.correlation == pytest.approx(22**2 / (22**2 + 5**2), abs=0.02)
+    assert found.sd == pytest.approx(
+        stdev(before) * math.sqrt((1 - found.correlation) / SAMPLES), rel=0.1
+    )
+    assert found.passes == 1
+
+
+def test_a_build_that_repeats_itself_has_no_spread() -> None:
+    values = passes(random.Random(2), 1, own=0.0)[0]
+    kept = [round(value, 2) for value in values]
+
+    found = apart(baseline(s=100), {"s": kept}, scored(s=values))
+
+    assert found["s"].sd == 0.0
+    assert found["s"].correlation == pytest.approx(1.0)
+
+
+def test_counts_new_metrics_and_samples_without_a_score_are_left_out() -> None:
+    some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
+
+    found = apart(
+        baseline(s=100, gen_len=100, one=100),
+        {"s": some, "gen_len": some, "one": [1.0, *[None] * (SAMPLES - 1)]},
+        scored(s=some, gen_len=some, fresh=some, one=[1.0, *[None] * (SAMPLES - 1)]),
+    )
+
+    assert list(found) == ["s"]
+    assert found["s"].sd == 0.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, (2.0, 0.9, 1), (2.0, 0.9, 1)),
+        ((1.0, 0.8, 1), (3.0, 0.9, 1), (math.sqrt(5.0), 0.85, 2)),
+        ((1.0, 0.8, 3), (3.0, None, 1), (math.sqrt(3.0), 0.8, 4)),
+        ((1.0, None, 1), None, (1.0, None, 1)),
+    ],
+)
+def test_more_passes_are_averaged(old: Spread | None, new: Spread | None, expected: Spread) -> None:
+    sides = ({"s": rerun(*side)} if side else {} for side in (old, new))
+
+    found = pooled(*sides)["s"]
+
+    assert (found.sd, found.passes) == (pytest.approx(expected[0]), expected[2])
+    assert found.correlation == (None if expected[1] is None else pytest.approx(expected[1]))
+
+
+Spread = tuple[float, float | None, int]
+
+
+def rerun(sd: float, correlation: float | None, passes: int) -> Rerun:
+    return Rerun(sd=sd, correlation=correlation, passes=passes)
+
+
+@pytest.mark.parametrize("values", [(-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)])
+def test_an_impossible_repeat_is_refused(values: Spread) -> None:
+    with pytest.raises(ValueError, match="re-run sd"):
+        rerun(*values)

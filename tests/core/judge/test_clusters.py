@@ -1,4 +1,4 @@
-"""Samples of one group, such as the questions of one article, may change together."""
+"""Samples that change by groups, and pseudo-values that show a part of what chance does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from statistics import stdev
 
 import pytest
 
-from pytest_mlperf.core.judge._mean_change import FEWEST_GROUPS, clustered
+from pytest_mlperf.core.extension import Leverage
+from pytest_mlperf.core.judge._mean_change import FEWEST_GROUPS, LEAST_SEEN, clustered, error_of
 from pytest_mlperf.core.judge.rule_a import Paired, ScorePairs, judge_pairs
 from pytest_mlperf.core.judge.standing import Decision
 
@@ -102,3 +103,67 @@ def test_right_and_wrong_answers_of_articles_are_judged_by_articles() -> None:
 def test_groups_belong_to_the_samples_one_by_one() -> None:
     with pytest.raises(ValueError, match="3 groups for 2 samples"):
         ScorePairs(before=[1.0, 2.0], now=[1.0, 2.0], margin=1.0, groups=[0, 0, 1])
+
+
+N = 100
+FULL = Leverage(seen=1.0, df=N - 1)
+HALF = Leverage(seen=0.5, df=40)
+
+
+def judged_with(changes: list[float], leverage: Leverage | None, margin: float = 0.2) -> Paired:
+    """Judge all samples of a data set at once."""
+    rng = random.Random(1)
+    before = [rng.uniform(20, 80) for _ in changes]
+    now = [score + change for score, change in zip(before, changes, strict=True)]
+    pairs = ScorePairs(before=before, now=now, margin=margin, leverage=leverage)
+    return judge_pairs({"map": pairs}, (len(changes),))["map"]
+
+
+def noise(mean: float, seed: int = 2) -> list[float]:
+    rng = random.Random(seed)
+    return [rng.gauss(mean, 10) for _ in range(N)]
+
+
+def test_the_error_is_widened_by_what_is_not_seen() -> None:
+    """Few samples that changed are few degrees of freedom."""
+    changes = noise(0.0)
+    plain = stdev(changes) / math.sqrt(N)
+    hidden = Leverage(seen=0.5, df=40, hidden=2.0)
+
+    assert error_of(changes, FULL)[0] == pytest.approx(plain)
+    assert error_of(changes, HALF) == pytest.approx((plain * math.sqrt(2), 40))
+    assert error_of(changes, hidden)[0] == pytest.approx(math.sqrt(2 * plain**2 + 2))
+    assert error_of([9.0, -9.0] + [0.0] * (N - 2), FULL)[1] == pytest.approx(6, abs=0.1)
+
+
+def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> None:
+    """Such a class fell from 100 to 0: all pseudo-values by as much, as if all images had."""
+    fell = [-100 / 60] * N
+    some = Leverage(seen=0.55, df=60, hidden=100 / 60)
+
+    assert judged_with(fell, None).decision is Decision.FAIL
+    assert judged_with(fell, some).decision is Decision.INCONCLUSIVE
+    assert judged_with(noise(-15.0), some).decision is Decision.FAIL
+
+
+def test_where_too_little_is_seen_neither_word_is_said() -> None:
+    """Large drops and gains are still decided."""
+    little = Leverage(seen=LEAST_SEEN - 0.01, df=40)
+
+    for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
+        found = judged_with(changes, little)
+        assert (found.decision, found.p) == (Decision.INCONCLUSIVE, 1.0)
+        assert (found.low, found.high) == (-math.inf, math.inf)
+    assert judged_with([0.0] * N, little).decision is Decision.PASS
+    assert judged_with(noise(-10.0), HALF).decision is Decision.FAIL
+    assert judged_with(noise(10.0), HALF).decision is Decision.PASS
+
+
+def test_the_interval_is_never_narrower_than_without() -> None:
+    """Scores of samples have no leverage, and neither have passes of an older release."""
+    changes = noise(-2.0)
+    plain, full = judged_with(changes, None), judged_with(changes, FULL)
+
+    assert full.low <= plain.low < plain.high <= full.high
+    assert full.p >= plain.p
+    assert full.low == pytest.approx(plain.low, rel=0.01)

@@ -1,4 +1,4 @@
-"""The runs of a case against its record: every metric, then the case."""
+"""The runs of a case against its record: every metric, then the case; counters and sessions."""
 
 from __future__ import annotations
 
@@ -15,10 +15,13 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import Record, SessionNoise
 from pytest_mlperf.core.judge.disturbance import outlying
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.formulas import t_sf
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.core.judge.ruling import (
     Ruling,
+    between_sessions,
     is_worse,
+    looks_at,
     other_count,
     other_length,
     rule_on,
@@ -26,7 +29,7 @@ from pytest_mlperf.core.judge.ruling import (
     values,
 )
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import COUNTS, METRICS
+from pytest_mlperf.core.metrics import COUNTS, METRICS, Direction
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 from tests.core.made import make_baseline_run, make_record, make_run
 
@@ -518,3 +521,53 @@ def test_what_is_no_counter_is_refused() -> None:
     ):
         with pytest.raises(ValueError, match=message):
             other_count("tokens", before, now, tolerance=tolerance)
+
+
+PLAIN = RuleR()
+
+
+def session_runs(**sessions: list[float]) -> list[Value]:
+    """Return the runs of sessions."""
+    return [
+        Value(value=value, session=name) for name, values in sessions.items() for value in values
+    ]
+
+
+def test_a_session_is_compared_as_runs_of_now_are() -> None:
+    baseline = session_runs(a=[100, 101], b=[99, 100.5], c=[97, 96.5])
+
+    *_, last = between_sessions(baseline, direction=Direction.HIGHER, rule=PLAIN)
+    first, second = looks_at(baseline[:4], baseline[4:], direction=Direction.HIGHER, rule=PLAIN)
+
+    assert last == replace(second, session="c")
+    assert last.change == pytest.approx(
+        math.log(97 * 96.5) / 2 - sum(math.log(run.value) for run in baseline[:4]) / 4
+    )
+    assert (first.df, first.se > second.se) == (second.df - 1, True)
+
+
+def test_below_zero_is_worse_whichever_way_is_better() -> None:
+    """One session shows nothing."""
+    baseline, one = session_runs(a=[100, 100], b=[110, 110]), session_runs(a=[1, 2, 3])
+
+    higher, lower = (
+        between_sessions(baseline, direction=direction, rule=PLAIN)
+        for direction in (Direction.HIGHER, Direction.LOWER)
+    )
+
+    assert [look.change > 0 for look in higher] == [False, True]
+    assert [look.change > 0 for look in lower] == [True, False]
+    assert between_sessions(one, direction=Direction.HIGHER, rule=PLAIN) == ()
+
+
+def test_the_last_look_is_what_rule_r_decided_by() -> None:
+    baseline, now = session_runs(a=[100, 101, 99], b=[100, 100]), session_runs(now=[80, 81, 82])
+
+    judged = judge(baseline, now, direction=Direction.HIGHER, limit=0.05, rule=PLAIN)
+    looks = looks_at(baseline, now[:2], direction=Direction.HIGHER, rule=PLAIN)
+
+    assert judged.runs_used == len(looks) == 2
+    assert math.expm1(looks[-1].change) == pytest.approx(judged.change)
+    assert looks[-1].df == judged.df
+    p = (PLAIN.max_runs - 1) * t_sf(-looks[-1].change / looks[-1].se, looks[-1].df)
+    assert p == pytest.approx(judged.p_value)

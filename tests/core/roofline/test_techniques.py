@@ -89,24 +89,21 @@ def test_deepcache_computes_a_part_of_the_network() -> None:
     )
 
 
-def test_fewer_steps_keep_their_guidance() -> None:
-    """10 of 20 steps, two calls each; more steps than the reference's lower nothing."""
-    found = limit("stable-diffusion-xl", techniques=("fewer-steps",), steps=10)
-    more = limit("stable-diffusion-xl", techniques=("fewer-steps",), steps=50)
+def test_fewer_steps_keep_their_guidance_and_a_consistency_model_may_need_one_call() -> None:
+    """10 of 20 steps, two calls each; more steps than the reference's lower nothing.
+
+    Steps alone leave open whether guidance is part of the model, so that one call counts.
+    """
+    name, four = "stable-diffusion-xl", {"techniques": ("latent-consistency",), "steps": 4}
+    found = limit(name, techniques=("fewer-steps",), steps=10)
+    more = limit(name, techniques=("fewer-steps",), steps=50)
+    consistent, known = limit(name, **four), limit(name, **four, calls=2)
 
     assert found.certain == pytest.approx(1978.9e12 / (20 * 6.7612e12 + 10.69e12), rel=1e-4)
     assert found.estimated == found.certain
-    assert more.certain == limit("stable-diffusion-xl").certain
-
-
-def test_a_consistency_model_may_need_one_call_a_step() -> None:
-    """Steps alone leave open whether guidance is part of the model, so that one call counts."""
-    four: dict[str, Any] = {"techniques": ("latent-consistency",), "steps": 4}
-    found = limit("stable-diffusion-xl", **four)
-    known = limit("stable-diffusion-xl", **four, calls=2)
-
-    assert found.certain == pytest.approx(1978.9e12 / (4 * 6.7612e12 + 10.58e12), rel=1e-4)
-    assert found.estimated is None
+    assert more.certain == limit(name).certain
+    assert consistent.certain == pytest.approx(1978.9e12 / (4 * 6.7612e12 + 10.58e12), rel=1e-4)
+    assert consistent.estimated is None
     assert known.estimated == pytest.approx(1978.9e12 / (8 * 6.7612e12 + 10.69e12), rel=1e-4)
 
 
