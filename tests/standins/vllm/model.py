@@ -14,12 +14,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from standin_llama import Llama
 
 from vllm.api import VERSION
 from vllm.encoder_cache import CACHE
 from vllm.faults import fault_of
 from vllm.heard import Heard
-from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
 from vllm.pictured import Pictured, Written
 from vllm.renderer import Renderer
