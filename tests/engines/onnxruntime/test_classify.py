@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, save_model
+from onnx import TensorProto
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.imagenet import ImageNetDataset
@@ -77,25 +77,23 @@ def colour_model(
 
     Output "scores" is (batch, 3); "ArgMax:0" is the class; "count" is the class plus 1.
     """
-    image = [helper.make_tensor_value_info(name, dtype, [batch, 3, size, size]) for name in inputs]
-    found = {
-        "scores": helper.make_tensor_value_info("scores", dtype, [batch, 3]),
-        "ArgMax:0": helper.make_tensor_value_info("ArgMax:0", TensorProto.INT64, [batch]),
-        "count": helper.make_tensor_value_info("count", TensorProto.INT64, [batch]),
+    shapes: dict[str, tuple[int, list[int | str]]] = {
+        "scores": (dtype, [batch, 3]),
+        "ArgMax:0": (TensorProto.INT64, [batch]),
+        "count": (TensorProto.INT64, [batch]),
     }
-    one = helper.make_tensor("one", TensorProto.INT64, [1], [1])
     nodes = [
-        helper.make_node("ReduceMean", ["image"], ["scores"], axes=[2, 3], keepdims=0),
-        helper.make_node("ArgMax", ["scores"], ["ArgMax:0"], axis=1, keepdims=0),
-        helper.make_node("Add", ["ArgMax:0", "one"], ["count"]),
+        node("ReduceMean", ["image"], ["scores"], axes=[2, 3], keepdims=0),
+        node("ArgMax", ["scores"], ["ArgMax:0"], axis=1, keepdims=0),
+        node("Add", ["ArgMax:0", "one"], ["count"]),
     ]
-    graph = helper.make_graph(
-        nodes, "colours", image, [found[name] for name in outputs], initializer=[one]
+    return write(
+        folder,
+        nodes,
+        {name: (dtype, [batch, 3, size, size]) for name in inputs},
+        {name: shapes[name] for name in outputs},
+        {"one": np.array([1])},
     )
-    opset = [helper.make_opsetid("", 17)]
-    path = folder / "colours.onnx"
-    save_model(helper.make_model(graph, ir_version=9, opset_imports=opset), path)
-    return str(path)
 
 
 def classify(engine: OnnxRuntimeEngine, indices: Sequence[int]) -> list[int]:
@@ -185,15 +183,18 @@ def test_every_level_of_graph_optimization_gives_the_same_classes(digits: ImageN
 
 
 def test_samples_are_decoded_once_and_never_while_work_is_submitted(tmp_path: Path) -> None:
-    dataset = Colours()
+    dataset, sink = Colours(), Tokenless(expected=1)
 
-    with tiny(dataset, model=colour_model(tmp_path)) as engine:
+    with tiny(dataset, model=colour_model(tmp_path), workers=1) as engine:
         engine.load_samples([4, 5, 4])
         engine.load_samples([5, 6])
         engine.load_samples([])
         engine.submit([1, 2, 3], [6, 5, 4], Tokenless())
+        engine.submit([5], [17], sink)
+        sink.wait_for_end()
 
     assert dataset.decoded == [4, 5, 6]
+    assert isinstance(sink.errors[0], KeyError), "an error in a worker reaches the sink"
 
 
 def test_unloading_frees_samples_and_keeps_the_others(tmp_path: Path) -> None:
@@ -258,17 +259,6 @@ def test_two_workers_share_one_large_query(tmp_path: Path) -> None:
         sink.wait()
 
     assert len(sink.threads) == 2
-
-
-def test_an_error_in_a_worker_reaches_the_sink(tmp_path: Path) -> None:
-    sink = Tokenless(expected=1)
-
-    with tiny(Colours(), model=colour_model(tmp_path), workers=1) as engine:
-        engine.load_samples([0])
-        engine.submit([5], [17], sink)
-        sink.wait_for_end()
-
-    assert isinstance(sink.errors[0], KeyError)
 
 
 def test_the_description_names_everything_that_decides_speed_and_answers(
