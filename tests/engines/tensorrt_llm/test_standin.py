@@ -15,7 +15,6 @@ import pytest
 from pytest_mlperf.engines.tensorrt_llm._requests import AFFINITY, import_package
 from tests.contracts.trees import TABLE, problems, read_table, series, used
 
-
 pytestmark = pytest.mark.slow
 
 
