@@ -127,14 +127,15 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     tokenizer().save_pretrained(tmp_path / "tokenizer")
     asked = replace(settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300)
     options = {"count_tokens": "reference", "tokenizer": str(tmp_path / "tokenizer")}
-    with Scripted(Thinker(tokens=4)) as server:
-        with open_engine(server.url, ["a", "b"], max_new_tokens=9, api="chat", **options) as engine:
-            engine.load_samples([0, 1])
-            sink = SlotSink(refuse, tokens=True, records=True)
-            log = ClosedLoop(engine, sink, Conversations([0, 1]), asked).run(
-                "run", 0.0, lambda: None
-            )
-            described = engine.describe()
+    with (
+        Scripted(Thinker(tokens=4)) as server,
+        open_engine(server.url, ["a", "b"], max_new_tokens=9, api="chat", **options) as engine,
+    ):
+        engine.load_samples([0, 1])
+        sink = SlotSink(refuse, tokens=True, records=True)
+        loop = ClosedLoop(engine, sink, Conversations([0, 1]), asked)
+        log = loop.run("run", 0.0, lambda: None)
+        described = engine.describe()
 
     (point,) = log["points"]
     assert point["requests"] > 2
