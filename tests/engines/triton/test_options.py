@@ -50,7 +50,7 @@ def test_an_address_is_completed() -> None:
     for protocol, url, whole, reach in (
         ("http", "localhost", "http://localhost:8000", "loopback"),
         ("grpc", "localhost", "grpc://localhost:8001", "loopback"),
-        ("http", "https://some.host/triton/", "https://some.host:8000/triton", "network"),
+        ("http", "https://models.example/triton/", "https://models.example:8000/triton", "network"),
         ("http", "127.0.0.1:80", "http://127.0.0.1:80", "loopback"),
         ("grpc", "grpcs://[::1]:443", "grpcs://[::1]:443", "loopback"),
     ):
