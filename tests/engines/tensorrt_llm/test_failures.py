@@ -113,10 +113,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ),
     (
         {"llm": GRAPH},
-        f"engine tensorrt_llm: {NAME} refuses its arguments: moe_config.backend: Input should be "
-        "'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or 'TRITON', "
-        "batch_wait_timeout_iters: Input should be a valid integer, unable to parse string as an "
-        "integer",
+        f"engine tensorrt_llm: {NAME} refuses its arguments: batch_wait_timeout_iters: Input "
+        "should be a valid integer, unable to parse string as an integer, moe_config.backend: "
+        "Input should be 'CUTLASS', 'CUTEDSL', 'WIDEEP', 'TRTLLM', 'DEEPGEMM', 'VANILLA' or "
+        "'TRITON'",
     ),
     (
         {"max_num_tokens": 1, "dataset": Samples([[9, 9], [8], [7]])},

@@ -73,44 +73,38 @@ def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
     assert answers(counting, ["a"], max_new_tokens=5) == answers(counting, [ids], max_new_tokens=5)
 
 
-@pytest.mark.parametrize("interval", [1, 4])
-def test_tokens_are_told_as_they_come(counting: Path, interval: int) -> None:
+def test_tokens_are_told_as_they_come(counting: Path) -> None:
     """The first before all others, each of them once, the end last, whatever the pieces."""
-    sink = Recorder(expected=2)
-    args = {"stream_interval": interval}
-    with open_engine(counting, [[9], [4]], max_new_tokens=20, engine_args=args) as engine:
-        ask(engine, sink, 2)
-
-    assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [3, 2]}
-    assert sink.reports(100) == ["first", *["next"] * 6, "done"]
-    assert sink.reports(101) == ["first", "next", "done"]
-    assert sink.n_tokens == {100: 7, 101: 2}
-    assert len(sink.threads) == 1
-
-
-@pytest.mark.parametrize("options", [{"stream": False}, {"api": "offline"}])
-def test_whole_answers_are_for_offline(counting: Path, options: dict[str, Any]) -> None:
-    sink = Recorder(expected=2, offline=True)
-    with open_engine(counting, [[9], [4]], **options) as engine:
-        ask(engine, sink, 2)
-        with pytest.raises(SuiteError, match="first tokens cannot be timed; it is for Offline"):
-            engine.submit([5, 6], [0, 1], Recorder(expected=2))
-
-    assert sink.reports(100) == ["done"]
-    assert sink.n_tokens == {100: 7, 101: 2}
+    for interval in (1, 4):
+        sink = Recorder(expected=2)
+        args = {"stream_interval": interval}
+        with open_engine(counting, [[9], [4]], max_new_tokens=20, engine_args=args) as engine:
+            ask(engine, sink, 2)
+        assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [3, 2]}
+        assert sink.reports(100) == ["first", *["next"] * 6, "done"]
+        assert sink.reports(101) == ["first", "next", "done"]
+        assert sink.n_tokens == {100: 7, 101: 2}
+        assert len(sink.threads) == 1
 
 
-@pytest.mark.parametrize(("options", "told"), [({}, 0), ({"stream": True}, 7)])
-def test_tokens_are_taken_as_they_come_in_offline_only_where_a_suite_says_so(
-    counting: Path, options: dict[str, Any], told: int
-) -> None:
+def test_answers_are_told_whole_in_offline_unless_a_suite_says_otherwise(counting: Path) -> None:
     """LoadGen waits for no first token there, and every message costs."""
-    sink = Recorder(expected=1, offline=True)
-    with open_engine(counting, [[9]], **options) as engine:
-        ask(engine, sink, 1)
-        assert engine.describe().get("stream") == ("true" if told else None)
-
-    assert len(sink.reports(100)) == told + 1
+    cases: list[tuple[dict[str, Any], int]] = [
+        ({"stream": False}, 0),
+        ({"api": "offline"}, 0),
+        ({}, 0),
+        ({"stream": True}, 7),
+    ]
+    for options, streamed in cases:
+        sink = Recorder(expected=2, offline=True)
+        with open_engine(counting, [[9], [4]], **options) as engine:
+            ask(engine, sink, 2)
+            assert engine.describe().get("stream", "") == str(options.get("stream", "")).lower()
+            if options and not streamed:
+                with pytest.raises(SuiteError, match="tokens cannot be timed; it is for Offline"):
+                    engine.submit([5, 6], [0, 1], Recorder(expected=2))
+        assert len(sink.reports(100)) == streamed + 1
+        assert sink.n_tokens == {100: 7, 101: 2}
 
 
 def test_stamps_are_compared_and_logged_when_samples_are_dropped(
