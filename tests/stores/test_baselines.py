@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import errno
 import json
-import multiprocessing
 import os
 import tempfile
 from dataclasses import replace
@@ -28,6 +27,7 @@ from pytest_mlperf.core.baseline import (
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, save, update
+from tests.stores.killed import exit_codes, started
 from tests.stores.spoilt import changed
 
 RUN = BaselineRun(
@@ -168,7 +168,7 @@ def types(baseline: Baseline) -> list[dict[str, type]]:
 
 
 @pytest.mark.slow
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(any_baseline)
 def test_what_is_saved_is_loaded_exactly(baseline: Baseline) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -443,14 +443,9 @@ def add_records(path: Path, worker: int, count: int) -> None:
 
 @pytest.mark.process
 def test_processes_that_update_one_file_at_once_lose_nothing(path: Path) -> None:
-    spawn = multiprocessing.get_context("spawn")
-    workers = [spawn.Process(target=add_records, args=(path, w, 25)) for w in range(2)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    workers = started(add_records, *((path, worker, 25) for worker in range(2)))
 
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert exit_codes(workers) == [0, 0]
     held = load(path)
     assert held is not None
     found = {(record.identity["worker"], record.identity["number"]) for record in held.records}

@@ -16,21 +16,7 @@ from pytest_mlperf.stores import accuracy_baselines, baselines, calibration
 ROOT = Path("/project/baselines")
 
 HOSTILE = st.sampled_from(
-    [
-        "..",
-        "../../../escaped",
-        "/etc",
-        "a/b",
-        "a\nb",
-        "a\0b",
-        "",
-        ".",
-        "-",
-        "a\\b",
-        "C:",
-        "a b",
-        "~",
-    ]
+    ["..", "../../../up", "/etc", "a/b", "a\nb", "a\0b", "", ".", "-", "a\\b", "C:", "a b", "~"]
 )
 
 NAMES = st.one_of(HOSTILE, st.text(max_size=8), st.from_regex(r"[A-Za-z0-9][./\n+-]{0,4}\w?"))

@@ -82,9 +82,7 @@ def test_a_verdict_that_could_not_be_read_back_is_known_before_it_is_kept() -> N
 
 def test_what_is_written_is_what_the_schema_says(file: Path) -> None:
     missing = verdicts.unset("ttft_p50", None, None, limit=0.05, note="not measured")
-    invalid = verdicts.verdict(
-        verdicts.INVALID.outcome, "p50 TTFT: not measured", missing, metric()
-    )
+    invalid = verdicts.verdict(Outcome.INVALID, "p50 TTFT: not measured", missing, metric())
     write_results(file, session(*EVERY.cases, result(invalid)))
 
     validate(strict(file))
