@@ -55,28 +55,37 @@ def test_it_says_first_what_it_reads_and_how(fake: Fake) -> None:
     assert (ready["driver"], ready["cuda"]) == ("595.45.04", 13000)
 
 
+def test_records_are_ticks_with_a_counter_at_some_and_states_now_and_then(fake: Fake) -> None:
+    child = sampled(fake, 2.1)
+    (end,) = child.of("end")
+    ticks, states = child.of("t"), child.of("s")
+
+    assert len(ticks) == end["ticks"] + 1
+    assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
+    assert 0 < len([t for t in ticks if len(t) == 6]) < len(ticks)
+    assert {tuple(s)[2:] for s in states} >= {STATE, SLOW}
+    assert {tuple(s)[2:] for s in states} <= {STATE, SLOW, STATE + SLOW}
+
+
+@pytest.mark.quiet
 def test_records_come_at_the_rates_that_it_said(fake: Fake) -> None:
     """Power and reasons at each tick, the counter at some, slower state now and then."""
     child = sampled(fake, 2.1)
     (end,) = child.of("end")
     ticks, states = child.of("t"), child.of("s")
     seconds = end["elapsed_s"]
-    print(f"{end['cpu_s'] / seconds:.2%} of a core; {end['ticks']} ticks, {end['slow']} late")
 
     assert child.ready["rates"]["trace_hz"] == 50
     assert end["planned"] == pytest.approx(50 * seconds, abs=2)
     assert end["ticks"] > 0.8 * end["planned"]
-    assert len(ticks) == end["ticks"] + 1
-    assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
-    counted = [t for t in ticks if len(t) == 6]
-    assert len(counted) == pytest.approx(len(ticks) / 3, abs=2)
-    assert {tuple(s)[2:] for s in states} == {STATE, SLOW, STATE + SLOW}
+    assert len([t for t in ticks if len(t) == 6]) == pytest.approx(len(ticks) / 3, abs=2)
     assert 6 <= sum("sm_mhz" in s for s in states) <= 13
     assert 2 <= sum("processes" in s for s in states) <= 5
     # Expected below 1 %; on a machine busy with other things clocks and caches are not ours.
     assert end["cpu_s"] / seconds < 0.05
 
 
+@pytest.mark.quiet
 def test_slow_probes_are_read_less_often(fake: Fake) -> None:
     """A counter that keeps a core busy for 4 ms, and a power that takes 1.5 ms of waiting."""
     fake.write(f"latency {COUNTER} 4000 spin", "latency nvmlDeviceGetFieldValues 3000", "device")
@@ -103,13 +112,7 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "until"),
-    [
-        ("mean=1000", 0.3),
-        ("mean=167", 0.3),
-        ("mean=500 steps=500 after=-5", 0.9),
-        ("mean=1000 steps=1000 after=-5", 0.9),
-    ],
+    ("mean", "until"), [("mean=167", 0.3), ("mean=1000 steps=1000 after=-5", 0.9)]
 )
 def test_what_worked_just_before_has_faded_from_the_utilisation(
     fake: Fake, mean: str, until: float
@@ -214,7 +217,7 @@ def test_a_gpu_whose_driver_hangs_makes_no_other_wait(fake: Fake) -> None:
     ticks = {index: [t for t in child.of("t") if t[1] == index] for index in (0, 1)}
     after = [t for t in ticks[1] if t[0] > fake.t0 + 0.1]
 
-    assert len(after) > 15
+    assert len(after) > 5
     assert all(t[0] < fake.t0 + 0.1 for t in ticks[0])
     assert not child.of("end")
 
