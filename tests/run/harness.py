@@ -89,15 +89,9 @@ class RunningWorker:
         file.write_text(self._spec.to_json(), "utf-8")
         self.events, theirs = os.pipe()
         with self.log.open("wb") as log:
+            module = "pytest_mlperf.run.worker.worker"
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest_mlperf.run.worker.worker",
-                    file,
-                    "--events",
-                    str(theirs),
-                ],
+                [sys.executable, "-m", module, file, "--events", str(theirs)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -184,6 +178,12 @@ def run_to_end(spec: WorkerSpec) -> tuple[list[Event], int]:
             if event["event"] == "ready":
                 worker.send(command="stop")
         return events, worker.exit_code()
+
+
+def only(events: list[Event], name: str) -> Event:
+    """Return the one event of this name."""
+    (event,) = (event for event in events if event["event"] == name)
+    return event
 
 
 def error_of(events: list[Event]) -> Event:
