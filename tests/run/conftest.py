@@ -8,6 +8,20 @@ from pathlib import Path
 import pytest
 
 from tests.nvml.library import Fake
+from tests.run.harness import RunningWorker, settings, spec
+
+
+@pytest.fixture(scope="module")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a worker that did a performance run and an accuracy block."""
+    folder = tmp_path_factory.mktemp("real")
+    with RunningWorker(spec(folder, settings=settings("Server"))) as worker:
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=[4, 2, 7])
+        worker.wait_for("ready")
+        worker.send(command="stop")
+        assert worker.exit_code() == 0
+    return folder
 
 
 def fake_gpus(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:

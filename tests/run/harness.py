@@ -180,6 +180,13 @@ def run_to_end(spec: WorkerSpec) -> tuple[list[Event], int]:
         return events, worker.exit_code()
 
 
+def entry(key: str, value: Any, *, is_error: bool = False, is_warning: bool = False) -> str:
+    """Return a line of a detail log as LoadGen writes it."""
+    metadata = {"is_error": is_error, "is_warning": is_warning, "file": "x.cc", "line_no": 1}
+    text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
+    return f":::MLLOG {text}\n"
+
+
 def only(events: list[Event], name: str) -> Event:
     """Return the one event of this name."""
     (event,) = (event for event in events if event["event"] == name)
