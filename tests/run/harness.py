@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ from typing import Any, Self
 import psutil
 
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.run.child.protocol import Event, WorkerSpec
+from pytest_mlperf.run.child.protocol import Event, RunFinished, WorkerSpec
 
 LIMIT_S = 60.0
 """A worker that needs longer hangs."""
@@ -178,6 +179,23 @@ def run_to_end(spec: WorkerSpec) -> tuple[list[Event], int]:
             if event["event"] == "ready":
                 worker.send(command="stop")
         return events, worker.exit_code()
+
+
+def result_of(**changes: Any) -> dict[str, Any]:
+    """Return what a worker tells of a run of 125 samples in 10 s."""
+    usual = RunFinished(
+        issued=125,
+        completed=125,
+        duration_s=10.0,
+        within_se=0.0,
+        token_metrics={},
+        notes={},
+        faults=[],
+        completing_threads=1,
+        replicas=[],
+        client={},
+    )
+    return {**asdict(usual), **changes}
 
 
 def entry(key: str, value: Any, *, is_error: bool = False, is_warning: bool = False) -> str:

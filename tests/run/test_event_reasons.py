@@ -6,7 +6,6 @@ A sampler really runs, on a library that a scenario drives; what it wrote is jud
 from __future__ import annotations
 
 import datetime as dt
-import json
 import re
 import resource
 import signal
@@ -27,7 +26,7 @@ from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run import measure, reading
 from pytest_mlperf.run.conditions import Conditions, ControlRun, LostGpus
 from pytest_mlperf.run.figures import Figures
-from pytest_mlperf.run.logs import CLOCK, DETAIL, PREFIX, Detail, parse_detail
+from pytest_mlperf.run.logs import CLOCK, DETAIL, Detail, parse_detail
 from pytest_mlperf.run.power import figures as power_figures
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.doubts import Doubts, doubts
@@ -38,7 +37,7 @@ from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
 from tests.nvml.library import Fake
 from tests.run.conftest import fake_gpus
-from tests.run.harness import settings
+from tests.run.harness import entry, result_of, settings
 
 pytestmark = pytest.mark.process
 
@@ -195,12 +194,8 @@ def logged(fake: Fake, folder: Path, **values: object) -> Path:
 
     window = {"power_begin": text(BEGIN_S), "power_end": text(END_S)}
     entries = {**values, **window, "num_errors": 0}
-    lines = [
-        PREFIX + json.dumps({"key": key, "value": value, "metadata": {"is_error": False}})
-        for key, value in entries.items()
-    ]
     log = folder / DETAIL
-    log.write_text("\n".join(lines) + "\n")
+    log.write_text("".join(map(entry, entries, entries.values())))
     return log
 
 
@@ -404,26 +399,18 @@ LATE_OFFLINE = {
     "result_min_duration_met": False,
 }
 
-IN_TIME = {"issue_p99": 0.0, "loop_p99": 0.0}
-
 
 def evidence(fake: Fake, log: PowerLog, folder: Path) -> Evidence:
     """Return what is left of a run of which each witness has something to say."""
     path = logged(fake, folder, **LATE_OFFLINE)
-    result = {
-        "token_metrics": {"goodput": 0},
-        "notes": {"tokens_together": "tokens came together"},
-        "faults": [],
-        "issued": 300,
-        "completed": 300,
-        "duration_s": END_S - BEGIN_S,
-        "within_se": None,
-        "client": IN_TIME,
-        "finishes": {},
-        "contention": None,
-        "accepted_drafts": None,
-        "replicas": [],
-    }
+    result = result_of(
+        token_metrics={"goodput": 0},
+        notes={"tokens_together": "tokens came together"},
+        issued=300,
+        completed=300,
+        duration_s=END_S - BEGIN_S,
+        client={"issue_p99": 0.0, "loop_p99": 0.0},
+    )
     return Evidence(
         settings=settings("Offline"),
         finished={"event": "finished", "folder": str(path.parent), "result": result},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -21,7 +22,7 @@ from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.reading import read_figures
 from pytest_mlperf.run.worker._delivery import PerformanceSink
 from tests.run.harness import NULL, error_of, only, run_to_end, settings, spec
-from tests.run.test_sink import Received, give_up
+from tests.run.test_sink import Received, give_up, in_threads
 
 COUNTING = "tests.run.engines_that_count:"
 
@@ -140,11 +141,7 @@ def test_no_count_is_lost_between_threads() -> None:
         for sample in range(number * each, (number + 1) * each):
             sink.done([sample], None, [sample])
 
-    workers = [threading.Thread(target=complete, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(partial(complete, number) for number in range(threads))
 
     total = each * threads
     assert sink.token_metrics == {"tokens_per_sample": sum(range(total)) / total}
