@@ -45,43 +45,54 @@ SAMPLES = {"llama2-70b": 24, "3d-unet": 6}
 """Samples that are answered here, where all of them take long; a gate needs all."""
 
 
+@cache
 def cases(name: str) -> list[Planned]:
     return plan_suite(PRECISE / f"{name}.mlperf.toml")
 
 
+QUICK = {("resnet50", "fp16"), ("resnet50", "int8"), ("bert", "int4")}
+"""Entries that run in every `make test`: of each kind of file of the engine onnxruntime."""
+
+
+def marks(name: str, precision: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow, *([] if (name, precision) in QUICK else [pytest.mark.nightly])]
+
+
 ENTRIES = [
-    pytest.param(name, number, id=f"{name}-{case.case.precision}")
+    pytest.param(
+        name,
+        number,
+        id=f"{name}-{case.case.precision}",
+        marks=marks(name, case.case.precision),
+    )
     for name in sorted(OWN)
     for number, case in enumerate(cases(name))
 ]
 
 
-def files() -> list[Path]:
-    """Return the suites that have a twin; the calibrated one has MLPerf's number of steps."""
-    return [file for file in sorted(PRECISE.glob("*.mlperf.toml")) if (TINY / file.name).exists()]
-
-
-@pytest.mark.parametrize("file", files(), ids=lambda file: file.name.split(".")[0])
-def test_a_suite_compares_precisions_with_fp32_by_the_gate_of_its_twin(file: Path) -> None:
+def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> None:
     """Same data, same reference scores; one scenario; fp32 is first, and is what is compared."""
-    planned = plan_suite(file)
-    twin = plan_suite(TINY / file.name)[0]
-    suite = planned[0].suite
+    for file in sorted(PRECISE.glob("*.mlperf.toml")):
+        if not (TINY / file.name).exists():
+            continue  # the calibrated one has MLPerf's number of steps
+        planned = plan_suite(file)
+        twin = plan_suite(TINY / file.name)[0]
+        suite = planned[0].suite
 
-    assert suite.workload.name == f"{twin.suite.workload.name}-precisions"
-    assert suite.workload.reference == twin.suite.workload.reference
-    assert suite.workload.target == twin.suite.workload.target
-    assert {case.case.scenario for case in planned} == {"Offline"}
-    precisions = [case.case.precision for case in planned]
-    assert precisions[0] == "fp32"
-    assert len(set(precisions)) == len(precisions)
-    first = planned[0].case
-    assert suite.limits["accuracy"] == {"margin": "1%", "reference": f"{first.engine}-fp32"}
-    folder = BASELINES / suite.workload.name
-    assert {each.name for each in folder.iterdir()} == {
-        f"{first.engine}.fp32.json",
-        scores_path(folder / f"{first.engine}.fp32.json").name,
-    }
+        assert suite.workload.name == f"{twin.suite.workload.name}-precisions"
+        assert suite.workload.reference == twin.suite.workload.reference
+        assert suite.workload.target == twin.suite.workload.target
+        assert {case.case.scenario for case in planned} == {"Offline"}, file
+        precisions = [case.case.precision for case in planned]
+        assert precisions[0] == "fp32", file
+        assert len(set(precisions)) == len(precisions), file
+        first = planned[0].case
+        assert suite.limits["accuracy"] == {"margin": "1%", "reference": f"{first.engine}-fp32"}
+        folder = BASELINES / suite.workload.name
+        assert {each.name for each in folder.iterdir()} == {
+            f"{first.engine}.fp32.json",
+            scores_path(folder / f"{first.engine}.fp32.json").name,
+        }
 
 
 def test_every_precision_that_a_cpu_runs_is_there() -> None:
@@ -134,7 +145,6 @@ def entry(name: str, number: int) -> Entry:
     return Entry(name, cases(name)[number])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), ENTRIES)
 def test_an_entry_answers_otherwise_than_fp32_but_keeps_its_scores(name: str, number: int) -> None:
     """Where all samples are answered, by the gate; another machine rounds otherwise."""
@@ -160,11 +170,14 @@ def test_an_entry_answers_otherwise_than_fp32_but_keeps_its_scores(name: str, nu
 @pytest.mark.parametrize(
     ("name", "precision", "quantised"),
     [
-        ("llama2-70b", "int8", "29 of 29 matrices, 87.4% of all parameters"),
-        ("llama2-70b", "int4", "29 of 29 matrices, 87.4% of all parameters"),
-        ("dlrm-v2", "int8", "11 of 11 matrices, 97.9% of all parameters"),
-        ("dlrm-v2", "int4", "6 of 11 matrices, 33.3% of all parameters"),
-        ("bert", "int4", "int4 operators (19 MatMulNBits)"),
+        pytest.param(*row, marks=marks(*row[:2]))
+        for row in (
+            ("llama2-70b", "int8", "29 of 29 matrices, 87.4% of all parameters"),
+            ("llama2-70b", "int4", "29 of 29 matrices, 87.4% of all parameters"),
+            ("dlrm-v2", "int8", "11 of 11 matrices, 97.9% of all parameters"),
+            ("dlrm-v2", "int4", "6 of 11 matrices, 33.3% of all parameters"),
+            ("bert", "int4", "int4 operators (19 MatMulNBits)"),
+        )
     ],
 )
 def test_the_fingerprint_says_how_much_is_quantised(
