@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import zip_longest
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.suite.load import MAX_BYTES, load_suite
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import plan_suite
-from tests.suite.texts import DEFECTS, SUITE, with_
+from tests.suite.texts import DEFECTS, SUITE, Defect, with_
 
 FILE = Path("s.mlperf.toml")
 
@@ -36,23 +37,25 @@ def test_a_mistake_is_told_at_its_line(rule: str, monkeypatch: pytest.MonkeyPatc
     monkeypatch.delenv("MLPERF_NOWHERE", raising=False)
     of_rule = [defect for defect in DEFECTS if defect.rule == rule]
 
-    assert [defects(defect.text) for defect in of_rule] == [each.messages for each in of_rule]
+    assert [told(each) for each in of_rule] == [each.messages for each in of_rule]
+
+
+def told(defect: Defect) -> list[str]:
+    """Return what is told of a suite, without what the expected messages leave out."""
+    if not defect.messages:
+        FILE.write_text(defect.text, "utf-8")
+        assert plan_suite(FILE)
+        return []
+    return [
+        expected if expected.endswith("…") and message.startswith(expected[:-1]) else message
+        for message, expected in zip_longest(defects(defect.text), defect.messages, fillvalue="")
+    ]
 
 
 def test_a_long_value_is_told_by_its_beginning() -> None:
     text = with_(('"v4.1"', f"[{', '.join(['1'] * 1000)}]"))
 
     assert defects(text) == ["2: round: must be a string, not [1, 1, 1, 1, 1, 1, ...]"]
-
-
-def assert_one_defect(text: str, message: str | None) -> None:
-    """Hold a suite to one defect, which holds a message; None: it has none."""
-    if message is None:
-        FILE.write_text(text, "utf-8")
-        assert plan_suite(FILE)
-    else:
-        (found,) = defects(text)
-        assert message in found
 
 
 def test_a_share_of_the_best_official_result_needs_a_workload_of_mlperfs() -> None:
@@ -63,252 +66,28 @@ def test_a_share_of_the_best_official_result_needs_a_workload_of_mlperfs() -> No
     )
 
 
-@pytest.mark.parametrize(
-    ("use", "options", "accelerators", "message"),
-    [
-        (
-            "vllm",
-            "",
-            '["H200", "8xH200"]',
-            "engines[0].accelerators: replicas = 1 x tensor_parallel_size = 1 x "
-            'pipeline_parallel_size = 1 use 1 GPU, but "8xH200" has 8: speed and energy are those '
-            "of all of them; set replicas = 8, or tensor_parallel_size so that the product is 8, "
-            "or accelerators to as many as are used",
-        ),
-        ("vllm", "tensor_parallel_size = 2", '["H200"]', 'use 2 GPUs, but "H200" has 1: speed'),
-        ("vllm", "tensor_parallel_size = 4, pipeline_parallel_size = 2", '["8xH200"]', None),
-        (
-            "vllm",
-            "tensor_parallel_size = 4, engine_args = { data_parallel_size = 2 }",
-            '["8xH200"]',
-            None,
-        ),
-        (
-            "vllm",
-            "tensor_parallel_size = 4, engine_args = { prefill_context_parallel_size = 2 }",
-            '["4xH200"]',
-            "x engine_args.prefill_context_parallel_size = 2 use 8 GPUs, but",
-        ),
-        (
-            "vllm",
-            'tensor_parallel_size = 4, engine_args = { data_parallel_size = "2" }',
-            '["8xH200"]',
-            "engines[0].options.engine_args: engine_args.data_parallel_size = '2' is not a whole "
-            "number from 1 on",
-        ),
-        ("vllm", "tensor_parallel_size = 2", '["cpu"]', None),
-        ("tensorrt_llm", "", '["2xH200"]', "replicas = 1 x tensor_parallel_size = 1 x"),
-        ("tensorrt_llm", "llm = { context_parallel_size = 2 }", '["2xH200"]', None),
-        (
-            "tensorrt_llm",
-            "tensor_parallel_size = 8, llm = { enable_attention_dp = true }",
-            '["8xH200"]',
-            None,
-        ),
-        (
-            "tensorrt_llm",
-            "tensor_parallel_size = 4, llm = { enable_attention_dp = true }",
-            '["8xH200"]',
-            "tensor_parallel_size = 4 x pipeline_parallel_size = 1 use 4 GPUs, but",
-        ),
-        (
-            "tensorrt_llm",
-            "llm = { enable_attention_dp = true }",
-            '["8xH200"]',
-            "adds no GPUs: set tensor_parallel_size to the GPUs of one copy of the model, it is 1",
-        ),
-        (
-            "tensorrt_llm",
-            "tensor_parallel_size = 8, llm = { moe_expert_parallel_size = 8 }",
-            '["8xH200"]',
-            None,
-        ),
-        ("null", "", '["8xH200"]', None),
-    ],
-)
-def test_parallelism_must_use_the_gpus_of_the_accelerator(
-    use: str, options: str, accelerators: str, message: str | None
-) -> None:
-    """Others would be leased and counted for nothing, or the engine would fail late."""
-    text = with_(
-        ('use = "null"', f'use = "{use}"\nmodel = "m"\nprecision = "fp16"'),
-        ('accelerators = ["cpu"]', f"accelerators = {accelerators}"),
-        ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
-    )
-    assert_one_defect(text, message)
-
-
-CUDA = 'device = "cuda"'
-
-
-@pytest.mark.parametrize(
-    ("use", "replicas", "options", "accelerators", "message"),
-    [
-        ("null", "8", "", '["8xH100"]', None),
-        ("null", '"all"', "", '["8xH100", "H200", "cpu"]', None),
-        ("null", "3", "", '["cpu"]', None),
-        (
-            "null",
-            "3",
-            "",
-            '["8xH100"]',
-            'engines[0].replicas: 3 replicas do not divide the GPUs of "8xH100": write 1, 2, '
-            '4, 8, or "all" for one on each GPU',
-        ),
-        ("null", "2", "", '["H100"]', "2 replicas do not divide"),
-        (
-            "null",
-            "0",
-            "",
-            '["cpu"]',
-            "engines[0].replicas: 0 is no number of replicas; write one from 1 to 256, or "
-            '"all" for one on each GPU',
-        ),
-        ("null", '"many"', "", '["cpu"]', "engines[0].replicas: 'many' is no number of replicas"),
-        (
-            "openai",
-            "2",
-            'url = "http://127.0.0.1:1"',
-            '["cpu"]',
-            "engine 'openai' is a client of a server, which has replicas of its own: leave "
-            "replicas out",
-        ),
-        (
-            "openai",
-            '"all"',
-            'url = "http://127.0.0.1:1"',
-            '["cpu"]',
-            "engines[0].replicas: engine 'openai' is a client of a server, which has replicas",
-        ),
-        ("vllm", "4", "tensor_parallel_size = 2", '["8xH200"]', None),
-        (
-            "vllm",
-            "2",
-            "tensor_parallel_size = 2",
-            '["8xH200"]',
-            "replicas = 2 x tensor_parallel_size = 2 x pipeline_parallel_size = 1 use 4 GPUs, but "
-            '"8xH200" has 8: speed and energy are those of all of them; set replicas = 4, or',
-        ),
-        ("torch", '"all"', CUDA, '["8xH200"]', None),
-        ("torch", "1", CUDA, '["8xH200"]', 'replicas = 1 use 1 GPU, but "8xH200" has 8: speed'),
-        ("torch", "4", CUDA, '["8xH200"]', "engines[0].replicas: replicas = 4 use 4 GPUs, but"),
-    ],
-)
-def test_replicas_share_the_gpus_of_the_accelerator(
-    use: str, replicas: str, options: str, accelerators: str, message: str | None
-) -> None:
-    text = with_(
-        ('use = "null"', f'use = "{use}"\nmodel = "m"\nprecision = "fp16"\nreplicas = {replicas}'),
-        ('accelerators = ["cpu"]', f"accelerators = {accelerators}"),
-        ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
-    )
-    if message is None:
-        FILE.write_text(text, "utf-8")
-        assert plan_suite(FILE)
-    else:
-        assert any(message in line for line in defects(text))
-
-
-@pytest.mark.parametrize("accelerator", ["8xH200", "cpu"])
-def test_one_query_at_a_time_is_nothing_for_several_gpus(accelerator: str) -> None:
-    text = with_(
-        ('accelerators = ["cpu"]', f'replicas = 8\naccelerators = ["{accelerator}"]'),
-        ('name = "Offline"\ntarget_qps = 100', 'name = "SingleStream"'),
-        ("throughput = { max_drop", "latency_p90 = { max_rise"),
-    )
-    message = "SingleStream asks one query at a time, which one of the replicas on"
-    assert_one_defect(text, None if accelerator == "cpu" else message)
-
-
-@pytest.mark.parametrize(
-    ("use", "options", "accelerator", "message"),
-    [
-        ("torch", 'device = "cuda"', "8xH200", None),
-        ("torch", 'device = "cuda:0"', "H200", None),
-        (
-            "torch",
-            'device = "cuda:3"',
-            "8xH200",
-            "options.device: device means GPU 3, but of those that each process of "
-            '"8xH200" sees there is GPU 0 alone, whatever their numbers outside',
-        ),
-        ("torch", "", "H200", 'device means the CPU, and the GPUs of "H200" would idle'),
-        (
-            "torch",
-            'device = "cuda"',
-            "cpu",
-            'device means a GPU: name that in accelerators, not "cpu"',
-        ),
-        ("onnxruntime", 'providers = ["cuda", "cpu"]', "H200", None),
-        ("onnxruntime", 'providers = ["openvino"]', "cpu", None),
-        ("onnxruntime", 'providers = ["cuda"]', "cpu", "providers means a GPU: name"),
-        ("onnxruntime", "", "H200", "providers means the CPU, and the GPUs of"),
-        (
-            "onnxruntime",
-            'providers = ["cuda"], provider_options = { cuda = { device_id = 1 } }',
-            "H200",
-            "provider_options means GPU 1, but of those",
-        ),
-        (
-            "onnxruntime",
-            'providers = ["tensorrt", "cuda"], provider_options = { cuda = { device_id = 1 } }',
-            "H200",
-            "provider_options means GPU 1, but of those",
-        ),
-        ("tensorrt", "device = 1", "H200", "device means GPU 1, but of those"),
-        ("tensorrt", "", "H200", None),
-    ],
-)
-def test_an_engine_works_on_what_its_accelerator_is(
-    use: str, options: str, accelerator: str, message: str | None
-) -> None:
-    """Else it would fail once it loads, or its figures would be those of another machine."""
-    text = with_(
-        ('use = "null"', f'use = "{use}"\nreplicas = "all"\nmodel = "m"\nprecision = "fp16"'),
-        ('accelerators = ["cpu"]', f'accelerators = ["{accelerator}"]'),
-        ("options = { latency_s = 0.001 }", f"options = {{ {options} }}"),
-    )
-    assert_one_defect(text, message)
-
-
-ON = """
+ON = """\
 [engines.on."8xH200"]
 replicas = 4
-options = {{ {options} }}
+options = { tensor_parallel_size = 2 }
 """
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ("tensor_parallel_size = 2", None),
-        ("tensor_parallel_size = 4", "engines[0].accelerators: replicas = 4 x tensor_parallel"),
-        ("tensor_parallel = 2", "engines[0].on.8xH200.options: engine 'vllm' has no option"),
-        ("tensor_parallel_size = 2, api = 1", "engines[0].on.8xH200.options.api: api is 1; text"),
-    ],
-)
-def test_an_accelerator_may_have_options_of_its_own(options: str, message: str | None) -> None:
-    """They win over the entry's; the line that a message gets is the one they are written in."""
+def test_an_accelerator_may_have_options_of_its_own() -> None:
+    of_entry = "max_num_seqs = 4, tensor_parallel_size = 1"
     text = with_(
         ('use = "null"', 'use = "vllm"\nmodel = "m"\nprecision = "fp16"'),
         ('accelerators = ["cpu"]', 'accelerators = ["H200", "8xH200"]'),
-        (
-            "options = { latency_s = 0.001 }\n",
-            "options = { max_num_seqs = 4, tensor_parallel_size = 1 }" + ON.format(options=options),
-        ),
+        ("options = { latency_s = 0.001 }\n", f"options = {{ {of_entry} }}\n{ON}"),
     )
-    if message is None:
-        FILE.write_text(text, "utf-8")
-        one, eight = plan_suite(FILE)
-        assert one.options == {"max_num_seqs": 4, "tensor_parallel_size": 1}
-        assert eight.options == {"max_num_seqs": 4, "tensor_parallel_size": 2}
-        assert (
-            one.engine.replicas_on("H200"),
-            eight.engine.replicas_on("8xH200"),
-        ) == (1, 4)
-    else:
-        (found,) = defects(text)
-        assert message in found
+    FILE.write_text(text, "utf-8")
+
+    of_one, of_eight = plan_suite(FILE)
+
+    assert of_one.options == {"max_num_seqs": 4, "tensor_parallel_size": 1}
+    assert of_eight.options == {"max_num_seqs": 4, "tensor_parallel_size": 2}
+    assert of_one.engine.replicas_on("H200") == 1
+    assert of_eight.engine.replicas_on("8xH200") == 4
 
 
 @pytest.mark.parametrize(
