@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.text import summary
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, session, texts_of
@@ -38,16 +38,16 @@ def test_summaries_read_as_designed() -> None:
     assert shown == texts_of("summary")
 
 
-@pytest.mark.parametrize("width", [60, 72, 80, 100, 140])
-def test_only_case_ids_and_commands_are_wider_than_the_terminal(width: int) -> None:
-    lines = summary(EVERY, width, colour=False)
-
-    assert not [
+def test_only_case_ids_and_commands_are_wider_than_the_terminal() -> None:
+    wrong = [
         line
-        for line in lines
-        if len(line) > width and not line.startswith(("record ", "resnet50-"))
+        for width in (60, 72, 80, 100, 140)
+        for line in summary(EVERY, width, colour=False)
+        if (len(line) > width and not line.startswith(("record ", "resnet50-")))
+        or line.endswith(" ")
     ]
-    assert not any(line.endswith(" ") for line in lines)
+
+    assert wrong == []
 
 
 def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
@@ -60,31 +60,20 @@ def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
     assert counts.startswith("21 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
 
 
-@pytest.mark.parametrize(
-    ("verdict", "code"),
-    [
-        (verdicts.OK, 32),
-        (verdicts.IMPROVED, 32),
-        (verdicts.RECORDED, 32),
-        (verdicts.INCONCLUSIVE, 33),
-        (verdicts.PROVISIONAL_OK, 33),
-        (verdicts.PROVISIONAL_DROP, 31),
-        (verdicts.NO_BASELINE, 33),
-        (verdicts.EXPECTED, 33),
-        (verdicts.DROP, 31),
-        (verdicts.ERROR, 31),
-        (verdicts.GATE_FAIL, 31),
-        (verdicts.UNEXPECTED_PASS, 31),
-    ],
-    ids=lambda value: str(getattr(value, "outcome", "")),
-)
-def test_words_are_coloured_where_the_terminal_has_colours(verdict: Verdict, code: int) -> None:
-    plain = summary(session(result(verdict)), 80, colour=False)
-    coloured = summary(session(result(verdict)), 80, colour=True)
+GREEN = (verdicts.OK, verdicts.IMPROVED, verdicts.RECORDED)
+YELLOW = (verdicts.INCONCLUSIVE, verdicts.PROVISIONAL_OK, verdicts.NO_BASELINE, verdicts.EXPECTED)
+RED = (verdicts.PROVISIONAL_DROP, verdicts.DROP, verdicts.ERROR, verdicts.GATE_FAIL)
 
-    assert "\x1b" not in "\n".join(plain)
-    assert f"\x1b[{code}m{verdict.outcome}\x1b[0m" in "\n".join(coloured)
-    assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
+
+def test_words_are_coloured_where_the_terminal_has_colours() -> None:
+    by_code = {32: GREEN, 33: YELLOW, 31: (*RED, verdicts.UNEXPECTED_PASS)}
+    for code, verdict in ((code, one) for code, group in by_code.items() for one in group):
+        plain = summary(session(result(verdict)), 80, colour=False)
+        coloured = summary(session(result(verdict)), 80, colour=True)
+
+        assert "\x1b" not in "\n".join(plain)
+        assert f"\x1b[{code}m{verdict.outcome}\x1b[0m" in "\n".join(coloured)
+        assert [re.sub(r"\x1b\[\d*m", "", line) for line in coloured] == plain
 
 
 def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
@@ -169,19 +158,14 @@ def test_suites_without_baseline_are_named_once_each() -> None:
     assert "record    pytest a.mlperf.toml b.mlperf.toml --mlperf-update=missing" in lines
 
 
-def test_runs_are_counted_once_though_two_tests_rest_on_them() -> None:
-    lines = summary(session(result(verdicts.OK), result(verdicts.OK)), 80, colour=False)
+def test_runs_are_counted_once_and_profiles_named() -> None:
+    """Two tests rest on the same runs."""
+    of_both = session(result(verdicts.OK, profile="official"), result(verdicts.OK))
 
-    assert "2 tests: 2 ok; 2 runs, 3 min 20 s, profile quick" in lines
-
-
-def test_profiles_are_named() -> None:
-    lines = summary(
-        session(result(verdicts.OK, profile="official"), result(verdicts.OK)), 80, colour=False
-    )
-
-    assert lines[-2].endswith("profile official and quick")
-    assert lines[-1] == "Result not verified by MLCommons Association."
+    assert summary(of_both, 80, colour=False)[-2:] == [
+        "2 tests: 2 ok; 2 runs, 3 min 20 s, profile official and quick",
+        "Result not verified by MLCommons Association.",
+    ]
 
 
 def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:

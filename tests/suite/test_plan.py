@@ -483,8 +483,6 @@ def test_the_offered_rate_is_one_number_or_one_per_accelerator(
     assert on_h200.scenario.rate_on("H200") == h200
 
 
-# --- paths and variables -----------------------------------------------------------------------
-
 WITH_PATHS = (
     'name = "mine"\ndataset = { use = "synthetic", samples = 8 }',
     'name = "mine"\nmodel = "${MODELS}/m.onnx"\n'

@@ -97,9 +97,6 @@ def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measure
         assert said[0].startswith(f"{file}:")
 
 
-# --- when a suite is read ------------------------------------------------------------------------
-
-
 def test_a_variable_in_the_place_of_a_number_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,9 +129,6 @@ def test_what_a_round_gates_is_what_its_scorer_says_that_it_gives() -> None:
 
     assert len(gated) > 10
     assert {(s, m) for s, m in gated if m not in (registry.metrics(s) or ())} == set()
-
-
-# --- before a case is measured -------------------------------------------------------------------
 
 
 def test_everything_that_is_missing_is_one_message(
