@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf import registry
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.job import CaseProblem, require
-from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import Problems, resolve
 
@@ -116,19 +114,6 @@ def test_scores_of_a_scorer_that_does_not_say_what_it_gives_are_not_checked(tmp_
         workload = f"scorer = {{ {scorer} }}\nreference = {{ anything = 90 }}"
 
         assert plan(tmp_path, workload, 'use = "null"').scorer is not None
-
-
-def test_what_a_round_gates_is_what_its_scorer_says_that_it_gives() -> None:
-    gated = {
-        (own.scorer, metric)
-        for name in ROUNDS
-        for own in load_round(name).workloads.values()
-        for metric in own.metrics
-        if registry.registered("scorers").get(own.scorer)
-    }
-
-    assert len(gated) > 10
-    assert {(s, m) for s, m in gated if m not in (registry.metrics(s) or ())} == set()
 
 
 def test_everything_that_is_missing_is_one_message(

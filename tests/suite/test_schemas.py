@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import tomllib
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -72,12 +73,13 @@ def as_json(text: str) -> Any:
     return json.loads(json.dumps(tomllib.loads(text), default=plain))
 
 
+@cache
+def validator() -> jsonschema.Draft202012Validator:
+    return jsonschema.Draft202012Validator(json.loads(published("suite").read_text("utf-8")))
+
+
 def errors(text: str) -> list[str]:
-    schema = json.loads(published("suite").read_text("utf-8"))
-    return [
-        error.message
-        for error in jsonschema.Draft202012Validator(schema).iter_errors(as_json(text))
-    ]
+    return [error.message for error in validator().iter_errors(as_json(text))]
 
 
 @pytest.mark.parametrize("name", SCHEMAS)
@@ -88,13 +90,14 @@ def test_the_published_schema_is_the_generated_one(name: str) -> None:
     jsonschema.Draft202012Validator.check_schema(json.loads(shipped))
 
 
-@pytest.mark.parametrize(
-    "suite", sorted((ROOT / "suites").rglob("*.mlperf.toml")), ids=lambda path: path.stem
-)
-def test_the_projects_own_suites_are_valid(suite: Path) -> None:
-    load_suite(suite)
+def test_the_projects_own_suites_are_valid() -> None:
+    suites = sorted((ROOT / "suites").rglob("*.mlperf.toml"))
+    for suite in suites:
+        load_suite(suite)
 
-    assert errors(suite.read_text("utf-8")) == []
+    assert {suite.name: errors(suite.read_text("utf-8")) for suite in suites} == {
+        suite.name: [] for suite in suites
+    }
 
 
 @pytest.mark.parametrize(
@@ -134,11 +137,13 @@ def test_the_schema_refuses_the_structure_that_the_loader_refuses() -> None:
     assert [defect.text for defect in refused if not errors(defect.text)] == []
 
 
-@pytest.mark.parametrize("use", sorted(registered("engines")))
-def test_the_schema_refuses_a_misspelt_option_by_its_name(use: str) -> None:
-    suite = with_(('use = "null"', f'use = "{use}"'), ("latency_s", "batchsize_"))
+def test_the_schema_refuses_a_misspelt_option_by_its_name() -> None:
+    told = {
+        use: errors(with_(('use = "null"', f'use = "{use}"'), ("latency_s", "batchsize_")))
+        for use in registered("engines")
+    }
 
-    assert any("'batchsize_' was unexpected" in message for message in errors(suite))
+    assert [use for use in told if "'batchsize_' was unexpected" not in " ".join(told[use])] == []
 
 
 @pytest.mark.parametrize(
