@@ -18,6 +18,7 @@ import zipfile
 from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from hypothesis import given
@@ -43,7 +44,7 @@ from benchmarks.gpu.run import ROOT, run_part, status_of
 from benchmarks.gpu.sessions import RATES, Run, components
 from benchmarks.gpu.setting import SIMULATED, Answer, Setting, show
 from benchmarks.gpu.simulated import ENGINES
-from benchmarks.gpu.suite import TINY, TWINS, Twin, rewrite, row_of, telling
+from benchmarks.gpu.suite import TINY, TWINS, rewrite, row_of, telling
 from pytest_mlperf.core.energy.readings import Reading
 from tests.nvml.library import Fake, binding, build
 
@@ -95,40 +96,32 @@ def test_a_tail_that_is_not_over_is_unknown() -> None:
     assert tail_of(trace([BUSY] * 50 + [IDLE] * 60), 1.0) is None
 
 
-@pytest.mark.parametrize("freedom", sorted(CHI_SQUARE_95))
-def test_the_points_of_the_chi_square_distribution(freedom: int) -> None:
+def test_the_points_of_the_chi_square_distribution() -> None:
+    """Beyond the table they are approximate."""
     chi2 = pytest.importorskip("scipy.stats").chi2
+    points = {
+        freedom: chi2.ppf([0.025, 0.975], freedom) for freedom in (*CHI_SQUARE_95, 11, 20, 60)
+    }
 
-    assert CHI_SQUARE_95[freedom] == pytest.approx(chi2.ppf([0.025, 0.975], freedom), rel=1e-3)
+    for freedom in CHI_SQUARE_95:
+        assert CHI_SQUARE_95[freedom] == pytest.approx(points[freedom], rel=1e-3)
+    for freedom in (11, 20, 60):
+        expected = [math.sqrt(freedom / point) for point in reversed(points[freedom])]
+        assert sd_interval(1.0, freedom) == pytest.approx(expected, rel=4e-3)
 
 
 def test_the_interval_of_a_spread_covers_the_truth() -> None:
     """Of 2,000 sets of five normal values with 3 % spread the interval misses about 5 %."""
     numbers = random.Random(3)
     found = [spread_of([numbers.gauss(100, 3) for _ in range(5)]) for _ in range(2000)]
-
     inside = [each.low <= 0.03 <= each.high for each in found if each is not None]
 
     assert len(inside) == 2000
     assert statistics.fmean(inside) == pytest.approx(0.95, abs=0.02)
-
-
-def test_few_values_have_no_spread() -> None:
-    assert spread_of([]) is None
-    assert spread_of([1.0]) is None
+    assert spread_of([]) is spread_of([1.0]) is None
     same = spread_of([2.0, 2.0])
     assert same is not None
     assert (same.mean, same.sd, same.high) == (2.0, 0.0, 0.0)
-
-
-@pytest.mark.parametrize("freedom", [11, 20, 60])
-def test_beyond_the_table_the_points_are_approximate(freedom: int) -> None:
-    chi2 = pytest.importorskip("scipy.stats").chi2
-    low, high = chi2.ppf([0.025, 0.975], freedom)
-
-    found = sd_interval(1.0, freedom)
-
-    assert found == pytest.approx((math.sqrt(freedom / high), math.sqrt(freedom / low)), rel=4e-3)
 
 
 @given(ratio=st.floats(0.5, 2), drift=st.floats(0.9, 1.1), blocks=st.integers(1, 4))
@@ -145,11 +138,8 @@ def test_a_steady_drift_leaves_a_ratio_as_it_is(ratio: float, drift: float, bloc
     assert found.blocks == blocks
 
 
-def test_like_legs_differ_by_the_largest_pair() -> None:
+def test_like_legs_differ_by_the_largest_pair_and_half_a_block_is_refused() -> None:
     assert apart([10.0, 11.0, 20.0, 20.0, 6.0, 4.0]) == pytest.approx(0.5)
-
-
-def test_half_a_block_is_refused() -> None:
     with pytest.raises(ValueError, match="not blocks of two each"):
         abba([1.0], [1.0])
 
@@ -184,7 +174,14 @@ def test_square_loads_are_half_of_the_time() -> None:
 
 
 def test_models_have_the_size_of_the_published_ones() -> None:
-    """ResNet-50 v1.5: parameters, and FLOP of an image as in the table of workloads."""
+    """ResNet-50 v1.5: parameters, and FLOP of an image as in the table of workloads; Llama's."""
+    for size, parameters in models.LLAMA_PARAMETERS.items():
+        about = models.LLAMA[size]
+        width, layers = about["hidden_size"], about["num_hidden_layers"]
+        block = 4 * width**2 + 3 * width * about["intermediate_size"] + 2 * width
+        assert layers * block + 2 * about["vocab_size"] * width + width == parameters
+
+    assert models.SDXL_UNET_PARAMETERS == 2_567_463_684
     torch = pytest.importorskip("torch")
     from pytest_mlperf.rounds.work import find_work
 
@@ -192,13 +189,12 @@ def test_models_have_the_size_of_the_published_ones() -> None:
         resnet = models.resnet50()
         flop = models.flop(lambda: resnet(torch.empty(1, 3, 224, 224)))
     known = find_work("resnet50")
-
     assert known is not None
     assert models.parameters(resnet) == models.RESNET50_PARAMETERS == 25_557_032
     assert flop == known.work.smallest
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_unet_of_sdxl_is_the_published_one() -> None:
     """Parameters, and FLOP of a call and of the decoder as in the table of workloads."""
     torch = pytest.importorskip("torch")
@@ -219,48 +215,29 @@ def test_the_unet_of_sdxl_is_the_published_one() -> None:
     )
 
 
-@pytest.mark.parametrize("size", sorted(models.LLAMA_PARAMETERS))
-def test_the_shapes_of_llama_have_their_parameters(size: str) -> None:
-    about = models.LLAMA[size]
-    width, layers = about["hidden_size"], about["num_hidden_layers"]
-    block = 4 * width**2 + 3 * width * about["intermediate_size"] + 2 * width
+def test_tiny_suites_are_rewritten_for_the_gpu(tmp_path: Path) -> None:
+    """Same data and reference scores; torch on the device, Offline only, no limit on threads.
 
-    counted = layers * block + 2 * about["vocab_size"] * width + width
+    A rehearsal runs engines that show on the simulated GPU.
+    """
+    for twin in TWINS:
+        text = (TINY / f"{twin.name}.mlperf.toml").read_text("utf-8")
+        was = tomllib.loads(text)
+        real = tomllib.loads(rewrite(text, twin, setting(tmp_path), "6s"))
+        (engine,) = real["engines"]
+        assert engine["accelerators"] == ["H200"]
+        assert engine["use"].startswith("torch")
+        assert engine["options"]["device"] == "cuda"
+        assert "threads" not in engine["options"]
+        assert real["scenarios"] == [{"name": "Offline", "min_duration": "6s"}]
+        assert real["workload"]["reference"] == was["workload"]["reference"]
+        assert real["workload"]["dataset"] == was["workload"]["dataset"]
 
-    assert counted == models.LLAMA_PARAMETERS[size]
-
-
-@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
-def test_tiny_suites_are_rewritten_for_the_gpu(twin: Twin, tmp_path: Path) -> None:
-    """Same data and reference scores; torch on the device, Offline only, no limit on threads."""
-    text = (TINY / f"{twin.name}.mlperf.toml").read_text("utf-8")
-
-    made = tomllib.loads(rewrite(text, twin, setting(tmp_path), "6s"))
-
-    was = tomllib.loads(text)
-    (engine,) = made["engines"]
-    assert engine["accelerators"] == ["H200"]
-    assert engine["use"].startswith("torch")
-    assert engine["options"]["device"] == "cuda"
-    assert "threads" not in engine["options"]
-    assert made["scenarios"] == [{"name": "Offline", "min_duration": "6s"}]
-    assert made["workload"]["reference"] == was["workload"]["reference"]
-    assert made["workload"]["dataset"] == was["workload"]["dataset"]
-
-
-@pytest.mark.parametrize("twin", TWINS, ids=lambda twin: twin.name)
-def test_a_rehearsal_runs_engines_that_show_on_the_simulated_gpu(
-    twin: Twin, tmp_path: Path
-) -> None:
-    text = (TINY / f"{twin.name}.mlperf.toml").read_text("utf-8")
-    real = tomllib.loads(rewrite(text, twin, setting(tmp_path), "1s"))["engines"][0]
-
-    made = tomllib.loads(rewrite(text, twin, setting(tmp_path, device="cpu"), "1s"))["engines"][0]
-
-    module, _, name = made["use"].partition(":")
-    assert (module, name) == ("benchmarks.gpu.simulated", ENGINES[real["use"]].__name__)
-    assert made["name"] == real.get("name", real["use"])
-    assert "device" not in made["options"]
+        rehearsed = tomllib.loads(rewrite(text, twin, setting(tmp_path, device="cpu"), "1s"))
+        made = rehearsed["engines"][0]
+        assert made["use"] == f"benchmarks.gpu.simulated:{ENGINES[engine['use']].__name__}"
+        assert made["name"] == engine.get("name", engine["use"])
+        assert "device" not in made["options"]
 
 
 def test_a_session_without_energy_says_unknown() -> None:
@@ -276,37 +253,23 @@ def test_a_session_without_energy_says_unknown() -> None:
 VERDICTS = {"accuracy": ("ok", "auc 86"), "performance": ("NO BASELINE", "samples/s")}
 
 
-@pytest.mark.parametrize(
-    ("changed", "failures"),
-    [
+def test_a_red_test_or_a_missing_one_is_a_row_that_failed() -> None:
+    for changed, failures in (
         ({}, []),
         ({"performance": ("INVALID", "shared GPU")}, ["performance INVALID shared GPU"]),
         ({"accuracy": ("GATE FAIL", "auc 50")}, ["accuracy GATE FAIL auc 50"]),
         ({"accuracy": None}, ["no accuracy test ran"]),
-    ],
-)
-def test_a_red_test_or_a_missing_one_is_a_row_that_failed(
-    changed: dict[str, tuple[str, str] | None], failures: list[str]
-) -> None:
-    cases = [
-        {"verdict": {"kind": kind, "outcome": both[0], "headline": both[1], "runs": []}}
-        for kind, both in {**VERDICTS, **changed}.items()
-        if both is not None
-    ]
+    ):
+        cases = [
+            {"verdict": {"kind": kind, "outcome": both[0], "headline": both[1], "runs": []}}
+            for kind, both in {**VERDICTS, **changed}.items()
+            if both is not None
+        ]
+        assert row_of("dlrm-v2", {"cases": cases}, 3.0)[1]["failures"] == failures
 
-    assert row_of("dlrm-v2", {"cases": cases}, 3.0)[1]["failures"] == failures
-
-
-@pytest.mark.parametrize(
-    ("failures", "status"),
-    [
-        ([], "ok"),
-        (["bert: no"], "failed: bert: no"),
-        (["bert: no", "a", "b"], "failed: bert: no (and 2 more)"),
-    ],
-)
-def test_a_row_that_failed_makes_its_part_fail(failures: list[str], status: str) -> None:
-    assert status_of(failures) == status
+    assert status_of([]) == "ok"
+    assert status_of(["bert: no"]) == "failed: bert: no"
+    assert status_of(["bert: no", "a", "b"]) == "failed: bert: no (and 2 more)"
 
 
 def test_the_line_that_tells_is_the_error_not_the_last() -> None:
@@ -340,6 +303,10 @@ def test_what_runs_and_sessions_vary_by_is_found() -> None:
     assert later["run"] == pytest.approx(0.01, rel=0.1)
     assert later["session"] == pytest.approx(0.03, rel=0.1)
     assert later["share"] == pytest.approx(0.9, abs=0.03)
+    single = components(runs[:4], RATES[0])
+    assert single["run"] is not None
+    assert single["session"] is single["share"] is single["first"] is None
+    assert set(components(runs[:1], RATES[0]).values()) == {None}
 
 
 def test_sessions_without_time_for_one_have_failed(
@@ -351,18 +318,6 @@ def test_sessions_without_time_for_one_have_failed(
 
     assert answer.failures == ["a run takes 0 s: 3 s are too few for a session"]
 
-
-def test_one_session_says_nothing_of_sessions() -> None:
-    runs = [Run(session=1, position=i, rates={RATES[0]: 100.0 + i}) for i in (1, 2, 3)]
-
-    found = components(runs, RATES[0])
-
-    assert found["run"] is not None
-    assert found["session"] is found["share"] is found["first"] is None
-    assert set(components(runs[:1], RATES[0]).values()) == {None}
-
-
-# --- the bundle -----------------------------------------------------------------------------------
 
 HERE = f"cp{sys.version_info.major}{sys.version_info.minor}"
 
@@ -404,46 +359,35 @@ def test_a_bundle_has_all_that_torch_and_transformers_do_not_bring() -> None:
 @pytest.mark.skipif(platform.machine() != MACHINE, reason="wheels are for another machine")
 def test_a_bundle_is_unpacked_for_this_python_and_gone_afterwards(tmp_path: Path) -> None:
     wheel(tmp_path / PURE, "pure")
-    wheel(tmp_path / HERE, "compiled")
+    compiled = wheel(tmp_path / HERE, "compiled")
     wheel(tmp_path / "cp27", "ancient")
 
     with unpacked(tmp_path) as site:
         assert sorted(each.name for each in site.iterdir()) == ["compiled", "pure"]
-
     assert not site.exists()
 
-
-def test_a_bundle_for_another_python_says_how_to_make_one(tmp_path: Path) -> None:
-    wheel(tmp_path / "cp27", "ancient")
-
-    with pytest.raises(BundleError, match=r"has no wheels for CPython .*: it has cp27, .*--python"):
-        unpacked(tmp_path).__enter__()
-
-
-@pytest.mark.skipif(platform.machine() != MACHINE, reason="wheels are for another machine")
-def test_a_damaged_wheel_is_named(tmp_path: Path) -> None:
-    path = wheel(tmp_path / HERE, "compiled")
-    path.write_bytes(path.read_bytes()[:40])
-
+    compiled.write_bytes(compiled.read_bytes()[:40])
     with pytest.raises(BundleError, match=r"compiled-1-py3-none-any\.whl cannot be unpacked"):
         unpacked(tmp_path).__enter__()
 
 
-def test_without_a_bundle_where_one_is_named_nothing_is_run(
+def test_a_bundle_for_another_python_says_how_to_make_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    wheel(tmp_path / "cp27", "ancient")
+
+    with pytest.raises(BundleError, match=r"has no wheels for CPython .*: it has cp27, .*--python"):
+        unpacked(tmp_path).__enter__()
     assert script.main(["--bundle", str(tmp_path / "nowhere")]) == 2
     assert "it has none at all" in capsys.readouterr().err
 
 
-def test_numbers_are_printed_with_three_digits() -> None:
-    assert [show(each) for each in (None, 0.01234, 12.34, 123.4, 12345.0)] == [
-        "unknown",
-        "0.0123",
-        "12.3",
-        "123",
-        "12,345",
-    ]
+def test_numbers_are_printed_with_three_digits_and_a_cell_cannot_break_a_table() -> None:
+    shown = ["unknown", "0.0123", "12.3", "123", "12,345"]
+    table = ["| a | b |", "| --- | --- |", "| x\\|y | 1 2 |"]
+
+    assert [show(value) for value in (None, 0.01234, 12.34, 123.4, 12345.0)] == shown
+    assert list(report.table(("a", "b"), [("x|y", "1\n2")])) == table
 
 
 @pytest.fixture
@@ -477,18 +421,13 @@ def test_a_part_is_told_what_is_left_of_its_time(
 
 
 def test_a_part_sees_the_sampled_gpu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    environments: list[dict[str, str]] = []
-
-    def start(*_: object, env: dict[str, str], **__: object) -> None:
-        environments.append(env)
-        raise FileNotFoundError
-
+    start = Mock(side_effect=FileNotFoundError)
     monkeypatch.setattr(subprocess, "Popen", start)
 
     with pytest.raises(FileNotFoundError):
         run_part(PARTS[0], setting(tmp_path / "part"))
 
-    assert [each["CUDA_VISIBLE_DEVICES"] for each in environments] == ["GPU-0"]
+    assert start.call_args.kwargs["env"]["CUDA_VISIBLE_DEVICES"] == "GPU-0"
 
 
 @pytest.mark.process
@@ -576,11 +515,3 @@ def run(*arguments: str, environment: dict[str, str]) -> subprocess.CompletedPro
         check=False,
         timeout=60,
     )
-
-
-def test_a_cell_cannot_break_a_table() -> None:
-    assert list(report.table(("a", "b"), [("x|y", "1\n2")])) == [
-        "| a | b |",
-        "| --- | --- |",
-        "| x\\|y | 1 2 |",
-    ]

@@ -17,11 +17,9 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.run import lineage
-from tests.cli.text import widest
+from tests.cli.text import Say, differing, widest
 from tests.run import other_python
 from tests.run.other_python import git
-
-Say = Callable[..., tuple[int, str]]
 
 SUITE = """\
 schema = 1
@@ -89,9 +87,6 @@ def nothing_is_left(folder: Path) -> bool:
     return len(trees) == 1 and not left and "?" not in git(folder, "status", "--porcelain")
 
 
-# --- what is searched ------------------------------------------------------------------------
-
-
 @pytest.mark.process
 @pytest.mark.slow
 def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say) -> None:
@@ -123,7 +118,9 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
 
 @pytest.mark.process
 @pytest.mark.slow
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.nightly)]
+)
 def test_what_is_interrupted_leaves_nothing_and_goes_on(
     number: signal.Signals, here: Path, say: Say
 ) -> None:
@@ -186,6 +183,7 @@ def children_of(folder: Path) -> list[str]:
     return lines
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.slow
 def test_versions_of_a_library_are_searched_in_the_same_way(
@@ -262,63 +260,46 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
     assert rates[None] == 1
 
 
-# --- what is refused -------------------------------------------------------------------------
-
-REFUSED: dict[str, tuple[list[str], str]] = {
-    "swapped": (["c1", "c0", "--", FILE], "GOOD 'c1' is no ancestor of BAD 'c0': they are the"),
-    "unrelated": (["c1", "side", "--", FILE], "is no ancestor of BAD 'side': no line of commits"),
-    "equal": (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
-    "no commit": (["c0", "v9", "--", FILE], "BAD 'v9' is no commit here; is it fetched?"),
-    "an option as a ref": (["--", "--all", "c1", FILE], "GOOD '--all' is no commit here"),
-    "no case": (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
-    "no name": (["c0", "c1", "--", "Acne"], "no test is called 'Acne'"),
-    "no file": (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml is not here"),
-    "no test": (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x is no test of a suite"),
-    "accuracy": (
+REFUSED: list[tuple[list[str], str]] = [
+    (["c1", "c0", "--", FILE], "GOOD 'c1' is no ancestor of BAD 'c0': they are the"),
+    (["c1", "side", "--", FILE], "is no ancestor of BAD 'side': no line of commits"),
+    (["c1", "main", "--", FILE], "GOOD and BAD are one commit, "),
+    (["c0", "v9", "--", FILE], "BAD 'v9' is no commit here; is it fetched?"),
+    (["--", "--all", "c1", FILE], "GOOD '--all' is no commit here"),
+    (["c0", "c1", "--", f"{FILE}::test_performance[x]"], f"{FILE} has no case 'x'"),
+    (["c0", "c1", "--", "Acne"], "no test is called 'Acne'"),
+    (["c0", "c1", "--", "t.mlperf.toml"], "t.mlperf.toml is not here"),
+    (["c0", "c1", "--", f"{FILE}::x"], f"{FILE}::x is no test of a suite"),
+    (
         ["c0", "c1", "--", f"{FILE}::test_accuracy[{CASE}]"],
         "only tests of performance are bisected; a score needs no runs in turns",
     ),
-    "both": (["c0", "c1", "--versions", "a==1..2", "--", FILE], "or --versions in their place"),
-    "no range": (["--versions", "a==1", "--", FILE], "'a==1' is not LIBRARY==A..B"),
-}
+    (["c0", "c1", "--versions", "a==1..2", "--", FILE], "or --versions in their place"),
+    (["--versions", "a==1", "--", FILE], "'a==1' is not LIBRARY==A..B"),
+]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("refused", REFUSED)
-def test_what_cannot_be_bisected_is_refused_in_one_sentence(
-    refused: str, here: Path, say: Say
-) -> None:
+def test_what_cannot_be_bisected_is_refused_in_one_sentence(here: Path, say: Say) -> None:
     repository(here, [0.002, 0.008])
     git(here, "checkout", "-q", "--orphan", "side")
     git(here, "commit", "-q", "-m", "another beginning")
     git(here, "checkout", "-q", "main")
-    arguments, message = REFUSED[refused]
+    rows = [(("bisect", *words), 2, (message,)) for words, message in REFUSED]
 
-    code, shown = say("bisect", *arguments)
-
-    assert (code, message in words(shown)) == (2, True), shown
-    assert len(shown.splitlines()) == 1
+    assert differing(say, rows) == []
     assert not list(here.glob(".mlperf/runs/*/*"))
 
 
 @pytest.mark.process
-def test_an_accelerator_that_is_not_here_is_exit_3(here: Path, say: Say) -> None:
+def test_what_cannot_run_here_is_said(here: Path, say: Say) -> None:
+    (here / FILE).write_text(SUITE, "utf-8")
+    outside = ("bisect", "a", "b", "--", FILE)
+    assert differing(say, [(outside, 2, ("is in no git repository",))]) == []
     entry = 'use = "acme:Acme"\naccelerators = ["Z9000"]'
     repository(here, [0.002, 0.008], SUITE.replace('use = "acme:Acme"', entry))
-
-    code, shown = say("bisect", "c0", "c1", "--", FILE)
-
-    assert code == 3
-    assert "accelerator Z9000 is not here, so pytest leaves it out" in words(shown)
-
-
-@pytest.mark.process
-def test_outside_of_git_it_is_said(here: Path, say: Say) -> None:
-    (here / FILE).write_text(SUITE, "utf-8")
-
-    code, shown = say("bisect", "a", "b", "--", FILE)
-
-    assert (code, "is in no git repository" in words(shown)) == (2, True)
+    message = "accelerator Z9000 is not here, so pytest leaves it out"
+    assert differing(say, [(("bisect", "c0", "c1", "--", FILE), 3, (message,))]) == []
 
 
 def test_one_pair_alone_decides_nothing(say: Say) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,9 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import CASE, Lab, git, performance
-from tests.cli.text import flat, widest
+from tests.cli.text import Say, differing, flat, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import SERVER, SUBJECT, result, run, session
-
-Say = Callable[..., tuple[int, str]]
-
-
-# --- real sessions -------------------------------------------------------------------------------
 
 
 def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -> None:
@@ -48,43 +43,35 @@ def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -
     assert widest(shown) <= 80
 
 
-@pytest.mark.parametrize("a", ["git:main", "main", "git:HEAD"])
-def test_against_committed_baselines_the_word_is_that_of_the_session(
-    a: str, lab: Lab, say: Say
-) -> None:
+def test_against_committed_baselines_the_word_is_that_of_the_session(lab: Lab, say: Say) -> None:
     """Same limits and runs; the change differs by how sessions of other sizes are weighted."""
-    code, shown = say("compare", a, lab.upgraded)
     (judged,) = (
         one for one in performance(lab.upgraded).verdict.metrics if one.metric == "throughput"
     )
+    for a in ("git:main", "main", "git:HEAD"):
+        code, shown = say("compare", a, lab.upgraded)
 
-    assert code == 1
-    row = next(line for line in shown.splitlines() if "PERF DROP" in line)
-    change = re.search(r"  −(\d+\.\d) %  −", row)
-    assert change is not None
-    assert -float(change[1]) / 100 == pytest.approx(judged.change, abs=0.003)
+        assert code == 1
+        row = next(line for line in shown.splitlines() if "PERF DROP" in line)
+        change = re.search(r"  −(\d+\.\d) %  −", row)
+        assert change is not None
+        assert -float(change[1]) / 100 == pytest.approx(judged.change, abs=0.003)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
+def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: Say) -> None:
+    for name in (
         lambda file: file,
         lambda file: file.parent,
         lambda file: file.parent.name,
         lambda file: file.parent.name[:-3],
-    ],
-    ids=["file", "folder", "run id", "its beginning"],
-)
-def test_a_session_is_named_in_any_of_four_ways(
-    name: Callable[[Path], Any], lab: Lab, say: Say
-) -> None:
-    code, shown = say("compare", name(lab.recorded), name(lab.unchanged))
+    ):
+        code, shown = say("compare", name(lab.recorded), name(lab.unchanged))
 
-    assert code == 0
-    assert f"session {lab.recorded.parent.name}" in " ".join(shown.split())
-    assert "changed   nothing that is recorded" in shown
-    # Runs that scatter as little as on a machine at rest exclude the limit for good.
-    assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", shown.splitlines()[-1])
+        assert code == 0
+        assert f"session {lab.recorded.parent.name}" in " ".join(shown.split())
+        assert "changed   nothing that is recorded" in shown
+        # Runs that scatter as little as on a machine at rest exclude the limit for good.
+        assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", shown.splitlines()[-1])
 
 
 def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> None:
@@ -102,15 +89,6 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
     assert "PERF DROP  samples/s" in shown
     assert "  −30 %" in shown, "the limit is that of the suite here"
     assert say("compare", "HEAD", "HEAD~1")[0] == 0
-
-
-def test_a_baseline_folder_can_be_named(lab: Lab, say: Say) -> None:
-    assert say("compare", "main", lab.unchanged, "--baselines", "baselines")[0] == 0
-    code, shown = say("compare", "main", lab.unchanged, "--baselines", "elsewhere")
-    assert (code, shown) == (
-        2,
-        "pytest-mlperf: commit main holds no performance baseline in elsewhere\n",
-    )
 
 
 def test_a_damaged_baseline_in_git_is_left_out_and_told(own_lab: Lab, say: Say) -> None:
@@ -143,40 +121,29 @@ def slow(file: Path) -> None:
     write_results(file, replace(found, cases=cases))
 
 
-# --- what names nothing --------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("a", "message"),
-    [
-        ("nothing", "'nothing' is no results file, no run in .mlperf/runs, no LIBRARY==VERSION"),
-        ("git:nothing", "'nothing' is no commit of the git repository here"),
-        ("git:--help", "'--help' is no commit of the git repository here"),
-        ("acme==9", "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0"),
-        ("torch==2", "no session in .mlperf/runs ran torch==2; versions of torch there: none"),
-        ("2", "'2' fits 3 runs: "),
-        ("acme.py", "acme.py: not a results file: "),
-    ],
-)
 def test_a_side_that_names_nothing_says_what_it_could_be(
-    a: str, message: str, lab: Lab, say: Say
-) -> None:
-    code, shown = say("compare", a, lab.unchanged)
-
-    assert code == 2
-    assert shown.startswith(f"pytest-mlperf: {message}")
-
-
-def test_outside_a_repository_a_ref_names_nothing(
     lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    messages = {
+        "nothing": "'nothing' is no results file, no run in .mlperf/runs, no LIBRARY==VERSION",
+        "git:nothing": "'nothing' is no commit of the git repository here",
+        "git:--help": "'--help' is no commit of the git repository here",
+        "acme==9": "no session in .mlperf/runs ran acme==9; versions of acme there: 1.0, 2.0",
+        "torch==2": "no session in .mlperf/runs ran torch==2; versions of torch there: none",
+        "2": "'2' fits 3 runs: ",
+        "acme.py": "acme.py: not a results file: ",
+    }
+    rows = [
+        (("compare", a, lab.unchanged), 2, (f"pytest-mlperf: {message}",))
+        for a, message in messages.items()
+    ]
+    folder = ("compare", "main", lab.unchanged, "--baselines")
+    rows.append(((*folder, "elsewhere"), 2, ("main holds no performance baseline in elsewhere",)))
+    rows.append(((*folder, "baselines"), 0, ()))
+    assert differing(say, rows) == []
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-
     assert say("compare", "main", lab.unchanged)[0] == 2
-
-
-# --- what may not be judged ----------------------------------------------------------------------
 
 
 def sides(a: CaseResult | Iterable[CaseResult], b: CaseResult | Iterable[CaseResult]) -> None:
@@ -206,88 +173,73 @@ STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
 NOISY = (100.0, 102.0, 98.0, 101.0, 99.0)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("a", "b", "reason"),
-    [
-        (
-            measured(*STEADY),
-            measured(*STEADY, profile="official"),
-            "another profile: quick → official",
-        ),
-        (
-            measured(*STEADY),
-            measured(*STEADY, subject=Subject(identity={"gpu": "H100"}, fingerprint={})),
-            "other hardware: ecc True → None, gpu NVIDIA H200 → H100",
-        ),
-        (
-            measured(*STEADY, case=SERVER, target_qps=100.0),
-            measured(*STEADY, case=SERVER, target_qps=120.0),
-            "offered rate differs: 100/s → 120/s",
-        ),
-        (
-            measured(*STEADY, case=SERVER),
-            result(verdicts.ERROR),
-            "B has no run: ERROR engine: RuntimeError: CUDA out of memory",
-        ),
-    ],
-    ids=["profile", "hardware", "rate", "no run"],
-)
-def test_what_differs_in_its_conditions_is_invalid_with_the_reason(
-    a: CaseResult, b: CaseResult, reason: str, here: Path, say: Say
-) -> None:
-    sides(a, b)
-
-    code, shown = say("compare", "a.json", "b.json")
-
-    assert code == 2
-    lines = shown.splitlines()
-    row = lines.index("  INVALID")
-    assert lines[row + 1].strip() == reason
-    assert lines[-2:] == ["1 case on both sides: 1 INVALID", "nothing could be judged"]
+INVALID: list[tuple[CaseResult, CaseResult, str]] = [
+    (measured(*STEADY), measured(*STEADY, profile="official"), "another profile: quick → official"),
+    (
+        measured(*STEADY),
+        measured(*STEADY, subject=Subject(identity={"gpu": "H100"}, fingerprint={})),
+        "other hardware: ecc True → None, gpu NVIDIA H200 → H100",
+    ),
+    (
+        measured(*STEADY, case=SERVER, target_qps=100.0),
+        measured(*STEADY, case=SERVER, target_qps=120.0),
+        "offered rate differs: 100/s → 120/s",
+    ),
+    (
+        measured(*STEADY, case=SERVER),
+        result(verdicts.ERROR),
+        "B has no run: ERROR engine: RuntimeError: CUDA out of memory",
+    ),
+]
 
 
 @pytest.mark.process
-def test_the_rate_of_offline_is_no_condition(here: Path, say: Say) -> None:
-    sides(measured(*STEADY, target_qps=90.0), measured(*STEADY, target_qps=110.0))
+def test_what_differs_in_its_conditions_is_invalid_with_the_reason(here: Path, say: Say) -> None:
+    for a, b, reason in INVALID:
+        sides(a, b)
 
-    assert say("compare", "a.json", "b.json")[0] == 0
+        code, shown = say("compare", "a.json", "b.json")
+
+        assert code == 2
+        lines = shown.splitlines()
+        row = lines.index("  INVALID")
+        assert lines[row + 1].strip() == reason
+        assert lines[-2:] == ["1 case on both sides: 1 INVALID", "nothing could be judged"]
+
+
+def bert(*values: float) -> CaseResult:
+    return measured(*values, case=replace(verdicts.CASE, workload="bert"))
 
 
 @pytest.mark.process
-def test_a_drop_against_too_few_runs_is_advice(here: Path, say: Say) -> None:
-    sides(measured(*STEADY[:3]), measured(50.0, 50.1))
-
-    code, shown = say("compare", "a.json", "b.json")
-
-    assert code == 0
-    assert "INCONCLUSIVE  samples/s" in shown
-    assert "advisory: A has 3 of 5 runs" in shown
-
-
-@pytest.mark.process
-def test_cases_of_one_side_only_are_listed(here: Path, say: Say) -> None:
-    only_a = replace(verdicts.CASE, workload="bert")
-    only_b = replace(verdicts.CASE, workload="gptj")
+def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
+    """The rate of Offline is no condition; a drop against too few runs is advice."""
+    gptj = measured(1.0, case=replace(verdicts.CASE, workload="gptj"))
     both = measured(*STEADY)
-    sides([both, measured(1.0, case=only_a)], [measured(1.0, case=only_b), both])
-
-    code, shown = say("compare", "a.json", "b.json")
-
-    assert code == 0
-    assert "only A    bert-Offline-ort-fp16-H200\n" in shown
-    assert "only B    gptj-Offline-ort-fp16-H200\n" in shown
-    assert shown.endswith("1 case on both sides: 1 ok\n")
-
-
-@pytest.mark.process
-def test_without_a_common_case_nothing_is_judged(here: Path, say: Say) -> None:
-    sides(measured(1.0), measured(1.0, case=replace(verdicts.CASE, workload="bert")))
-
-    code, shown = say("compare", "a.json", "b.json")
-
-    assert code == 2
-    assert shown.endswith("0 cases on both sides\nnothing could be judged\n")
+    only = ("only A bert-Offline-ort-fp16-H200", "only B gptj-Offline-ort-fp16-H200")
+    rows: list[tuple[Any, Any, int, tuple[str, ...]]] = [
+        (measured(*STEADY, target_qps=90.0), measured(*STEADY, target_qps=110.0), 0, ()),
+        (
+            measured(*STEADY[:3]),
+            measured(50.0, 50.1),
+            0,
+            ("INCONCLUSIVE samples/s", "advisory: A has 3 of 5 runs"),
+        ),
+        ([both, bert(1.0)], [gptj, both], 0, (*only, "1 case on both sides: 1 ok")),
+        (measured(1.0), bert(1.0), 2, ("0 cases on both sides nothing could be judged",)),
+        (
+            both,
+            measured(-1.0),
+            2,
+            (
+                "b.json: not a results file: cases[0].verdict.runs[0].metrics.throughput: must be "
+                "at least 1e-30, not -1.0; take the ",
+            ),
+        ),
+    ]
+    for a, b, code, texts in rows:
+        sides(a, b)
+        assert differing(say, [(("compare", "a.json", "b.json"), code, texts)]) == []
 
 
 @pytest.mark.process
@@ -325,19 +277,6 @@ def test_of_several_builds_the_nearest_are_compared(here: Path, say: Say) -> Non
     assert code == 0
     assert "samples/s  800  790  −1.2 %" in shown
     assert "changed   engine.ort 1 → 2\n" in shown
-
-
-def test_a_value_that_no_run_gives_is_invalid_and_no_traceback(here: Path, say: Say) -> None:
-    sides(measured(*STEADY), measured(-1.0))
-
-    code, shown = say("compare", "a.json", "b.json")
-
-    assert code == 2
-    place = "b.json: not a results file: cases[0].verdict.runs[0].metrics.throughput"
-    assert f"{place}: must be at least 1e-30, not -1.0; take the " in " ".join(shown.split())
-
-
-# --- pure ----------------------------------------------------------------------------------------
 
 
 def one(*values: float, **fields: Any) -> Measured:
@@ -395,29 +334,24 @@ def test_pooled_runs_are_looked_at_once_and_all(
         assert found.metrics[0].runs == sum(map(len, new.values()))
 
 
-@pytest.mark.parametrize(
-    ("speed", "outcome", "leans"),
-    [
+def test_a_session_a_side_is_provisional_unless_no_session_explains_it() -> None:
+    for speed, outcome, leans in (
         (100.0, Outcome.PROVISIONAL, "ok"),
         (94.0, Outcome.PROVISIONAL, "drop"),
         (98.0, Outcome.INCONCLUSIVE, None),
         (60.0, Outcome.PERF_DROP, None),
-    ],
-)
-def test_a_session_a_side_is_provisional_unless_no_session_explains_it(
-    speed: float, outcome: Outcome, leans: str | None
-) -> None:
-    a, b = one(), one()
-    found = compare_case(
-        replace(a, runs=sessions(a=NOISY)),
-        replace(b, runs=sessions(b=[speed * value / 100 for value in NOISY])),
-        lambda *_: {"throughput": 0.03},
-    )
+    ):
+        a, b = one(), one()
+        found = compare_case(
+            replace(a, runs=sessions(a=NOISY)),
+            replace(b, runs=sessions(b=[speed * value / 100 for value in NOISY])),
+            lambda *_: {"throughput": 0.03},
+        )
 
-    assert (found.outcome, found.metrics[0].leans) == (outcome, leans)
-    assert ("2 more on other days settle it" in found.metrics[0].note) is (
-        outcome is not Outcome.PERF_DROP
-    )
+        assert (found.outcome, found.metrics[0].leans) == (outcome, leans)
+        assert ("2 more on other days settle it" in found.metrics[0].note) is (
+            outcome is not Outcome.PERF_DROP
+        )
 
 
 @pytest.mark.process
@@ -480,8 +414,7 @@ def test_a_gated_metric_that_some_runs_lack_is_invalid_and_names_them() -> None:
     )
 
 
-@pytest.mark.parametrize(("before", "after", "judged"), [(1200, 900, True), (900, 1200, False)])
-def test_what_a_had_enough_queries_for_stays_judged(before: int, after: int, judged: bool) -> None:
+def test_what_a_had_enough_queries_for_stays_judged() -> None:
     """A build that gets fewer queries done is not judged by less."""
 
     def side(queries: int, seconds: float) -> Measured:
@@ -492,30 +425,26 @@ def test_what_a_had_enough_queries_for_stays_judged(before: int, after: int, jud
         )
         return replace(made, runs=runs)
 
-    found = compare_case(side(before, 0.5), side(after, 1.0), lambda *_: {"latency_p99": 0.1})
+    outcomes = [
+        compare_case(side(before, 0.5), side(after, 1.0), lambda *_: {"latency_p99": 0.1}).outcome
+        for before, after in ((1200, 900), (900, 1200))
+    ]
 
-    assert found.outcome is (Outcome.PERF_DROP if judged else Outcome.INCONCLUSIVE)
+    assert outcomes == [Outcome.PERF_DROP, Outcome.INCONCLUSIVE]
 
 
-@pytest.mark.parametrize(
-    ("limit", "values", "outcome"),
-    [
+def test_the_limit_decides_as_in_a_test() -> None:
+    for limit, values, outcome in (
         (0.03, (100.0,), Outcome.OK),
         (0.03, (90.0, 90.1), Outcome.PERF_DROP),
         (0.20, (90.0, 90.1), Outcome.OK),
         (0.03, (110.0, 110.1), Outcome.IMPROVED),
         (0.03, (96.5, 100.5, 96.0, 100.0, 97.0), Outcome.INCONCLUSIVE),
-    ],
-)
-def test_the_limit_decides_as_in_a_test(
-    limit: float, values: tuple[float, ...], outcome: Outcome
-) -> None:
-    found = compare_case(one(*STEADY), one(*values), lambda *_: {"throughput": limit})
+    ):
+        limits = {"throughput": limit}
+        found = compare_case(one(*STEADY), one(*values), lambda *_, limits=limits: limits)
 
-    assert found.outcome is outcome
-
-
-def test_equal_conditions_may_be_judged() -> None:
+        assert found.outcome is outcome
     assert why_not(one(1.0), one(2.0)) == ""
 
 

@@ -7,7 +7,7 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -46,9 +46,7 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.suite.libraries import declared, extras
 from pytest_mlperf.suite.places import POINTER
 from tests.cli.lab import ROOT, Lab
-from tests.cli.text import widest
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say, widest
 
 HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"})
 
@@ -57,8 +55,6 @@ HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performanc
 def _own_leases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
 
-
-# --- the whole command ---------------------------------------------------------------------------
 
 SHAPE = [
     r"tools",
@@ -108,62 +104,38 @@ def test_it_reads_as_designed(own_lab: Lab, say: Say) -> None:
     assert widest(shown) <= 80
 
 
-@pytest.fixture(scope="module")
-def broken(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, Any]:
-    """What doctor says, as JSON, where LoadGen's library is damaged and the plugin is off."""
-    folder = tmp_path_factory.mktemp("broken")
-    (folder / "shadow").mkdir()
-    (folder / "shadow" / "mlperf_loadgen.py").write_text("raise ImportError('bad ELF header')")
-    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p no:mlperf\n")
-    (folder / "bad.mlperf.toml").write_text("schema = 2\n")
+@pytest.mark.process
+def test_what_is_damaged_or_switched_off_is_found(tmp_path: Path) -> None:
+    """LoadGen's library is damaged, which its child finds; the plugin is off; a suite is wrong."""
+    (tmp_path / "shadow").mkdir()
+    (tmp_path / "shadow" / "mlperf_loadgen.py").write_text("raise ImportError('bad ELF header')")
+    (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:mlperf\n")
+    (tmp_path / "bad.mlperf.toml").write_text("schema = 2\n")
     environment = {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join([str(folder / "shadow"), str(ROOT)]),
-        "PYTEST_MLPERF_LEASES": str(folder / "leases"),
+        "PYTHONPATH": os.pathsep.join([str(tmp_path / "shadow"), str(ROOT)]),
+        "PYTEST_MLPERF_LEASES": str(tmp_path / "leases"),
     }
     command = "import sys; from pytest_mlperf.cli import main; sys.exit(main(['doctor', '--json']))"
     done = subprocess.run(
         [sys.executable, "-c", command],
-        cwd=folder,
+        cwd=tmp_path,
         env=environment,
         capture_output=True,
         text=True,
         check=False,
     )
+    document = json.loads(done.stdout)
+    checks = {check["name"]: check for check in document["checks"]}
+
     assert done.stderr == ""
-    return {**json.loads(done.stdout), "returned": done.returncode}
-
-
-def check(document: Mapping[str, Any], name: str) -> dict[str, str]:
-    (found,) = [one for one in document["checks"] if one["name"] == name]
-    return dict(found)
-
-
-@pytest.mark.process
-def test_a_loadgen_that_cannot_be_loaded_is_found_in_its_child(broken: Mapping[str, Any]) -> None:
-    found = check(broken, "LoadGen")
-
-    assert found["state"] == "broken"
-    assert "bad ELF header" in found["text"]
-    assert found["do"] == "pip install --force-reinstall mlcommons-loadgen"
-
-
-@pytest.mark.process
-def test_a_plugin_that_is_switched_off_is_found(broken: Mapping[str, Any]) -> None:
-    found = check(broken, "pytest")
-
-    assert found["state"] == "broken"
-    assert "is installed and not active in this folder" in found["text"]
-    assert "-p no:mlperf" in found["do"]
-
-
-@pytest.mark.process
-def test_a_defective_suite_is_exit_code_2_and_told_with_its_line(
-    broken: Mapping[str, Any],
-) -> None:
-    (suite,) = broken["suites"]
-
-    assert broken["exit_code"] == broken["returned"] == 2
+    assert [checks[name]["state"] for name in ("LoadGen", "pytest")] == ["broken", "broken"]
+    assert "bad ELF header" in checks["LoadGen"]["text"]
+    assert checks["LoadGen"]["do"] == "pip install --force-reinstall mlcommons-loadgen"
+    assert "is installed and not active in this folder" in checks["pytest"]["text"]
+    assert "-p no:mlperf" in checks["pytest"]["do"]
+    (suite,) = document["suites"]
+    assert document["exit_code"] == done.returncode == 2
     assert suite["path"] == "bad.mlperf.toml"
     assert suite["error"].startswith("bad.mlperf.toml:1: ")
 
@@ -210,9 +182,6 @@ def test_a_suite_that_is_named_and_not_there_is_an_error(
     )
 
 
-# --- exit codes ----------------------------------------------------------------------------------
-
-
 READY = CaseState(
     case="x", state="ready", reason="", accelerator="cpu", performance="none", accuracy="-"
 )
@@ -228,9 +197,8 @@ BROKEN = Check(group="tools", name="LoadGen", state="broken", text="")
 MISSING = Check(group="engines", name="torch", state="missing", text="")
 
 
-@pytest.mark.parametrize(
-    ("checks", "suites", "code"),
-    [
+def test_the_exit_code() -> None:
+    rows: list[tuple[list[Check], list[SuiteState], int]] = [
         ([OK], [], 0),
         ([OK, MISSING], [state("ready", "absent", "missing")], 0),
         ([OK], [state("absent"), state("missing")], 3),
@@ -239,13 +207,10 @@ MISSING = Check(group="engines", name="torch", state="missing", text="")
         ([OK], [state("ready"), state(error="x")], 2),
         ([OK], [state("ready", "broken")], 2),
         ([BROKEN], [state(error="x")], 2),
-    ],
-)
-def test_the_exit_code(checks: list[Check], suites: list[SuiteState], code: int) -> None:
-    assert exit_code(checks, suites) == code
+    ]
 
+    assert [exit_code(checks, suites) for checks, suites, _ in rows] == [row[2] for row in rows]
 
-# --- cases ---------------------------------------------------------------------------------------
 
 SUITE = """\
 schema = 1
@@ -254,9 +219,10 @@ round = "v4.1"
 name = "first"
 {workload}
 [[engines]]
-use = "null"
+use = "{use}"
 accelerators = {accelerators}
-options = {options}
+[engines.options]
+{options}
 [[scenarios]]
 name = "Offline"
 """
@@ -265,17 +231,25 @@ name = "Offline"
 def one(
     folder: Path,
     *,
+    use: str = "null",
     workload: str = "",
     accelerators: str = '["cpu"]',
-    options: str = "{}",
+    options: str = "",
     failures: Mapping[str, str] | None = None,
 ) -> CaseState | str:
-    """Return the state of the only case of a suite, or what is wrong with the suite."""
+    """Return the state of the first case of a suite, or what is wrong with the suite."""
     path = folder / "a.mlperf.toml"
-    text = SUITE.format(workload=workload, accelerators=accelerators, options=options)
+    text = SUITE.format(workload=workload, use=use, accelerators=accelerators, options=options)
     path.write_text(text, "utf-8")
     found = suite_state(path, HERE, folder / "baselines", failures or {})
     return found.cases[0] if found.cases else found.error
+
+
+def case(folder: Path, **changes: Any) -> CaseState:
+    """Return the state of the first case of a suite."""
+    found = one(folder, **changes)
+    assert isinstance(found, CaseState), found
+    return found
 
 
 def test_a_case_that_lacks_nothing_is_ready(tmp_path: Path) -> None:
@@ -289,139 +263,83 @@ def test_a_case_that_lacks_nothing_is_ready(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("changes", "state", "why"),
-    [
-        ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
-        (
-            {"workload": 'model = "${MODELS_OF_NOBODY}/m"'},
-            "missing",
-            "a.mlperf.toml:5: ${MODELS_OF_NOBODY} is not set; set it so that",
-        ),
-        (
-            {"workload": 'dataset = { use = "synthetic", path = "gone" }'},
-            "missing",
-            "a.mlperf.toml:5: the dataset gone is not here (looked at ",
-        ),
-        (
-            {
-                "workload": 'dataset = { use = "imagenet", path = "." }',
-            },
-            "missing",
-            "a.mlperf.toml:5: /",
-        ),
-        (
-            {
-                "workload": 'dataset = { use = "imagenet", path = "." }',
-                "failures": {"PIL": "bad ELF"},
-            },
-            "missing",
-            "data set imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'",
-        ),
-    ],
-    ids=["accelerator", "model", "data", "file", "library"],
-)
-def test_a_case_that_lacks_something_says_what(
-    changes: dict[str, Any], state: str, why: str, tmp_path: Path
-) -> None:
-    found = one(tmp_path, **changes)
-
-    assert isinstance(found, CaseState)
-    assert found.state == state
-    assert why in found.reason
+IMAGENET = 'dataset = { use = "imagenet", path = "." }'
+LACKS: list[tuple[dict[str, Any], State, str]] = [
+    ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
+    (
+        {"workload": 'model = "${MODELS_OF_NOBODY}/m"'},
+        "missing",
+        "a.mlperf.toml:5: ${MODELS_OF_NOBODY} is not set; set it so that",
+    ),
+    (
+        {"workload": 'dataset = { use = "synthetic", path = "gone" }'},
+        "missing",
+        "a.mlperf.toml:5: the dataset gone is not here (looked at ",
+    ),
+    ({"workload": IMAGENET}, "missing", "a.mlperf.toml:5: /"),
+    (
+        {"workload": IMAGENET, "failures": {"PIL": "bad ELF"}},
+        "missing",
+        "data set imagenet needs PIL, which breaks: bad ELF: pip install 'pytest-mlperf[onnx]'",
+    ),
+]
 
 
-def test_everything_that_is_missing_is_told_at_once(tmp_path: Path) -> None:
+def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
+    for changes, expected, reason in LACKS:
+        found = case(tmp_path, **changes)
+        assert (found.state, reason in found.reason) == (expected, True), found
+
     workload = 'model = "${NO_A}/m"\ndataset = { use = "synthetic", path = "${NO_B}/d" }'
-    found = one(tmp_path, workload=workload)
-
-    assert isinstance(found, CaseState)
+    found = case(tmp_path, workload=workload)
     assert re.findall(r"\$\{(\w+)\} is not set", found.reason) == ["NO_A", "NO_B"]
 
 
-def test_a_wrong_option_is_a_defect_of_the_suite(tmp_path: Path) -> None:
-    found = one(tmp_path, options="{ latency = 1 }")
-
-    assert isinstance(found, str)
-    assert "a.mlperf.toml:9: engines[0].options: engine 'null' has no option 'latency'" in found
-
-
-ONNX = """\
-schema = 1
-round = "v4.1"
-[workload]
-name = "first"
-model = "m.onnx"
-{workload}
-[[engines]]
-use = "onnxruntime"
-accelerators = {accelerators}
-[engines.options]
-{options}
-[[scenarios]]
-name = "Offline"
-"""
-
-
 def of_onnx(
-    folder: Path,
-    *,
-    options: str = "",
-    workload: str = "",
-    model: bytes = b"bytes of a model",
-    accelerators: str = '["cpu"]',
+    folder: Path, model: bytes = b"bytes of a model", workload: str = "", **changes: str
 ) -> CaseState | str:
     """Return the state of the first case of a suite for onnxruntime, whose model is `model`."""
-    path = folder / "a.mlperf.toml"
-    text = ONNX.format(workload=workload, options=options, accelerators=accelerators)
-    path.write_text(text, "utf-8")
     (folder / "m.onnx").write_bytes(model)
-    found = suite_state(path, HERE, folder / "baselines", {})
-    return found.cases[0] if found.cases else found.error
+    return one(folder, use="onnxruntime", workload=f'model = "m.onnx"\n{workload}', **changes)
+
+
+UNREADY: list[tuple[dict[str, Any], State, str]] = [
+    ({"options": 'providers = ["cpu"]'}, "ready", ""),
+    ({"model": b""}, "missing", "{suite}:5: {folder}/m.onnx is empty (0 bytes): get it again"),
+    (
+        {"model": POINTER + b"\noid sha256:12\nsize 7\n"},
+        "missing",
+        "{suite}:5: {folder}/m.onnx is a Git LFS pointer, not the file itself: git lfs pull",
+    ),
+    (
+        {"workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
+        "broken",
+        "{suite}:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, "
+        "int64, uint8",
+    ),
+    (
+        {"workload": 'dataset = { use = "synthetic", path = "m.onx" }'},
+        "missing",
+        "{suite}:6: the dataset m.onx is not here (looked at {folder}/m.onx); did you mean m.onnx?",
+    ),
+]
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("changes", "state", "why"),
-    [
-        ({}, "ready", ""),
-        ({"options": 'providers = ["cpu"]'}, "ready", ""),
-        ({"model": b""}, "missing", "{suite}:5: {folder}/m.onnx is empty (0 bytes): get it again"),
-        (
-            {"model": POINTER + b"\noid sha256:12\nsize 7\n"},
-            "missing",
-            "{suite}:5: {folder}/m.onnx is a Git LFS pointer, not the file itself: git lfs pull",
-        ),
-        (
-            {"workload": '[workload.scorer]\nuse = "top1"\ndtype = "float16"'},
-            "broken",
-            "{suite}:8: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, "
-            "int64, uint8",
-        ),
-        (
-            {"workload": 'dataset = { use = "synthetic", path = "m.onx" }'},
-            "missing",
-            "{suite}:6: the dataset m.onx is not here (looked at {folder}/m.onx); did you mean "
-            "m.onnx?",
-        ),
-    ],
-    ids=["fine", "provider", "empty", "pointer", "scorer", "nearest"],
-)
-def test_a_case_that_would_fail_at_once_is_not_ready(
-    changes: dict[str, Any], state: str, why: str, tmp_path: Path
-) -> None:
-    found = of_onnx(tmp_path, **changes)
+def test_a_case_that_would_fail_at_once_is_not_ready(tmp_path: Path) -> None:
+    for changes, expected, reason in UNREADY:
+        found = of_onnx(tmp_path, **changes)
 
-    assert isinstance(found, CaseState)
-    assert (found.state, found.reason) == (
-        state,
-        why.format(suite=tmp_path / "a.mlperf.toml", folder=tmp_path),
-    )
+        assert isinstance(found, CaseState)
+        suite = tmp_path / "a.mlperf.toml"
+        assert (found.state, found.reason) == (
+            expected,
+            reason.format(suite=suite, folder=tmp_path),
+        )
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_wrong_option_is_a_defect_of_the_suite(tmp_path: Path) -> None:
+    for options, message in (
         (
             'threads = 1\ntask = "anwser"',
             "12: engines[0].options.task: engine onnxruntime: task = 'anwser' is not one of "
@@ -431,10 +349,11 @@ def test_a_case_that_would_fail_at_once_is_not_ready(
             'batch_size = "8"',
             "11: engines[0].options.batch_size: batch_size is '8'; a whole number is needed",
         ),
-    ],
-)
-def test_a_wrong_value_is_a_defect_of_the_suite(options: str, message: str, tmp_path: Path) -> None:
-    assert of_onnx(tmp_path, options=options) == f"{tmp_path / 'a.mlperf.toml'}:{message}"
+    ):
+        assert of_onnx(tmp_path, options=options) == f"{tmp_path / 'a.mlperf.toml'}:{message}"
+    found = one(tmp_path, options="latency = 1")
+    assert isinstance(found, str)
+    assert "a.mlperf.toml:9: engines[0].options: engine 'null' has no option 'latency'" in found
 
 
 @pytest.mark.process
@@ -509,9 +428,6 @@ def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
         assert text in scorer
 
 
-# --- some accelerators only ----------------------------------------------------------------------
-
-
 def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     gpu = replace(READY, accelerator="H200", state="absent")
     several = replace(READY, accelerator="8xH200")
@@ -533,7 +449,10 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     assert str(caught.value) == "no case runs on 'H100'; these suites name: cpu, H200, 8xH200"
 
 
-def test_the_accelerator_is_an_option_of_the_command(lab: Lab, say: Say) -> None:
+def test_the_accelerator_is_an_option_of_the_command(
+    lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
     code, shown = say("doctor", "--accelerator", "cpu")
 
     assert code == 0
@@ -563,24 +482,21 @@ def test_the_baseline_of_another_machine_is_none_of_this_one(lab: Lab) -> None:
     assert [case.accuracy for case in found.cases] == ["yes", "yes"], "it holds on every machine"
 
 
-# --- this machine --------------------------------------------------------------------------------
+H200 = Machine(cpu={}, gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},))
 
 
-@pytest.mark.parametrize(
-    ("mask", "told"),
-    [("000001ffffffffff", "can be set"), ("00000000a80425fb", "can be none but the one that is")],
-)
-def test_whether_power_limits_may_be_set_is_said(tmp_path: Path, mask: str, told: str) -> None:
+def test_whether_power_limits_may_be_set_is_said(tmp_path: Path) -> None:
     """As root on a host, and as root in a plain container."""
     (tmp_path / "self").mkdir()
-    (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
-    (check,) = power_limits(
-        Machine(cpu={}, gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},)), tmp_path
-    )
+    for mask, text in (
+        ("000001ffffffffff", "can be set"),
+        ("00000000a80425fb", "can be none but the one that is"),
+    ):
+        (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
+        (check,) = power_limits(H200, tmp_path)
 
-    assert check.state == "ok"
-    assert told in check.text
-    assert bool(check.do) == ("none" in told)
+        assert (check.state, text in check.text) == ("ok", True)
+        assert bool(check.do) == ("none" in text)
     assert list(power_limits(HERE, tmp_path)) == []
 
 
@@ -591,32 +507,25 @@ def test_a_power_limit_that_a_killed_process_left_is_said(
     note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
     (tmp_path / "pytest-mlperf").mkdir()
     (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
-    (check,) = power_limits(Machine(cpu={}, gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},)))
+    (check,) = power_limits(H200)
 
     assert check.state == "note"
     assert "GPU-0 is set to 500 W for a case, and had 700 W" in check.text
 
 
-def test_no_gpu_is_said_plainly_and_why() -> None:
-    found = gpus(replace(HERE, nvml_trouble="NVML's library is not here"))
-
-    assert found.state == "note"
-    assert found.text.startswith("none: NVML's library is not here")
-    assert found.text.endswith("; only cases on cpu run here")
-
-
-def test_gpus_are_named_as_suites_name_them() -> None:
+def test_gpus_are_named_as_suites_name_them_or_their_absence_is_explained() -> None:
+    """And how they reach each other and differ."""
+    none = gpus(replace(HERE, nvml_trouble="NVML's library is not here"))
+    assert none.state == "note"
+    assert none.text.startswith("none: NVML's library is not here")
+    assert none.text.endswith("; only cases on cpu run here")
     gpu: dict[str, Property] = {"uuid": "x", "gpu": "NVIDIA H200", "memory_gib": 141}
-
     assert gpus(Machine(cpu={}, gpus=(gpu,))).text == "H200: NVIDIA H200"
 
-
-def test_how_gpus_reach_each_other_and_differ_is_said() -> None:
     plain = [{"uuid": f"GPU-{n}", "index": n, "gpu": "NVIDIA H200", "ecc": True} for n in (0, 1)]
     paths = {"GPU-0": {"GPU-1": "SYS, no P2P"}, "GPU-1": {"GPU-0": "SYS, no P2P"}}
     alike = Machine(cpu={}, gpus=tuple(plain), paths=paths)
     mixed = replace(alike, gpus=(plain[0], {**plain[1], "ecc": False}), paths={})
-
     assert (gpus(alike).state, gpus(alike).text) == ("ok", "2xH200: NVIDIA H200, SYS, no P2P")
     assert (gpus(mixed).state, gpus(mixed).text) == (
         "note",
@@ -624,9 +533,9 @@ def test_how_gpus_reach_each_other_and_differ_is_said() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("unread", "state", "text"),
-    [
+def test_what_can_be_sampled_of_the_gpus_is_said() -> None:
+    both = [{"uuid": f"GPU-{n}", "index": n, "gpu": "NVIDIA H200"} for n in (0, 1)]
+    rows: list[tuple[dict[str, dict[str, str]], str, str]] = [
         ({}, "ok", "all that is sampled can be read"),
         (
             {"GPU-0": {"nvlinks": "no"}, "GPU-1": {"nvlinks": "no", "pstate": "never"}},
@@ -634,78 +543,58 @@ def test_how_gpus_reach_each_other_and_differ_is_said() -> None:
             "not sampled: nvlinks of each GPU: no; pstate of GPU 1: never",
         ),
         ({"GPU-1": {"energy_j": "no"}}, "note", "not sampled: energy_j of GPU 1: no"),
-    ],
-    ids=["all", "some", "energy"],
-)
-def test_what_can_be_sampled_of_the_gpus_is_said(
-    unread: dict[str, dict[str, str]], state: str, text: str
-) -> None:
-    each = [{"uuid": f"GPU-{n}", "index": n, "gpu": "NVIDIA H200"} for n in (0, 1)]
-    (check,) = gpu_sensors(Machine(cpu={}, gpus=tuple(each), unread=unread))
-
-    assert (check.state, check.text) == (state, text)
+    ]
+    for unread, expected, text in rows:
+        (check,) = gpu_sensors(Machine(cpu={}, gpus=tuple(both), unread=unread))
+        assert (check.state, check.text) == (expected, text)
     assert list(gpu_sensors(HERE)) == []
 
 
-@pytest.mark.parametrize(
-    ("governor", "state"),
-    [("performance", "ok"), (None, "ok"), ("powersave", "note"), ("schedutil", "note")],
-)
-def test_clocks_that_follow_the_load_are_worth_a_note(governor: str | None, state: str) -> None:
-    found = cpu(Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": governor}))
+def test_clocks_that_follow_the_load_are_worth_a_note() -> None:
+    states = {"performance": "ok", None: "ok", "powersave": "note", "schedutil": "note"}
+    for governor, expected in states.items():
+        found = cpu(Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": governor}))
 
-    assert found.state == state
-    assert found.text.startswith(f"Testium 9000, 4.0 cores, governor {governor or 'unknown'}")
+        assert found.state == expected
+        assert found.text.startswith(f"Testium 9000, 4.0 cores, governor {governor or 'unknown'}")
 
 
-@pytest.mark.parametrize(
-    ("seen", "state", "text"),
-    [
-        (
-            {"foreign_s": 0.02, "waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0,
-             "memory_some_s": 0.0},
-            "ok", "quiet now: others used 0.02 of 2 cores",
-        ),
+def test_the_load_of_now_is_told_and_what_can_be_seen_of_it() -> None:
+    calm = dict.fromkeys(("waited_s", "stolen_s", "throttled_s", "memory_some_s"), 0.0)
+    rows: list[tuple[dict[str, Any], str, str]] = [
+        ({"foreign_s": 0.02, **calm}, "ok", "quiet now: others used 0.02 of 2 cores"),
         (
             {"foreign_s": 1.1, "waited_s": None, "stolen_s": 0.0, "others": {"cc1plus": 1.05}},
-            "note", "busy now: others used 1.1 of 2 cores: cc1plus 1.1; not told here: waits for a "
-            "core, processor quotas, memory pressure",
+            "note",
+            "busy now: others used 1.1 of 2 cores: cc1plus 1.1; not told here: waits for a core, "
+            "processor quotas, memory pressure",
         ),
-        (
-            {"waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0, "memory_some_s": 0.0},
-            "note", "unknown; not told here: processor use",
-        ),
-    ],
-)  # fmt: skip
-def test_the_load_of_now_is_told_and_what_can_be_seen_of_it(
-    seen: dict[str, Any], state: str, text: str
-) -> None:
-    found = load(Contention(window_s=1.0, cores=2, **seen))
+        (calm, "note", "unknown; not told here: processor use"),
+    ]
+    for seen, expected, text in rows:
+        found = load(Contention(window_s=1.0, cores=2, **seen))
 
-    assert (found.state, found.text) == (state, text)
-    assert bool(found.do) is text.startswith("busy")
+        assert (found.state, found.text) == (expected, text)
+        assert bool(found.do) is text.startswith("busy")
 
 
-def test_free_memory_is_read() -> None:
-    assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", memory().text)
-
-
-def test_a_runs_folder_that_cannot_be_made_is_broken(tmp_path: Path) -> None:
-    (tmp_path / "file").touch()
-
-    assert space(tmp_path / "new" / "deeper").state == "ok"
-    assert space(tmp_path / "file" / "below").state == "broken"
-
-
-def test_leases_that_cannot_be_taken_are_broken(
+def test_folders_that_cannot_be_written_are_broken(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    (tmp_path / "file").touch()
+    assert space(tmp_path / "new" / "deeper").state == "ok"
+    assert space(tmp_path / "file" / "below").state == "broken"
     assert leases().state == "ok"
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "linked"))
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "pytest-mlperf").symlink_to(tmp_path)
-
     assert leases().state == "broken"
+
+
+def test_memory_and_distributions_are_looked_at() -> None:
+    assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", memory().text)
+    found = installed("no-such-distribution-here")
+    assert (found.state, found.do) == ("missing", "pip install no-such-distribution-here")
 
 
 @pytest.mark.process
@@ -729,30 +618,14 @@ def test_a_configuration_that_pytest_refuses_is_told(
     assert "pytest --help fails here: " in found.text
 
 
-def test_what_is_not_installed_says_how_to_get_it() -> None:
-    found = installed("no-such-distribution-here")
-
-    assert (found.state, found.do) == ("missing", "pip install no-such-distribution-here")
-
-
-# --- libraries -----------------------------------------------------------------------------------
-
-
-def test_extras_are_those_of_the_package_for_users() -> None:
-    found = extras()
-
-    assert found["onnx"] == ["onnx", "onnxruntime", "pillow"]
-    assert not {"dev", "train"} & set(found)
-
-
-def test_what_an_extension_imports_is_read_and_not_imported() -> None:
+def test_libraries_are_told_with_the_extra_that_brings_them() -> None:
+    """What an extension declares is read and not imported; extras are those for users."""
+    assert extras()["onnx"] == ["onnx", "onnxruntime", "pillow"]
+    assert not {"dev", "train"} & set(extras())
     assert declared("engines", "onnxruntime") == ("onnxruntime", "onnx")
     assert declared("engines", "null") == ()
     assert declared("datasets", "imagenet") == ("PIL",)
     assert declared("engines", "package.of_the_user:Engine") == ()
-
-
-def test_a_library_that_breaks_is_told_with_the_extra_that_brings_it() -> None:
     assert lacking("engines", "onnxruntime", {"onnxruntime": "OSError: x"}) == (
         "needs onnxruntime, which breaks: OSError: x",
         "pip install 'pytest-mlperf[onnx]'",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -24,12 +23,10 @@ from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, SUITE, Lab, performance
-from tests.cli.text import flat, widest
+from tests.cli.text import Say, flat, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
 from tests.stores.calibrated_here import calibrate
-
-Say = Callable[..., tuple[int, str]]
 
 DROP = f"""\
 {PERFORMANCE}
@@ -205,14 +202,14 @@ def test_a_case_is_explained_with_all_its_tests_from_the_newest_session(lab: Lab
     assert shown.count("Measured on and with") == 1
 
 
-@pytest.mark.parametrize("name", ["first", "offline-acme", f"test_performance[{CASE}]"])
-def test_a_unique_part_of_the_name_is_enough(name: str, lab: Lab, say: Say) -> None:
-    code, shown = say("explain", name, "--results", lab.recorded)
+def test_a_unique_part_of_the_name_is_enough(lab: Lab, say: Say) -> None:
+    for name in ("first", "offline-acme", f"test_performance[{CASE}]"):
+        code, shown = say("explain", name, "--results", lab.recorded)
 
-    assert code == 0
-    assert "Recorded as the baseline, not judged" in shown
-    assert "samples/s: can prove changes of " in shown
-    assert (ACCURACY in shown.splitlines()) is not name.startswith("test_performance")
+        assert code == 0
+        assert "Recorded as the baseline, not judged" in shown
+        assert "samples/s: can prove changes of " in shown
+        assert (ACCURACY in shown.splitlines()) is not name.startswith("test_performance")
 
 
 def test_a_session_is_named_as_for_report(lab: Lab, say: Say) -> None:
@@ -222,26 +219,6 @@ def test_a_session_is_named_as_for_report(lab: Lab, say: Say) -> None:
     assert say("explain", lab.recorded.parent) == whole
     assert say("explain", CASE, lab.recorded.parent) == whole
     assert whole[0] == 0
-
-
-def test_a_session_of_several_cases_asks_for_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    other = replace(verdicts.OK, case=verdicts.SERVER)
-    write_results(Path("r.json"), session(result(verdicts.OK), result(other)))
-
-    code, shown = say("explain", "r.json")
-
-    assert code == 2
-    assert shown.startswith("pytest-mlperf: name one of 2 cases of r.json:\n  ")
-
-
-def test_a_session_that_is_not_there_is_told(say: Say) -> None:
-    assert say("explain", "none.json") == (
-        2,
-        "pytest-mlperf: none.json: cannot be read: No such file or directory\n",
-    )
 
 
 def test_what_passed_says_when_it_would_not_have(lab: Lab, say: Say) -> None:
@@ -288,58 +265,43 @@ def test_results_are_explained_from_another_folder(
     assert re.search(r"Compared with [567] runs in 4 sessions", shown)
 
 
-@pytest.mark.parametrize("verdict", verdicts.ALL, ids=lambda verdict: str(verdict.outcome))
-def test_every_outcome_can_be_explained(
-    verdict: Verdict, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "80")
-    write_results(Path("r.json"), session(result(verdict)))
-
-    code, shown = say("explain", verdict.case.id, "--results", "r.json")
-
-    assert code == 0
-    assert f"{verdict.outcome} " in shown
-    assert widest(shown) <= 80
-    if verdict.kind == "performance" and not verdict.runs:
-        assert "1. No run could be judged: the first lines say why." in shown
+    return tmp_path
 
 
-@pytest.mark.parametrize(
-    ("case", "results", "message"),
-    [
-        (
-            "resnet50",
-            ["OK", "INVALID"],
-            "'resnet50' fits 2 cases of r.json:\n  resnet50-Offline-ort-fp16-H200\n"
-            "  resnet50-Server-ort-fp16-H200\n",
-        ),
-        (
-            "bert",
-            ["OK"],
-            "no case fits 'bert'; measured were:\n  resnet50-Offline-ort-fp16-H200\n",
-        ),
-        (
-            "suites/x.mlperf.toml::test_accuracy[resnet50]",
-            ["OK"],
-            "no case fits 'suites/x.mlperf.toml::test_accuracy[resnet50]'; measured were:\n"
-            "  resnet50-Offline-ort-fp16-H200\n",
-        ),
-        ("x", [], "no results to explain; measure first: pytest suites\n"),
-    ],
-)
-def test_a_case_that_is_not_clear_is_answered_with_the_candidates(
-    case: str,
-    results: list[str],
-    message: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    say: Say,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write_results(Path("r.json"), session(*(result(getattr(verdicts, name)) for name in results)))
+def test_every_outcome_can_be_explained(here: Path, say: Say) -> None:
+    for verdict in verdicts.ALL:
+        write_results(Path("r.json"), session(result(verdict)))
 
-    assert say("explain", case, "--results", "r.json") == (2, f"pytest-mlperf: {message}")
+        code, shown = say("explain", verdict.case.id, "--results", "r.json")
+
+        assert (code, f"{verdict.outcome} " in shown) == (0, True), verdict
+        assert widest(shown) <= 80
+        if verdict.kind == "performance" and not verdict.runs:
+            assert "1. No run could be judged: the first lines say why." in shown
+
+
+def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, say: Say) -> None:
+    both = "\n  resnet50-Offline-ort-fp16-H200\n  resnet50-Server-ort-fp16-H200\n"
+    ok = "; measured were:\n  resnet50-Offline-ort-fp16-H200\n"
+    rows: list[tuple[str, tuple[Verdict, ...], str]] = [
+        ("resnet50", (verdicts.OK, verdicts.INVALID), f"'resnet50' fits 2 cases of r.json:{both}"),
+        ("r.json", (verdicts.OK, verdicts.INVALID), f"name one of 2 cases of r.json:{both}"),
+        ("bert", (verdicts.OK,), f"no case fits 'bert'{ok}"),
+        ("x::test_accuracy[resnet50]", (verdicts.OK,), "no case fits 'x::test_accuracy[resnet50]'"),
+        ("x", (), "no results to explain; measure first: pytest suites\n"),
+        ("none.json", (), "none.json: cannot be read: No such file or directory\n"),
+    ]
+    for case, found, message in rows:
+        write_results(Path("r.json"), session(*map(result, found)))
+        results = () if case.endswith(".json") else ("--results", "r.json")
+
+        code, shown = say("explain", case, *results)
+
+        assert (code, shown.startswith(f"pytest-mlperf: {message}")) == (2, True), shown
 
 
 def test_an_exact_name_is_no_part_of_another() -> None:

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ import yaml
 from pytest_mlperf.core.results import LABEL
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from tests.cli.recorded import ANSWERS, CONFIG, FOLDER, SUMMARY, change
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say
 
 HIGHEST = 33
 CURVE = Path("bundle/results/echo-cpu/llama3_1-8b")
@@ -148,13 +146,6 @@ def test_of_each_region_the_scores_of_one_point_are_handed_in(say: Say, results:
     assert (CURVE / "r33/accuracy_results.json").read_bytes() == theirs
 
 
-def test_a_region_without_scores_is_named(say: Say, results: str) -> None:
-    with_scores(1, 4, 33)
-    fill(Path("about.toml"), SAID, WARMUP)
-
-    assert "(accuracy_results.json) at a point in med_concurrency" in exported(say, "-o", "b")[1]
-
-
 def judged_by_their_checker() -> dict[str, set[str]]:
     """Return the rules of MLCommons' checker by what it says of them."""
     python = os.environ["MLPERF_SUBMISSION_PYTHON"]
@@ -196,73 +187,68 @@ def test_their_checker_takes_the_scores_of_a_submission(say: Say, results: str) 
     assert rules["error"] == {"accuracy-sample-count"}
 
 
-def test_requests_without_a_seed_are_told(say: Say, results: str) -> None:
+def test_what_will_be_refused_is_told(say: Say, results: str) -> None:
+    """Requests without a seed, those that were left under way, and a region without scores."""
     names = ("--engine", "vllm", "--precision", "fp32", "--accelerator", "cpu")
     for point in points_up_to(HIGHEST):
         change(Path(f"day1/c{point}"), lambda raw: raw["model_params"].pop("seed"), CONFIG)
+    change(
+        Path("day1/c4"), lambda raw: raw["settings"]["runtime"].update(max_duration_ms=1), CONFIG
+    )
+    change(Path("day1/c4"), lambda raw: raw.update(n_samples_issued=244))
+    with_scores(1, 4, 33)
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
     fill(Path("about.toml"), SAID, WARMUP)
 
-    assert "will be refused: requests had no seed to sample by" in exported(say, "-o", "b")[1]
+    _, shown = exported(say, "-o", "b")
+
+    assert "will be refused: requests had no seed to sample by" in shown
+    assert "left requests under way, which count as lost" in shown
+    assert "(accuracy_results.json) at a point in med_concurrency" in shown
 
 
-def test_what_nobody_said_is_asked_for_in_one_sentence(say: Say, results: str) -> None:
-    fill(Path("about.toml"), {**SAID, "link_to_model": "", "filesystem": ""})
+def test_what_nobody_said_or_cannot_be_is_refused_in_one_sentence(say: Say, results: str) -> None:
+    about = Path("about.toml")
+    skeleton = about.read_text("utf-8")
+    rows: list[tuple[dict[str, Any], str, str]] = [
+        (
+            {"link_to_model": "", "filesystem": ""},
+            "",
+            "about.toml does not say point.link_to_model, system.node_types[0].filesystem, which "
+            "MLPerf Endpoints asks for: fill in what is empty",
+        ),
+        ({"max_supported_concurrency": 32}, "", "is 32; it is a number of requests above 32"),
+        ({"system": "../up"}, "", "submission.system is '../up', which names no folder"),
+        ({}, "concurrency = 5", "point.concurrency is known from the run: leave it out"),
+    ]
+    for said, more, message in rows:
+        about.write_text(skeleton, "utf-8")
+        fill(about, {**SAID, **said}, more)
 
-    assert exported(say, "-o", "bundle") == (
-        2,
-        "pytest-mlperf: about.toml does not say point.link_to_model, "
-        "system.node_types[0].filesystem, which MLPerf Endpoints asks for: fill in what is empty",
-    )
-    assert not Path("bundle").exists()
+        code, shown = exported(say, "-o", "bundle")
+
+        assert (code, message in shown) == (2, True), shown
+        assert not Path("bundle").exists()
+    about.unlink()
+    message = "pytest-mlperf: about.toml is not there; --skeleton writes one to fill in"
+    assert exported(say, "-o", "bundle") == (2, message)
 
 
-def test_a_warm_up_that_nobody_recorded_is_not_made_up(say: Say, results: str) -> None:
+def test_a_warm_up_that_nobody_recorded_is_not_made_up_and_nothing_is_written_over(
+    say: Say, results: str
+) -> None:
     fill(Path("about.toml"), SAID)
     code, shown = exported(say, "-o", "bundle")
 
     assert code == 0
     assert "nobody recorded the warm-up: no events.jsonl; write point.warmup" in shown
     assert "warmup:" not in (CURVE / "r4/point.yaml").read_text("utf-8").splitlines()
-
-
-def test_a_run_that_left_requests_under_way_is_told(say: Say, results: str) -> None:
-    names = ("--engine", "vllm", "--precision", "fp32", "--accelerator", "cpu")
-    change(
-        Path("day1/c4"), lambda raw: raw["settings"]["runtime"].update(max_duration_ms=1), CONFIG
-    )
-    change(Path("day1/c4"), lambda raw: raw.update(n_samples_issued=244))
-    assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
-    fill(Path("about.toml"), SAID, WARMUP)
-
-    assert "left requests under way, which count as lost" in exported(say, "-o", "bundle")[1]
-
-
-WRONG = {
-    "no maximum": ({"max_supported_concurrency": 32}, "is 32; it is a number of requests above 32"),
-    "a path": ({"system": "../up"}, "submission.system is '../up', which names no folder"),
-}
-
-
-@pytest.mark.parametrize(("said", "message"), WRONG.values(), ids=WRONG)
-def test_what_cannot_be_is_refused(
-    say: Say, results: str, said: dict[str, Any], message: str
-) -> None:
-    fill(Path("about.toml"), {**SAID, **said})
-    code, shown = exported(say, "-o", "bundle")
-
-    assert code == 2
-    assert message in shown
-    assert not Path("bundle").exists()
-
-
-def test_what_the_run_tells_is_not_said_otherwise(say: Say, results: str) -> None:
-    fill(Path("about.toml"), SAID, "concurrency = 5")
-
-    assert exported(say, "-o", "bundle") == (
-        2,
-        "pytest-mlperf: point.concurrency is known from the run: leave it out",
-    )
+    shutil.rmtree("bundle")
+    Path("bundle").mkdir()
+    assert "bundle exists; nothing was written" in exported(say, "-o", "bundle")[1]
+    assert "about.toml exists; nothing was written" in exported(say, "--skeleton")[1]
+    assert list(Path("bundle").iterdir()) == []
+    assert [path.name for path in Path().iterdir() if path.name.startswith(".bundle")] == []
 
 
 def test_results_whose_folder_is_gone_or_changed_are_refused(say: Say, results: str) -> None:
@@ -279,22 +265,3 @@ def test_results_whose_folder_is_gone_or_changed_are_refused(say: Say, results: 
     )
     shutil.rmtree("day1")
     assert "day1 is gone" in exported(say, "-o", "bundle")[1]
-
-
-def test_nothing_is_written_over(say: Say, results: str) -> None:
-    fill(Path("about.toml"), SAID)
-    Path("bundle").mkdir()
-
-    assert "bundle exists; nothing was written" in exported(say, "-o", "bundle")[1]
-    assert "about.toml exists; nothing was written" in exported(say, "--skeleton")[1]
-    assert list(Path("bundle").iterdir()) == []
-    assert [path.name for path in Path().iterdir() if path.name.startswith(".bundle")] == []
-
-
-def test_without_the_file_the_skeleton_is_named(say: Say, results: str) -> None:
-    Path("about.toml").unlink()
-
-    assert exported(say, "-o", "bundle") == (
-        2,
-        "pytest-mlperf: about.toml is not there; --skeleton writes one to fill in",
-    )

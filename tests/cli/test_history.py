@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,11 +22,10 @@ from pytest_mlperf.core.baseline import (
 from pytest_mlperf.stores import baselines
 from tests.cli.lab import CASE as LAB_CASE
 from tests.cli.lab import Lab, git
-from tests.cli.text import widest
+from tests.cli.text import Say, widest
 
 pytestmark = pytest.mark.process
 
-Say = Callable[..., tuple[int, str]]
 
 FILE = Path("baselines/H200/quick/llama/Offline.trtllm.fp8.json")
 CASE = "llama-Offline-trtllm-fp8-H200"
@@ -48,6 +47,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     git(path, "init", "-q", "-b", "main")
     return path
+
+
+def version(number: int, file: Path = FILE, **fields: Any) -> None:
+    """Accept one of the versions as a baseline."""
+    date, name, value = VERSIONS[number]
+    accept(file, date, name, measured(date, value), **fields)
 
 
 def measured(date: str, value: float, *, name: str = "tokens_per_second", count: int = 8) -> Any:
@@ -160,19 +165,24 @@ def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say)
 def test_a_wide_terminal_shows_the_commits(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    history()
+    """And a baseline that is not committed is the newest point."""
+    history(VERSIONS[:2])
+    version(2, commit=False)
     monkeypatch.setenv("COLUMNS", "120")
 
     _, shown = say("history", CASE)
 
     commits = git(here, "log", "--format=%H", "--reverse").split()
-    assert [row[1] for row in rows(shown)] == [commit[:9] for commit in commits]
+    assert [row[1] for row in rows(shown)] == [
+        *(commit[:9] for commit in commits),
+        "not committed",
+    ]
 
 
 def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say: Say) -> None:
-    for date, version, value in (VERSIONS[0], ("2026-05-11", "1.1.0", 20_600.0)):
+    for date, name, value in (VERSIONS[0], ("2026-05-11", "1.1.0", 20_600.0)):
         runs = measured(date, value)
-        accept(FILE, date, version, tuple(replace(run, session=date) for run in runs))
+        accept(FILE, date, name, tuple(replace(run, session=date) for run in runs))
 
     _, shown = say("history", CASE)
 
@@ -180,33 +190,14 @@ def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say:
     assert "with fewer than 4 sessions on both sides nothing shows what" in " ".join(shown.split())
 
 
-@pytest.mark.parametrize("name", [FILE, "llama", "OFFLINE-TRTLLM", CASE])
-def test_a_case_is_named_by_its_file_or_a_part_of_its_id(
-    name: object, here: Path, say: Say
+def test_a_case_is_named_by_its_file_or_a_part_of_its_id_and_a_metric_by_its_name(
+    here: Path, say: Say
 ) -> None:
     history(VERSIONS[:2])
 
-    assert say("history", name) == say("history", CASE)
-
-
-def test_a_folder_below_the_top_of_the_repository_will_do(
-    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    accept(Path("project") / FILE, "2026-03-02", "1.0.0", measured("2026-03-02", 1.0))
-    accept(Path("project") / FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 2.0))
-    monkeypatch.chdir(here / "project")
-
-    code, shown = say("history", "llama")
-
-    assert code == 0
-    assert len(rows(shown)) == 2
-
-
-def test_another_metric_is_asked_for_by_name(here: Path, say: Say) -> None:
-    history()
-
-    _, shown = say("history", CASE, "--metric", "throughput")
-    assert "samples/s   change" in shown
+    for name in (FILE, "llama", "OFFLINE-TRTLLM"):
+        assert say("history", name) == say("history", CASE)
+    assert " samples/s " in say("history", CASE, "--metric", "throughput")[1].splitlines()[2]
     assert say("history", CASE, "--metric", "latency_p50") == (
         2,
         f"pytest-mlperf: no baseline of {CASE} has latency_p50; known: tokens_per_second, "
@@ -214,7 +205,19 @@ def test_another_metric_is_asked_for_by_name(here: Path, say: Say) -> None:
     )
 
 
-# --- what counts as one baseline -----------------------------------------------------------------
+def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
+    here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (0, 1):
+        version(number, Path("project") / FILE)
+    monkeypatch.chdir(here / "project")
+    code, shown = say("history", "llama")
+    assert (code, len(rows(shown))) == (0, 2)
+
+    (tmp_path / "r.json").write_bytes(FILE.read_bytes())
+    monkeypatch.chdir(tmp_path)
+    code, shown = say("history", "r.json")
+    assert (code, len(rows(shown))) == (0, 2)
 
 
 def test_appended_runs_and_untouched_records_are_no_new_version(here: Path, say: Say) -> None:
@@ -223,23 +226,11 @@ def test_appended_runs_and_untouched_records_are_no_new_version(here: Path, say:
     accept(FILE, "2026-03-09", "1.0.0", first, action="append")
     FILE.write_text(f"{FILE.read_text('utf-8')}\n", "utf-8")
     git(here, "commit", "-q", "-a", "-m", "a blank line")
-    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0))
+    version(1)
 
     _, shown = say("history", CASE)
 
     assert [row[0] for row in rows(shown)] == ["2026-03-09", "2026-05-11"]
-
-
-def test_a_baseline_that_is_not_committed_is_the_newest_point(
-    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history(VERSIONS[:1])
-    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0), commit=False)
-    monkeypatch.setenv("COLUMNS", "120")
-
-    _, shown = say("history", CASE)
-
-    assert [row[1] for row in rows(shown)][1:] == ["not committed"]
 
 
 def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
@@ -260,26 +251,13 @@ def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
     assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in shown
 
 
-def test_outside_git_the_file_is_enough(
-    here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    history()
-    (tmp_path / "r.json").write_bytes(FILE.read_bytes())
-    monkeypatch.chdir(tmp_path)
-
-    code, shown = say("history", "r.json")
-
-    assert code == 0
-    assert len(rows(shown)) == 4
-
-
 def test_a_damaged_version_is_left_out_and_told(here: Path, say: Say) -> None:
     history(VERSIONS[:1])
     whole = FILE.read_bytes()
     FILE.write_text("{}", "utf-8")
     git(here, "commit", "-q", "-a", "-m", "damaged")
     FILE.write_bytes(whole)
-    accept(FILE, "2026-05-11", "1.1.0", measured("2026-05-11", 21_500.0))
+    version(1)
 
     code, shown = say("history", CASE)
 
@@ -288,43 +266,43 @@ def test_a_damaged_version_is_left_out_and_told(here: Path, say: Say) -> None:
     assert f":{FILE}: schema is None" in " ".join(shown.split())
 
 
-# --- no ratio ------------------------------------------------------------------------------------
+NO_RATIO: list[tuple[dict[str, Any], str]] = [
+    (
+        {"identity": {"gpu": "H200", "power_limit_w": 500}},
+        "other hardware: power_limit_w 700 → 500",
+    ),
+    ({"fingerprint": {"division": "open"}}, "another division: closed → open"),
+    ({"accelerator": "8xH200"}, "another number of accelerators: 1 → 8"),
+    ({"profile": "official"}, "another profile: quick → official"),
+    ({"scenario": "Server"}, "another scenario: Offline → Server"),
+    (
+        {"name": "samples_per_joule"},
+        "another metric: samples/J is not in the baseline of 2026-05-11, which has tokens/s, "
+        "samples/s",
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        (
-            {"identity": {"gpu": "H200", "power_limit_w": 500}},
-            "other hardware: power_limit_w 700 → 500",
-        ),
-        ({"fingerprint": {"division": "open"}}, "another division: closed → open"),
-        ({"accelerator": "8xH200"}, "another number of accelerators: 1 → 8"),
-        ({"profile": "official"}, "another profile: quick → official"),
-        ({"scenario": "Server"}, "another scenario: Offline → Server"),
-        ({"name": "samples_per_joule"}, "another metric: samples/J is not in the baseline of "
-         "2026-05-11, which has tokens/s, samples/s"),
-    ],
-    ids=["hardware", "division", "count", "profile", "scenario", "metric"],
-)  # fmt: skip
-def test_a_ratio_of_what_cannot_be_compared_is_refused(
-    fields: dict[str, Any], reason: str, here: Path, say: Say
-) -> None:
+def test_a_ratio_of_what_cannot_be_compared_is_refused(here: Path, say: Say) -> None:
     """The step is refused with the reason, and the total starts after it."""
     history(VERSIONS[:2])
-    name = fields.pop("name", "tokens_per_second")
-    for date, version, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
-        accept(FILE, date, version, measured(date, value, name=name), **fields)
+    for number, (given, reason) in enumerate(NO_RATIO):
+        git(here, "checkout", "-q", "-B", f"other{number}", "main")
+        fields = {**given}
+        name = fields.pop("name", "tokens_per_second")
+        for date, release, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
+            accept(FILE, date, release, measured(date, value, name=name), **fields)
 
-    code, shown = say("history", FILE)
+        code, shown = say("history", FILE)
 
-    assert code == 0
-    text = " ".join(shown.split())
-    assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
-    assert text.count("no ratio") == (4 if "metric" in reason else 2), "one a row, one a reason"
-    assert "better: trtllm 1.2.0 → trtllm 1.2.1" in text
-    assert "2026-08-20 to 2026-10-02; 2 baselines before that not comparable" in text
-    assert widest(shown) <= 80
+        assert code == 0
+        text = " ".join(shown.split())
+        assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
+        expected = 4 if "metric" in reason else 2
+        assert text.count("no ratio") == expected, "one a row, one a reason"
+        assert "better: trtllm 1.2.0 → trtllm 1.2.1" in text
+        assert "2026-08-20 to 2026-10-02; 2 baselines before that not comparable" in text
+        assert widest(shown) <= 80
 
 
 def test_renamed_files_are_followed(here: Path, say: Say) -> None:
@@ -336,7 +314,7 @@ def test_renamed_files_are_followed(here: Path, say: Say) -> None:
     assert found is not None
     baselines.save(renamed, replace(found, engine="tensorrt-llm"))
     git(here, "commit", "-q", "-a", "-m", "another name")
-    accept(renamed, *VERSIONS[2][:2], measured(*VERSIONS[2][::2]), engine="tensorrt-llm")
+    version(2, renamed, engine="tensorrt-llm")
 
     _, shown = say("history", "tensorrt")
 
@@ -344,49 +322,31 @@ def test_renamed_files_are_followed(here: Path, say: Say) -> None:
     assert "no ratio" not in shown
 
 
-def test_two_engine_entries_are_one_history(here: Path, say: Say) -> None:
-    """Where each version has an entry of its own, both cases are named."""
+def test_files_are_one_history_where_they_are_named_together(here: Path, say: Say) -> None:
+    """Each version may have an engine entry of its own; two counts of GPUs have no ratio.
+
+    A new file that is like another has no history of it.
+    """
     other = FILE.with_name("Offline.trtllm-next.fp8.json")
-    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
-    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), engine="trtllm-next")
+    eight = Path("baselines/8xH200/quick/llama/Offline.trtllm.fp8.json")
+    version(0)
+    version(1, other, engine="trtllm-next")
+    version(1, eight, accelerator="8xH200")
 
     code, shown = say("history", CASE, "llama-Offline-trtllm-next-fp8-H200")
-
-    assert code == 0
-    assert "no ratio" not in shown
+    assert (code, "no ratio" in shown) == (0, False)
     assert "better: trtllm 1.0.0 → trtllm 1.1.0" in " ".join(shown.split())
-
-
-def test_a_new_file_that_is_like_another_has_no_history_of_it(here: Path, say: Say) -> None:
-    other = FILE.with_name("Offline.other.fp8.json")
-    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
-    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[0][::2])[:7], engine="other")
-
-    _, shown = say("history", other)
-
-    assert len(rows(shown)) == 1
-
-
-def test_two_counts_of_gpus_have_no_ratio(here: Path, say: Say) -> None:
-    eight = Path("baselines/8xH200/quick/llama/Offline.trtllm.fp8.json")
-    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
-    accept(eight, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), accelerator="8xH200")
-
+    assert len(rows(say("history", other)[1])) == 1
     code, shown = say("history", FILE, eight)
-
-    assert code == 2
+    assert (code, "%" in shown) == (2, False)
     assert "another number of accelerators: 1 → 8" in shown
-    assert "%" not in shown
     assert "total     no ratio to the last baseline may be formed" in shown
 
 
-# --- what names nothing --------------------------------------------------------------------------
-
-
 def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> None:
-    accept(FILE, *VERSIONS[0][:2], measured(*VERSIONS[0][::2]))
+    version(0)
     other = Path("baselines/H200/official/llama/Offline.trtllm.fp8.json")
-    accept(other, *VERSIONS[1][:2], measured(*VERSIONS[1][::2]), profile="official")
+    version(1, other, profile="official")
 
     assert say("history", "llama") == (
         2,

@@ -38,15 +38,9 @@ from tests.cli.recorded import (
     record,
     slowed,
 )
+from tests.cli.text import Say, differing
 
 NAMES = ("--engine", "vllm", "--precision", "fp8", "--accelerator", "8xH100")
-
-Say = Callable[..., tuple[int, str]]
-
-
-def mean_of(factor: float) -> Change:
-    """Return what makes a result's mean latency another one, and nothing else."""
-    return lambda raw: raw["latency"].update(avg=raw["latency"]["avg"] * factor)
 
 
 @pytest.fixture
@@ -70,7 +64,11 @@ def imported(say: Say, *folders: object, options: tuple[str, ...] = ()) -> tuple
     return say("import", "endpoints", *folders, *NAMES, "-o", "r.json", *options)
 
 
-# --- what is read --------------------------------------------------------------------------
+def edited(session: Callable[..., Path], number: int, edit: Change, file: str = SUMMARY) -> Path:
+    """Make a session whose second point was changed."""
+    folder = session(f"day{number}")
+    change(folder / "c4", edit, file)
+    return folder
 
 
 def test_a_session_is_a_curve_in_si_units(say: Say, session: Callable[..., Path]) -> None:
@@ -130,24 +128,20 @@ def test_the_conditions_are_in_the_fingerprint_and_the_harness_in_the_key(
     assert not [key for key in subject.fingerprint if "concurrency" in key or "endpoints" in key]
 
 
-def test_a_run_folder_alone_is_a_curve_of_one_point(say: Say, session: Callable[..., Path]) -> None:
-    assert imported(say, session("day1") / "c4")[0] == 0
+def test_the_metrics_that_are_judged_are_those_of_the_points(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    """Of a run folder alone, of a flat one as in MLPerf Inference v6.1, and without a tokenizer."""
+    folder = session("day1")
+    assert imported(say, folder / "c4")[0] == 0
     assert set(only().limits) == {"tokens_per_second", "tokens_per_second@4"}
 
+    (folder / "c4" / SUMMARY).rename(folder / "c4" / "result_summary.json")
+    assert imported(say, folder / "c4")[0] == 0
 
-def test_a_flat_folder_is_read_as_well(say: Say, session: Callable[..., Path]) -> None:
-    """Submissions of MLPerf Inference v6.1 have no folder "performance"."""
-    folder = session("day1") / "c4"
-    (folder / SUMMARY).rename(folder / "result_summary.json")
-
-    assert imported(say, folder)[0] == 0
-
-
-def test_without_a_tokenizer_throughput_is_judged(say: Say, session: Callable[..., Path]) -> None:
-    folder = session("day1")
+    folder = session("day2")
     for point in ("c1", "c4"):
         change(folder / point, lambda raw: raw.update(tps=None, output_sequence_lengths={}))
-
     assert imported(say, folder)[0] == 0
     assert set(only().limits) == {"throughput", "throughput@1", "throughput@4"}
 
@@ -170,43 +164,40 @@ def test_what_their_stamps_cannot_tell_is_left_out_and_noted(
     assert any("at 4: tpot_p50 is left out" in note for note in verdict.notes)
 
 
+OTHER_RELEASES: list[Change] = [
+    lambda raw: raw.update(later={"anything": ["at all"]}, steady_state=None),
+    lambda raw: raw.update(n_samples_succeeded=240, n_samples_dropped=0),
+    lambda raw: raw["ttft"].update(early_stopping_percentiles={"99.0": None}),
+    lambda raw: raw["ttft"].pop("early_stopping_percentiles"),
+    lambda raw: raw["latency"].update(histogram={"buckets": "other", "counts": None}),
+    lambda raw: raw["ttft"].update(unit="ns"),
+    lambda raw: raw.pop("run_config"),
+    lambda raw: raw["ttft"].update(
+        percentiles={k.removesuffix(".0"): v for k, v in raw["ttft"]["percentiles"].items()}
+    ),
+]
+
+
+def test_what_other_releases_write_is_read_alike(say: Say, session: Callable[..., Path]) -> None:
+    """And an import that is made again is the same session."""
+    imported(say, session("day0"))
+    before = only().verdict.runs
+
+    for number, edit in enumerate(OTHER_RELEASES, start=1):
+        assert imported(say, edited(session, number, edit))[0] == 0, number
+        assert only().verdict.runs[0].metrics == before[0].metrics, number
+    imported(say, "day0")
+    assert only().verdict.runs == before
+
+
 @pytest.mark.parametrize(
-    "edit",
-    [
-        lambda raw: raw.update(later={"anything": ["at all"]}, steady_state=None),
-        lambda raw: raw.update(n_samples_succeeded=240, n_samples_dropped=0),
-        lambda raw: raw["ttft"].update(early_stopping_percentiles={"99.0": None}),
-        lambda raw: raw["ttft"].pop("early_stopping_percentiles"),
-        lambda raw: raw["latency"].update(histogram={"buckets": "other", "counts": None}),
-        lambda raw: raw["ttft"].update(unit="ns"),
-        lambda raw: raw.pop("run_config"),
-        lambda raw: raw["ttft"].update(
-            percentiles={k.removesuffix(".0"): v for k, v in raw["ttft"]["percentiles"].items()}
-        ),
-    ],
-    ids=["unknown", "newer", "null", "none", "bins", "unit", "older", "keys"],
+    ("stated", "began"),
+    [(0, "14:14:54"), (78_884_696_922_143, "14:14:54"), (1_790_000_100 * 10**9, "14:15:00")],
+    ids=["zero", "since the machine began", "time of day"],
 )
-def test_what_other_releases_write_is_read_alike(
-    edit: Change, say: Say, session: Callable[..., Path]
-) -> None:
-    folder = session("day1")
-    imported(say, folder)
-    before = only().verdict.runs[0].metrics
-
-    change(folder / "c4", edit)
-
-    assert imported(say, folder)[0] == 0
-    assert only().verdict.runs[0].metrics == before
-
-
-# --- when it began -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("stated", [0, 78_884_696_922_143])
 def test_a_session_began_by_its_files_where_the_client_does_not_say(
-    stated: int, say: Say, session: Callable[..., Path]
+    stated: int, began: str, say: Say, session: Callable[..., Path]
 ) -> None:
-    """It writes 0, or a clock that begins with the machine."""
     folder = session("day1")
     for point, ended in (("c1", 1_790_000_100), ("c4", 1_790_000_200)):
         change(folder / point, lambda raw: raw.update(test_started_at=stated))
@@ -214,17 +205,7 @@ def test_a_session_began_by_its_files_where_the_client_does_not_say(
 
     imported(say, folder)
 
-    assert only().verdict.runs[0].started == "2026-09-21T14:14:54+00:00"
-
-
-def test_a_time_of_day_counts_more_than_the_file(say: Say, session: Callable[..., Path]) -> None:
-    folder = session("day1")
-    for point in ("c1", "c4"):
-        change(folder / point, lambda raw: raw.update(test_started_at=1_790_000_100 * 10**9))
-
-    imported(say, folder)
-
-    assert only().verdict.runs[0].started == "2026-09-21T14:15:00+00:00"
+    assert only().verdict.runs[0].started == f"2026-09-21T{began}+00:00"
 
 
 def test_the_user_says_when_sessions_began(say: Say, session: Callable[..., Path]) -> None:
@@ -241,64 +222,40 @@ def test_the_user_says_when_sessions_began(say: Say, session: Callable[..., Path
     assert "is no time" in imported(say, two[0], options=("--started", "noon"))[1]
 
 
-def test_an_import_is_the_same_session_when_it_is_made_again(
+INVALID: list[tuple[Change, Key, str]] = [
+    (lambda r: r.update(n_samples_failed=3), Key.REQUESTS_FAILED, "3 of 240 requests failed"),
+    (lambda r: r.update(n_samples_issued=241), Key.REQUESTS_FAILED, "1 of 241 requests did"),
+    (lambda r: r.update(n_samples_dropped=2), Key.REQUESTS_FAILED, "2 of 240 requests were dr"),
+    (lambda r: r.update(n_samples_succeeded=239), Key.REQUESTS_FAILED, "1 of 240 requests did"),
+    (lambda r: r.update(state="interrupted"), Key.NOT_COMPLETE, "'interrupted'"),
+    (lambda r: r.update(complete=False), Key.NOT_COMPLETE, "not complete"),
+    (lambda r: r.pop("state"), Key.NOT_COMPLETE, "not complete"),
+    (lambda r: r["latency"].update(avg=r["latency"]["avg"] * 0.98), Key.CONCURRENCY_NOT_HELD, ""),
+    (lambda r: r["latency"].update(avg=r["latency"]["avg"] * 1.04), Key.CONCURRENCY_NOT_HELD, ""),
+    (lambda r: r.update(latency={}), Key.TOO_FEW_REQUESTS, ""),
+    (lambda r: r.update(duration_ns=None, qps=None, tps=None), Key.TOO_FEW_REQUESTS, ""),
+    (
+        lambda r: r.update(n_samples_issued=9, n_samples_completed=9, qps=None),
+        Key.TOO_FEW_REQUESTS,
+        "",
+    ),
+]
+
+
+def test_a_point_that_may_not_be_judged_makes_its_session_invalid(
     say: Say, session: Callable[..., Path]
 ) -> None:
-    folder = session("day1")
-    imported(say, folder)
-    before = only().verdict.runs
+    good, failures = session("day0", 1.01), []
+    for number, (edit, key, words) in enumerate(INVALID, start=1):
+        code, shown = imported(say, good, edited(session, number, edit))
+        verdict = only().verdict
+        found = (code, verdict.outcome, len(verdict.runs), len(verdict.invalid_runs))
+        keys = {reason.key for reason in verdict.reasons}
+        texts = "at 4: " in shown and words in shown and "imported::" not in shown
+        if found != (1, Outcome.INVALID, 1, 1) or key not in keys or not texts:
+            failures.append((number, found, keys, shown))
 
-    imported(say, folder)
-
-    assert only().verdict.runs == before
-
-
-# --- what makes it INVALID -----------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("edit", "key", "words"),
-    [
-        (lambda r: r.update(n_samples_failed=3), Key.REQUESTS_FAILED, "3 of 240 requests failed"),
-        (
-            lambda r: r.update(n_samples_issued=241),
-            Key.REQUESTS_FAILED,
-            "1 of 241 requests did",
-        ),
-        (lambda r: r.update(n_samples_dropped=2), Key.REQUESTS_FAILED, "2 of 240 requests were dr"),
-        (lambda r: r.update(n_samples_succeeded=239), Key.REQUESTS_FAILED, "1 of 240 requests did"),
-        (lambda r: r.update(state="interrupted"), Key.NOT_COMPLETE, "'interrupted'"),
-        (lambda r: r.update(complete=False), Key.NOT_COMPLETE, "not complete"),
-        (lambda r: r.pop("state"), Key.NOT_COMPLETE, "not complete"),
-        (
-            lambda r: r["latency"].update(avg=r["latency"]["avg"] * 0.98),
-            Key.CONCURRENCY_NOT_HELD,
-            "",
-        ),
-        (
-            lambda r: r["latency"].update(avg=r["latency"]["avg"] * 1.04),
-            Key.CONCURRENCY_NOT_HELD,
-            "",
-        ),
-        (lambda r: r.update(latency={}), Key.TOO_FEW_REQUESTS, ""),
-        (lambda r: r.update(duration_ns=None, qps=None, tps=None), Key.TOO_FEW_REQUESTS, ""),
-    ],
-)
-def test_a_point_that_may_not_be_judged_makes_its_session_invalid(
-    edit: Change, key: Key, words: str, say: Say, session: Callable[..., Path]
-) -> None:
-    good, bad = session("day1"), session("day2", 1.01)
-    change(bad / "c4", edit)
-
-    code, shown = imported(say, good, bad)
-
-    verdict = only().verdict
-    assert (code, verdict.outcome) == (1, Outcome.INVALID)
-    assert (len(verdict.runs), len(verdict.invalid_runs)) == (1, 1)
-    assert key in {reason.key for reason in verdict.reasons}
-    assert "at 4: " in shown
-    assert "imported::" not in shown
-    assert words in shown
+    assert failures == []
     assert "INVALID" in say("update", "r.json", "--baselines", "b")[1]
 
 
@@ -334,18 +291,6 @@ def test_a_run_that_was_interrupted_says_that_it_is_complete(
     assert imported(say, folder)[0] == 0
 
 
-def test_too_few_requests_for_so_many_slots(say: Say, session: Callable[..., Path]) -> None:
-    folder = session("day1") / "c4"
-
-    def edit(raw: Any) -> None:
-        raw.update(n_samples_issued=9, n_samples_completed=9, qps=None)
-
-    change(folder, edit)
-
-    assert imported(say, folder)[0] == 1
-    assert Key.TOO_FEW_REQUESTS in {reason.key for reason in only().verdict.reasons}
-
-
 SCORES: dict[str, Any] = {
     "average_accuracy": 0.82,
     "accuracy_scores": [
@@ -369,168 +314,138 @@ def scored(folder: Path, edit: Change) -> None:
     change(folder, lambda raw: edit(raw["accuracy_scores"][0]), "accuracy/accuracy_results.json")
 
 
-@pytest.mark.parametrize(
-    ("files", "words"),
-    [
-        ((), "not judged: without events.jsonl and sample_idx_map.json no answer belongs to a"),
-        ((EVENTS,), "not judged: without sample_idx_map.json no answer belongs to a sample"),
-        ((EVENTS, MAP), "not judged here: engine recorded scores its answers sample by sample"),
-    ],
-)
 def test_scores_are_told_and_where_they_can_be_judged(
-    files: tuple[str, ...], words: str, say: Say, session: Callable[..., Path]
+    say: Say, session: Callable[..., Path]
 ) -> None:
     folder = session("day1")
     scored(folder / "c4", lambda entry: None)
-    for name in files:
-        shutil.copy(ANSWERS / name, folder / "c4")
+    for name, words in (
+        ("", "not judged: without events.jsonl and sample_idx_map.json no answer belongs to a"),
+        (EVENTS, "not judged: without sample_idx_map.json no answer belongs to a sample"),
+        (MAP, "not judged here: engine recorded scores its answers sample by sample"),
+    ):
+        if name:
+            shutil.copy(ANSWERS / name, folder / "c4")
+        assert imported(say, folder)[0] == 0
+        assert f"'gpqa' 0.82 on 990 samples, {words}" in "\n".join(only().verdict.notes)
 
-    assert imported(say, folder)[0] == 0
-    notes = only().verdict.notes
-    assert any(f"'gpqa' 0.82 on 990 samples, {words}" in note for note in notes)
 
-
-@pytest.mark.parametrize(
-    ("edit", "words"),
-    [
+def test_answers_that_are_empty_or_missing_are_invalid(
+    say: Say, session: Callable[..., Path]
+) -> None:
+    edits: list[tuple[Change, str]] = [
         (lambda entry: entry["response_counts"].update(missing=4), "4 missing"),
         (lambda entry: entry["response_counts"].update(empty=1200), "1,200 empty"),
         (lambda entry: entry.update(complete=False), "scored in part"),
         (lambda entry: entry.update(complete=False, score=None), "scored in part"),
-    ],
-)
-def test_answers_that_are_empty_or_missing_are_invalid(
-    edit: Change, words: str, say: Say, session: Callable[..., Path]
-) -> None:
-    folder = session("day1")
-    scored(folder / "c4", edit)
+    ]
+    for number, (edit, words) in enumerate(edits):
+        folder = session(f"day{number}")
+        scored(folder / "c4", edit)
 
-    code, shown = imported(say, folder)
+        code, shown = imported(say, folder)
 
-    assert code == 1
-    assert words in shown
-    assert {reason.key for reason in only().verdict.reasons} == {Key.ANSWERS_MISSING}
+        assert (code, words in shown) == (1, True), shown
+        assert {reason.key for reason in only().verdict.reasons} == {Key.ANSWERS_MISSING}
 
 
-# --- what is refused -----------------------------------------------------------------------
-
-
-REFUSED: dict[str, tuple[str, Change, str]] = {
-    "another rate": (SUMMARY, lambda r: r.update(qps=r["qps"] * 1.002), "qps is"),
-    "another token rate": (SUMMARY, lambda r: r.update(tps=r["tps"] / 1000), "tps is"),
-    "another unit": (
+REFUSED: list[tuple[str, Change, str]] = [
+    (SUMMARY, lambda r: r.update(qps=r["qps"] * 1.002), "qps is"),
+    (SUMMARY, lambda r: r.update(tps=r["tps"] / 1000), "tps is"),
+    (
         SUMMARY,
         lambda r: r.update(duration_s=r.pop("duration_ns") / 1e9),
         "duration_ns is missing: times in another unit are not known here",
     ),
-    "a stated unit": (SUMMARY, lambda r: r["ttft"].update(unit="ms"), "ttft.unit is 'ms'"),
-    "no counts": (SUMMARY, lambda r: r.pop("n_samples_failed"), "n_samples_failed is missing"),
-    "text": (SUMMARY, lambda r: r.update(qps="fast"), "qps must be a number, not 'fast'"),
-    "a truth": (SUMMARY, lambda r: r.update(n_samples_failed=False), "must be a number, not False"),
-    "no number": (SUMMARY, lambda r: r.update(qps=math.nan), "qps is nan"),
-    "beyond all": (SUMMARY, lambda r: r.update(qps=10**400), "qps is 1"),
-    "a list": (SUMMARY, lambda r: r.update(ttft=[1]), "ttft must be an object, not [1]"),
-    "half a request": (SUMMARY, lambda r: r.update(n_samples_completed=0.5), "which is no count"),
-    "another pattern": (
+    (SUMMARY, lambda r: r["ttft"].update(unit="ms"), "ttft.unit is 'ms'"),
+    (SUMMARY, lambda r: r.pop("n_samples_failed"), "n_samples_failed is missing"),
+    (SUMMARY, lambda r: r.update(qps="fast"), "qps must be a number, not 'fast'"),
+    (SUMMARY, lambda r: r.update(n_samples_failed=False), "must be a number, not False"),
+    (SUMMARY, lambda r: r.update(qps=math.nan), "qps is nan"),
+    (SUMMARY, lambda r: r.update(qps=10**400), "qps is 1"),
+    (SUMMARY, lambda r: r.update(ttft=[1]), "ttft must be an object, not [1]"),
+    (SUMMARY, lambda r: r.update(n_samples_completed=0.5), "which is no count"),
+    (
         CONFIG,
         lambda c: c["settings"]["load_pattern"].update(type="poisson"),
         "load pattern 'poisson': only runs of concurrency",
     ),
-    "two runs in one": (
+    (
         CONFIG,
         lambda c: c["settings"]["load_pattern"].update(target_concurrency=8),
         "config.yaml says concurrency 8, result_summary.json 4: they are of two runs",
     ),
-    "no concurrency": (
+    (
         CONFIG,
         lambda c: c["settings"]["load_pattern"].update(target_concurrency="many"),
         "target_concurrency is 'many'",
     ),
-    "another model": (
+    (
         CONFIG,
         lambda c: c["model_params"].update(name="other"),
         "model_params.name differs: 'echo' in day1/c1, 'other' in day1/c4",
     ),
-    "another temperature": (
+    (
         CONFIG,
         lambda c: c["model_params"].update(temperature=0.7),
         "model_params.temperature differs: 'absent' in day1/c1, '0.7' in day1/c4",
     ),
-    "another data set": (
+    (
         CONFIG,
         lambda c: c["datasets"][0].update(path="other.jsonl"),
         "dataset.path differs",
     ),
-    "another server": (
+    (
         CONFIG,
         lambda c: c["endpoint_config"].update(endpoints=["http://other:8000"]),
         "endpoint_config.endpoints differs",
     ),
-    "another client": (SUMMARY, lambda r: r.update(git_sha="abc"), "harness.git_sha differs"),
-}
+    (SUMMARY, lambda r: r.update(git_sha="abc"), "harness.git_sha differs"),
+]
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_one_sentence_says_what_is_refused_and_where(
-    name: str, say: Say, session: Callable[..., Path]
-) -> None:
-    file, edit, words = REFUSED[name]
-    folder = session("day1")
-    change(folder / "c4", edit, file)
-
-    code, shown = imported(say, folder)
-
-    assert (code, words in shown) == (2, True), shown
-    assert shown.count("\n") == 1
-    assert "day1/c4" in shown
-    assert not Path("r.json").exists()
-
-
-@pytest.mark.parametrize("file", [SUMMARY, CONFIG])
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"",
-        b"{",
-        b"[]",
-        b"\xff\xfe\x00",
-        b"[" * 100_000,
-        b"datasets: 5\n",
-        b"a: !!timestamp x\n",
-        b'a: !!int ""\n',
-        b"a: !!python/object/apply:os.getcwd []\n",
-        b"a: &a [*a]\nb: *a\n",
-        b"a: &a {x: 1, y: 2}\n"
-        + b"".join(
-            b"%c: &%c [*%c, *%c, *%c, *%c]\n" % (98 + n, 98 + n, *[97 + n] * 4) for n in range(12)
-        ),
-        b'{"n_samples_issued": 1}',
-    ],
-    ids=[
-        "empty",
-        "cut",
-        "list",
-        "bytes",
-        "deep",
-        "number",
-        "time",
-        "int",
-        "object",
-        "cycle",
-        "bomb",
-        "short",
-    ],
+CUT = (
+    *(b"", b"{", b"[]", b"\xff\xfe\x00", b"[" * 100_000, b'{"n_samples_issued": 1}'),
+    *(b"datasets: 5\n", b"a: !!timestamp x\n", b'a: !!int ""\n'),
+    *(b"a: !!python/object/apply:os.getcwd []\n", b"a: &a [*a]\nb: *a\n"),
+    b"a: &a {x: 1, y: 2}\n"
+    + b"".join(
+        b"%c: &%c [*%c, *%c, *%c, *%c]\n" % (98 + n, 98 + n, *[97 + n] * 4) for n in range(12)
+    ),
 )
-def test_a_cut_or_hostile_file_is_one_sentence(
-    file: str, content: bytes, say: Say, session: Callable[..., Path]
+SCORES_CUT = (
+    *("{", "[]", "{}", '{"accuracy_scores": [1]}', '{"accuracy_scores": [{"score": 1e999}]}'),
+)
+
+
+def test_one_sentence_says_what_is_refused_and_where(
+    say: Say, session: Callable[..., Path]
 ) -> None:
-    folder = session("day1")
-    (folder / "c4" / file).write_bytes(content)
+    """Values that contradict each other or are unknown, and files that are cut or hostile."""
+    folder, failures = session("day1"), []
+    files = {file: (folder / "c4" / file).read_bytes() for file in (SUMMARY, CONFIG)}
 
-    code, shown = imported(say, folder)
+    def check(row: object, words: str = "day1/c4") -> None:
+        code, shown = imported(say, folder)
+        complete = words in shown and "day1/c4" in shown and shown.count("\n") == 1
+        if (code, complete) != (2, True):
+            failures.append((row, code, shown))
+        for file, content in files.items():
+            (folder / "c4" / file).write_bytes(content)
 
-    assert (code, shown.count("\n")) == (2, 1), shown
-    assert "day1/c4" in shown
+    for file, edit, words in REFUSED:
+        change(folder / "c4", edit, file)
+        check(words, words)
+    for number, content in enumerate(CUT):
+        for file in files:
+            (folder / "c4" / file).write_bytes(content)
+            check((number, file))
+    for text in SCORES_CUT:
+        (folder / "c4" / "accuracy_results.json").write_text(text, "utf-8")
+        check(text, "day1/c4/accuracy_results.json")
+
+    assert failures == []
+    assert not Path("r.json").exists()
 
 
 def test_text_of_a_folder_rules_no_terminal_and_no_path(
@@ -550,22 +465,6 @@ def test_text_of_a_folder_rules_no_terminal_and_no_path(
     assert "\x1b" not in shown
     assert "/" not in only().verdict.case.workload
     assert say("report", "r.json")[0] == 0
-
-
-@pytest.mark.parametrize(
-    "content",
-    ["{", "[]", "{}", '{"accuracy_scores": [1]}', '{"accuracy_scores": [{"score": 1e999}]}'],
-)
-def test_a_cut_file_of_scores_is_one_sentence(
-    content: str, say: Say, session: Callable[..., Path]
-) -> None:
-    folder = session("day1")
-    (folder / "c4" / "accuracy_results.json").write_text(content, "utf-8")
-
-    code, shown = imported(say, folder)
-
-    assert (code, shown.count("\n")) == (2, 1), shown
-    assert "day1/c4/accuracy_results.json" in shown
 
 
 @pytest.mark.parametrize("ended", [1e18, -1e12])
@@ -613,33 +512,21 @@ def test_a_folder_beside_the_points_is_noted(say: Say, session: Callable[..., Pa
     assert "left out: day1/logs, which is no run folder" in shown
 
 
-def test_without_pyyaml_the_extra_is_named(
+def test_what_is_missing_or_no_name_is_said(
     say: Say, session: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "yaml", None)
-
-    code, shown = imported(say, session("day1"))
-
-    assert (code, "pip install 'pytest-mlperf[endpoints]'" in shown) == (3, True)
-
-
-@pytest.mark.parametrize(
-    ("option", "value", "words"),
-    [
+    folder = session("day1")
+    for option, value, words in (
         ("--engine", "../up", "'../up' is no name"),
         ("--accelerator", "8 GPUs", "is no accelerator"),
         ("--workload", "a b", "is no name"),
-    ],
-)
-def test_names_of_the_case_may_be_parts_of_paths(
-    option: str, value: str, words: str, say: Say, session: Callable[..., Path]
-) -> None:
-    code, shown = imported(say, session("day1"), options=(option, value))
+    ):
+        code, shown = imported(say, folder, options=(option, value))
+        assert (code, words in shown) == (2, True), shown
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    code, shown = imported(say, folder)
+    assert (code, "pip install 'pytest-mlperf[endpoints]'" in shown) == (3, True)
 
-    assert (code, words in shown) == (2, True)
-
-
-# --- what is done with it ------------------------------------------------------------------
 
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.995)
 
@@ -677,52 +564,29 @@ def test_too_few_sessions_for_a_baseline_are_told(say: Say, session: Callable[..
     assert "name the folder of its baselines with --baselines" in say("update", "r.json")[1]
 
 
+def shorter(raw: Any) -> None:
+    """Let answers be shorter, and so more requests be done."""
+    raw["output_sequence_lengths"]["total"] = round(raw["output_sequence_lengths"]["total"] * 0.9)
+    raw["tps"] *= 0.9
+
+
 @pytest.mark.process
-def test_answers_that_became_shorter_are_no_improvement(
+def test_what_was_measured_otherwise_is_never_compared(
     say: Say, session: Callable[..., Path]
 ) -> None:
-    imported(say, session("day1"))
+    """Shorter answers are no improvement; other points and other systems are no drop."""
+    system = ("--system", "dgx-7")
+    imported(say, session("day1"), options=system)
     Path("r.json").rename("before.json")
-    folder = session("day2", 0.9)
-
-    def edit(raw: Any) -> None:
-        raw["output_sequence_lengths"]["total"] = round(
-            raw["output_sequence_lengths"]["total"] * 0.9
-        )
-        raw["tps"] *= 0.9
-
-    change(folder / "c4", edit)
-    imported(say, folder)
-
-    code, shown = say("compare", "before.json", "r.json")
-
-    assert (code, "tokens/sample at 4" in shown, "less than the baseline's" in shown) == (
-        2,
-        True,
-        True,
-    )
-
-
-@pytest.mark.process
-def test_other_points_are_never_compared(say: Say, session: Callable[..., Path]) -> None:
-    imported(say, session("day1"))
-    Path("r.json").rename("before.json")
-    imported(say, session("day2", 1.01) / "c4")
-
-    code, shown = say("compare", "before.json", "r.json")
-
-    assert (code, "1, 4 → 4" in shown) == (2, True), shown
-
-
-@pytest.mark.process
-def test_another_system_is_never_compared(say: Say, session: Callable[..., Path]) -> None:
-    imported(say, session("day1"), options=("--system", "dgx-7"))
-    Path("r.json").rename("before.json")
-    imported(say, session("day2", 1.01), options=("--system", "dgx-8"))
-
-    code, shown = say("compare", "before.json", "r.json")
-
-    assert (code, "system dgx-7 → dgx-8" in shown) == (2, True)
+    change(session("day2", 0.9) / "c4", shorter)
+    session("day3", 1.01)
+    for folder, options, words in (
+        ("day2", system, ("tokens/sample at 4", "less than the baseline's")),
+        ("day3/c4", system, ("1, 4 → 4",)),
+        ("day3", ("--system", "dgx-8"), ("system dgx-7 → dgx-8",)),
+    ):
+        imported(say, folder, options=options)
+        assert differing(say, [(("compare", "before.json", "r.json"), 2, words)]) == []
 
 
 def test_the_results_lie_with_other_sessions_unless_named(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,14 +16,9 @@ from pytest_mlperf.cli.options import read, toml
 from pytest_mlperf.core.declaration import declaration_of, parse
 from pytest_mlperf.suite.libraries import NOUNS
 from tests.cli.imported import libraries_of
+from tests.cli.text import Say
 
-Say = Callable[..., tuple[int, str]]
-
-EVERY = [
-    pytest.param(group, name, id=f"{group}-{name}")
-    for group in NOUNS
-    for name in registry.registered(group)
-]
+EVERY = [(group, name) for group in NOUNS for name in registry.registered(group)]
 
 
 @pytest.fixture(autouse=True)
@@ -35,30 +30,26 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-# --- what the shipped extensions say ---------------------------------------------------------
+def test_every_extension_declares_its_options_and_its_libraries() -> None:
+    """Every option has a text and a type, every text an option, every import a declaration."""
+    failures = []
+    for group, name in EVERY:
+        extension = read(group, name)
+        declaration, options = extension.declaration, extension.options
+        factory = registry.resolve(extension.target)
+        texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
+        names = {*declaration.supplied, "options", *(option.name for option in options)}
+        defects = {
+            "no description": [] if declaration.about else [name],
+            "no text": [option.name for option in options if not option.text],
+            "no type": [option.name for option in options if not option.type],
+            "no text of": [key for key, text in declaration.supplied.items() if not text],
+            "no such option": sorted(set(texts) - names),
+            "not declared": sorted(undeclared(extension.target, factory)),
+        }
+        failures += [(group, name, defect, keys) for defect, keys in defects.items() if keys]
 
-
-@pytest.mark.parametrize(("group", "name"), EVERY)
-def test_every_option_has_a_text(group: registry.Group, name: str) -> None:
-    extension = read(group, name)
-
-    assert extension.declaration.about
-    assert [option.name for option in extension.options if not option.text] == []
-    assert [option.name for option in extension.options if not option.type] == []
-    assert [given for given, text in extension.declaration.supplied.items() if not text] == []
-
-
-@pytest.mark.parametrize(("group", "name"), EVERY)
-def test_no_text_is_of_an_option_that_is_not_there(group: registry.Group, name: str) -> None:
-    extension = read(group, name)
-    factory = registry.resolve(extension.target)
-    texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
-
-    assert set(texts) <= {
-        *extension.declaration.supplied,
-        "options",
-        *(option.name for option in extension.options),
-    }
+    assert failures == []
 
 
 def test_imagenets_text_tells_its_formats(say: Say) -> None:
@@ -75,48 +66,37 @@ def test_imagenets_text_tells_its_formats(say: Say) -> None:
     assert all(text in flat(shown) for text in options.values())
 
 
-@pytest.mark.parametrize("name", ["onnxruntime", "torch", "torch-module", "torch-whisper"])
-def test_an_engine_names_its_precisions(name: str) -> None:
-    assert {"fp32", "bf16", "fp16", "int8", "int4", "fp8"} <= {*read("engines", name).precisions}
+def test_an_engine_names_its_precisions() -> None:
+    names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
+    precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
+
+    assert [name for name in names if precisions - {*read("engines", name).precisions}] == []
 
 
-@pytest.mark.parametrize(
-    ("group", "name", "extras"),
-    [
-        ("engines", "null", {}),
-        ("engines", "onnxruntime", {"onnxruntime": "onnx", "onnx": "onnx"}),
-        (
-            "engines",
-            "torch",
-            {
-                "torch": "lm",
-                "transformers": "lm",
-                "torchao": "quantization",
-                "compressed_tensors": "compressed",
-                "psutil": "lm",
-            },
-        ),
-        (
-            "engines",
-            "torch-diffusion",
-            {
-                "diffusers": "diffusion",
-                "torch": "diffusion",
-                "transformers": "diffusion",
-                "torchao": "quantization",
-            },
-        ),
-        ("datasets", "imagenet", {"PIL": "onnx"}),
-        ("datasets", "openorca", {"pyarrow": "parquet"}),
-        ("scorers", "clip_fid", {"PIL": "onnx", "torch": "lm", "transformers": "lm"}),
-        ("scorers", "map", {"pycocotools": "vision"}),
-        ("scorers", "top1", {}),
-    ],
-)
-def test_what_an_extension_uses_comes_with_few_extras(
-    group: registry.Group, name: str, extras: dict[str, str | None]
-) -> None:
-    assert {library.name: library.extra for library in read(group, name).libraries} == extras
+EXTRAS: dict[tuple[registry.Group, str], dict[str, str]] = {
+    ("engines", "null"): {},
+    ("engines", "onnxruntime"): {"onnxruntime": "onnx", "onnx": "onnx"},
+    ("engines", "torch"): {
+        **dict.fromkeys(("torch", "transformers", "psutil"), "lm"),
+        "torchao": "quantization",
+        "compressed_tensors": "compressed",
+    },
+    ("engines", "torch-diffusion"): {
+        **dict.fromkeys(("diffusers", "torch", "transformers"), "diffusion"),
+        "torchao": "quantization",
+    },
+    ("datasets", "imagenet"): {"PIL": "onnx"},
+    ("datasets", "openorca"): {"pyarrow": "parquet"},
+    ("scorers", "clip_fid"): {"PIL": "onnx", "torch": "lm", "transformers": "lm"},
+    ("scorers", "map"): {"pycocotools": "vision"},
+    ("scorers", "top1"): {},
+}
+
+
+def test_what_an_extension_uses_comes_with_few_extras() -> None:
+    assert {
+        key: {library.name: library.extra for library in read(*key).libraries} for key in EXTRAS
+    } == EXTRAS
 
 
 OF_THE_PACKAGE = {"numpy", "pydantic", "safetensors", "PIL"}
@@ -131,17 +111,13 @@ BROUGHT = {
 """What libraries bring along."""
 
 
-@pytest.mark.parametrize(("group", "name"), EVERY)
-def test_what_an_extension_imports_is_what_it_declares(group: registry.Group, name: str) -> None:
-    extension = read(group, name)
-    if not extension.target.startswith("pytest_mlperf."):
-        return
-    factory = registry.resolve(extension.target)
+def undeclared(target: str, factory: Any) -> set[str]:
+    """Return the libraries that an extension of this package imports and does not declare."""
+    if not target.startswith("pytest_mlperf."):
+        return set()
     declared = {*factory.libraries, *getattr(factory, "optional_libraries", ())}
-    brought = set().union(*(BROUGHT.get(library, set()) for library in declared))
-    imported = set(libraries_of(extension.target.partition(":")[0]))
-
-    assert imported - declared - brought - OF_THE_PACKAGE == set()
+    brought = set[str]().union(*(BROUGHT.get(library, set()) for library in declared))
+    return set(libraries_of(target.partition(":")[0])) - declared - brought - OF_THE_PACKAGE
 
 
 @pytest.mark.process
@@ -154,9 +130,6 @@ def test_no_heavy_library_is_loaded() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr.strip()) == (0, "")
-
-
-# --- pages -----------------------------------------------------------------------------------
 
 
 DICE = """\
@@ -193,7 +166,7 @@ def test_without_a_name_everything_has_one_line(say: Say) -> None:
         "  endpoints        A server that MLCommons' client measures; warmed up, and …",
     ]
     names = {line.split()[0] for line in lines if line.startswith("  ")}
-    assert names == {name for group in NOUNS for name in registry.registered(group)}
+    assert names == {name for _, name in EVERY}
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "more: pytest-mlperf options NAME"
 
@@ -206,13 +179,12 @@ def test_a_name_of_two_kinds_shows_both(say: Say) -> None:
     assert heads == ["data set mixtral", "scorer mixtral", "engine null"]
 
 
-@pytest.mark.parametrize("columns", [80, 120])
-def test_pages_fit_the_terminal(columns: int, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    names = {name for group in NOUNS for name in registry.registered(group)}
-    _, shown = say("options", *sorted(names))
+def test_pages_fit_the_terminal(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    for columns in (80, 120):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        _, shown = say("options", *sorted({name for _, name in EVERY}))
 
-    assert [line for line in shown.splitlines() if len(line) > columns] == []
+        assert [line for line in shown.splitlines() if len(line) > columns] == []
 
 
 def test_json_holds_the_same(say: Say) -> None:
@@ -244,28 +216,16 @@ def test_json_without_a_name_is_everything(say: Say) -> None:
     assert "int8" in found["engines"]["torch"]["given"]["precision"]
 
 
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [
-        ("imagnet", "no engine, data set or scorer is called 'imagnet'; did you mean 'imagenet'?"),
-        ("clip-fid", "no engine, data set or scorer is called 'clip-fid'; did you mean 'clip_fid'"),
-        (
-            "zzz",
-            "no engine, data set or scorer is called 'zzz'; known: endpoints, null, onnxruntime,",
-        ),
-    ],
-)
-def test_an_unknown_name_is_one_sentence_with_the_nearest(
-    name: str, message: str, say: Say
-) -> None:
-    code, shown = say("options", "imagenet", name)
+def test_an_unknown_name_is_one_sentence_with_the_nearest(say: Say) -> None:
+    for name, message in {
+        "imagnet": "; did you mean 'imagenet'?",
+        "clip-fid": "; did you mean 'clip_fid'",
+        "zzz": "; known: endpoints, null, onnxruntime,",
+    }.items():
+        code, shown = say("options", "imagenet", name)
 
-    assert code == 2
-    assert shown.startswith(f"pytest-mlperf: {message}")
-    assert shown.count("\n") == 1
-
-
-# --- other packages --------------------------------------------------------------------------
+        expected = f"pytest-mlperf: no engine, data set or scorer is called '{name}'{message}"
+        assert (code, shown[: len(expected)], shown.count("\n")) == (2, expected, 1)
 
 
 ACME = '''
@@ -373,9 +333,6 @@ def test_what_cannot_be_imported_spoils_its_own_line_only(say: Say) -> None:
     assert found["engines"]["broken"]["error"].endswith("no licence")
 
 
-# --- parts -----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "blocks", "arguments"),
     [
@@ -409,44 +366,34 @@ def test_docstrings_are_taken_apart(text: str | None, blocks: Any, arguments: An
             assert found.arguments == arguments
 
 
-@pytest.mark.parametrize(
-    ("annotation", "words"),
-    [
-        ("int", "whole number"),
-        ("str | None", "text"),
-        ("int | Sequence[int]", "whole number or list of whole numbers"),
-        ("Sequence[str] | None", "list of text"),
-        ("tuple[float, ...]", "list of numbers"),
-        ("Mapping[str, Mapping[str, Any]] | None", "table"),
-        ("bool | str", "true or false or text"),
-        ("acme.Size", "acme.Size"),
-        ("not python at all", "not python at all"),
-        ("", ""),
-    ],
-)
-def test_types_are_in_a_suites_words(annotation: str, words: str) -> None:
-    def make(*, x: int) -> None:
-        """Take an option."""
+def test_types_are_in_a_suites_words() -> None:
+    def kind(annotation: str) -> str:
+        def make(*, x: int) -> None:
+            """Take an option."""
 
-    make.__annotations__["x"] = annotation
-    option = declaration_of(make).options["x"]
+        make.__annotations__["x"] = annotation
+        return declaration_of(make).options["x"].kind
 
-    assert option.kind == words
+    words = {
+        "int": "whole number",
+        "str | None": "text",
+        "int | Sequence[int]": "whole number or list of whole numbers",
+        "Sequence[str] | None": "list of text",
+        "tuple[float, ...]": "list of numbers",
+        "Mapping[str, Mapping[str, Any]] | None": "table",
+        "bool | str": "true or false or text",
+        "acme.Size": "acme.Size",
+        "not python at all": "not python at all",
+        "": "",
+    }
+    assert {annotation: kind(annotation) for annotation in words} == words
 
 
-@pytest.mark.parametrize(
-    ("value", "shown"),
-    [
-        (True, "true"),
-        (3, "3"),
-        (0.05, "0.05"),
-        ('a "b"', '"a \\"b\\""'),
-        ((1.0, 2), "[1.0, 2]"),
-        ({"a": [1]}, "{ a = [1] }"),
-    ],
-)
-def test_defaults_are_as_a_suite_writes_them(value: object, shown: str) -> None:
-    assert toml(value) == shown
+def test_defaults_are_as_a_suite_writes_them() -> None:
+    values = [True, 3, 0.05, 'a "b"', (1.0, 2), {"a": [1]}]
+    texts = ["true", "3", "0.05", '"a \\"b\\""', "[1.0, 2]", "{ a = [1] }"]
+
+    assert list(map(toml, values)) == texts
 
 
 def test_a_module_that_is_not_there_imports_nothing() -> None:

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -16,12 +16,8 @@ from pytest_mlperf import registry
 from pytest_mlperf.suite.libraries import NOUNS, cure, declared
 from tests.cli.lab import ROOT
 from tests.cli.readiness_driver import HIDDEN
-from tests.engines.openai.echo import echo_server
 
 NEEDED = ("onnxruntime", "torch", "transformers", "diffusers", "httptools", "tritonclient")
-
-for _name in NEEDED:
-    pytest.importorskip(_name)
 
 TINY = ROOT / "suites/tiny"
 
@@ -178,6 +174,10 @@ WITHOUT_MORE = {
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
+    for name in NEEDED:
+        pytest.importorskip(name)
+    from tests.engines.openai.echo import echo_server
+
     with echo_server(4, service_ms=0) as found:
         yield found
 
@@ -213,18 +213,43 @@ def ask(
     return {files[name]: (state, why, ends) for name, state, why, ends in found}
 
 
+LIGHT = ("null", "no model", "no data", "no python", "no command")
+"""Engines and parts that need no large library."""
+
+
+def check_readiness(folder: Path, entries: Mapping[str, Entry], url: str = "") -> None:
+    for name, (state, why, ends) in ask(folder, entries, url).items():
+        lacks = entries[name].lacks
+        if lacks:
+            assert (state, lacks in why, lacks in ends) == ("missing", True, True), (
+                name,
+                why,
+                ends,
+            )
+        else:
+            assert (state, why, ends) == ("ready", "", ""), name
+
+
+@pytest.mark.process
+def test_a_light_engine_that_is_ready_starts_and_one_that_lacks_a_part_does_not(
+    tmp_path: Path,
+) -> None:
+    every = {**COMPLETE, **LACKING}
+    entries = {name: replace(every[name], use="null") for name in LIGHT}
+    hidden = ask(tmp_path, {"images": WITHOUT_LIBRARIES["images"]}, "", hidden={"PIL"})
+
+    check_readiness(tmp_path, entries)
+    state, why, ends = hidden["images"]
+    assert (state, "PIL" in why, AWAY in why, AWAY in ends) == ("missing", True, True, True)
+
+
+@pytest.mark.nightly
 @pytest.mark.process
 def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url: str) -> None:
-    found = ask(tmp_path, {**COMPLETE, **LACKING}, url)
-
-    assert {name: found[name] for name in COMPLETE} == dict.fromkeys(COMPLETE, ("ready", "", ""))
-    for name, entry in LACKING.items():
-        state, why, ends = found[name]
-        assert state == "missing", (name, state, why)
-        assert entry.lacks in why, name
-        assert entry.lacks in ends, name
+    check_readiness(tmp_path, {**COMPLETE, **LACKING}, url)
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_an_engine_without_its_library_is_not_ready_and_does_not_start(
     tmp_path: Path, url: str
@@ -242,6 +267,7 @@ def test_an_engine_without_its_library_is_not_ready_and_does_not_start(
         assert AWAY in ends, name
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str) -> None:
     entries = {name: entry for name, (entry, _) in WITHOUT_MORE.items()}
@@ -269,33 +295,32 @@ def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str)
         assert why.partition(": ")[2].rpartition(": ")[2] in ends, name
 
 
-@pytest.mark.parametrize("group", NOUNS)
-def test_every_extension_of_this_package_declares_its_libraries(group: registry.Group) -> None:
-    for use, entry in registry.registered(group).items():
-        if entry.value.startswith("pytest_mlperf."):
-            libraries = declared(group, use)
-            assert isinstance(libraries, tuple), use
-            assert not [name for name in libraries if "." in name], use
+def test_every_extension_of_this_package_declares_its_libraries() -> None:
+    for group in NOUNS:
+        for use, entry in registry.registered(group).items():
+            if entry.value.startswith("pytest_mlperf."):
+                libraries = declared(group, use)
+                assert isinstance(libraries, tuple), use
+                assert not [name for name in libraries if "." in name], use
 
 
-@pytest.mark.parametrize(
-    ("group", "use", "command"),
-    [
-        ("engines", "torch", "pip install 'pytest-mlperf[lm]'"),
-        ("engines", "torch-module", "pip install 'pytest-mlperf[lm]'"),
-        ("engines", "torch-diffusion", "pip install 'pytest-mlperf[diffusion]'"),
-        ("engines", "openai", "pip install 'pytest-mlperf[openai]'"),
-        ("engines", "triton", "pip install 'pytest-mlperf[triton]'"),
-        ("engines", "onnxruntime", "pip install 'pytest-mlperf[onnx]'"),
-        ("datasets", "imagenet", "pip install 'pytest-mlperf[onnx]'"),
-        ("scorers", "map", "pip install 'pytest-mlperf[vision]'"),
-        ("scorers", "rouge", "pip install 'pytest-mlperf[lm]'"),
-        ("scorers", "evaluate", "pip install 'pytest-mlperf[evaluate]'"),
-        ("builders", "torchao", "pip install 'pytest-mlperf[quantization]'"),
-        ("builders", "modelopt", "pip install nvidia-modelopt torch transformers"),
-    ],
-)
-def test_the_command_brings_all_that_is_declared(
-    group: registry.Group, use: str, command: str
-) -> None:
-    assert cure(group, use, declared(group, use)) == command
+COMMANDS: dict[tuple[registry.Group, str], str] = {
+    ("engines", "torch"): "'pytest-mlperf[lm]'",
+    ("engines", "torch-module"): "'pytest-mlperf[lm]'",
+    ("engines", "torch-diffusion"): "'pytest-mlperf[diffusion]'",
+    ("engines", "openai"): "'pytest-mlperf[openai]'",
+    ("engines", "triton"): "'pytest-mlperf[triton]'",
+    ("engines", "onnxruntime"): "'pytest-mlperf[onnx]'",
+    ("datasets", "imagenet"): "'pytest-mlperf[onnx]'",
+    ("scorers", "map"): "'pytest-mlperf[vision]'",
+    ("scorers", "rouge"): "'pytest-mlperf[lm]'",
+    ("scorers", "evaluate"): "'pytest-mlperf[evaluate]'",
+    ("builders", "torchao"): "'pytest-mlperf[quantization]'",
+    ("builders", "modelopt"): "nvidia-modelopt torch transformers",
+}
+
+
+def test_the_command_brings_all_that_is_declared() -> None:
+    commands = {key: f"pip install {words}" for key, words in COMMANDS.items()}
+
+    assert {key: cure(*key, declared(*key)) for key in COMMANDS} == commands

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,9 @@ from pytest_mlperf.cli.round import ADAPTERS
 from pytest_mlperf.registry import registered
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import plan_suite
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say, differing
 
 SUITES = Path(__file__).resolve().parents[2] / "suites" / "datacenter"
-
-EVERY = [(name, workload) for name in ROUNDS for workload in load_round(name).workloads]
 
 
 @pytest.fixture(autouse=True)
@@ -135,84 +131,65 @@ def test_a_name_with_a_target_shows_that_target(say: Say) -> None:
     assert "89.96526" not in shown
 
 
-def test_a_type_of_system_with_fewer_targets_says_so(say: Say) -> None:
-    _, shown = say("round", "v4.1", "bert")
+def test_what_is_out_of_the_ordinary_is_in_words(say: Say) -> None:
+    rows: list[tuple[str, tuple[str, ...]]] = [
+        ("v6.1 dlrm-v3", ("normalized_entropy: lower is better", "0.86773687")),
+        ("v6.1 stable-diffusion-xl", ("fid: lower is better; scores within a window pass",)),
+        ("v6.1 e2e-rag-qna", ("accuracy: a pass mark", "Offline 824 0 s")),
+        ("v6.1 qwen3.6-27b", ("harness MLPerf Endpoints",)),
+        ("v6.1", ("run by MLPerf Endpoints: qwen3-vl-235b-a22b, qwen3.6-27b",)),
+        ("v6.0 qwen3-vl-235b-a22b", ("harness LoadGen",)),
+        ("v6.1 gpt-oss-120b", ("harness LoadGen or MLPerf Endpoints",)),
+        ("v6.1 qwen3-vl-235b-a22b", ("8,000 of its own in Interactive", "Interactive: f1")),
+        ("v6.1", ("Interactive: f1 ≥ 0.779922",)),
+        ("v6.1 gpt-oss-120b", ("at most 110 % of the reference passes", "at most 32,768")),
+        ("v4.1 gptj", ("at least 90 % of the reference passes", "counted as 69 a sample")),
+        ("v4.1 bert", ("edge Offline, SingleStream (only 99 %)",)),
+        ("v6.0 retinanet", ("systems none: the checker lists it",)),
+        ("v5.1 whisper", ("dev-other.tar.gz md5:c8d0bcc9cca99d4f8b62fcc847357931",)),
+        ("v5.1 llama3.1-8b", ("llama3_1-8b of MLPerf Inference", "scorer rouge")),
+        ("v6.1 e2e-rag-qna", ("scorer none in this release",)),
+        ("v5.1 deepseek-r1", ("options graded scorer deepseek_r1",)),
+        ("v4.1 mixtral-8x7b", ("adapter mixtral: pytest-mlperf options mixtral scorer",)),
+        ("v5.1 pointpainting", ("SingleStream 100 10 min - 99.9",)),
+        ("v6.1 deepseek-r1", ("datacenter Offline, at least one of Server, Interactive",)),
+        ("v6.0 deepseek-r1", ("datacenter Offline, optional Server, Interactive",)),
+        ("v6.1 yolo", ("MultiStream 662 x 8 10 min - 99",)),
+    ]
 
-    assert "edge Offline, SingleStream (only 99 %)" in " ".join(shown.split())
-
-
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (("v6.1", "dlrm-v3"), ["normalized_entropy: lower is better", "0.86773687"]),
-        (("v6.1", "stable-diffusion-xl"), ["fid: lower is better; scores within a window pass"]),
-        (("v6.1", "e2e-rag-qna"), ["accuracy: a pass mark", "Offline 824 0 s"]),
-        (("v6.1", "qwen3.6-27b"), ["harness MLPerf Endpoints"]),
-        (("v6.1",), ["run by MLPerf Endpoints: qwen3-vl-235b-a22b, qwen3.6-27b"]),
-        (("v6.0", "qwen3-vl-235b-a22b"), ["harness LoadGen"]),
-        (("v6.1", "gpt-oss-120b"), ["harness LoadGen or MLPerf Endpoints"]),
-        (("v6.1", "qwen3-vl-235b-a22b"), ["8,000 of its own in Interactive", "Interactive: f1"]),
-        (("v6.1",), ["Interactive: f1 ≥ 0.779922"]),
-        (("v6.1", "gpt-oss-120b"), ["at most 110 % of the reference passes", "at most 32,768"]),
-        (("v4.1", "gptj"), ["at least 90 % of the reference passes", "counted as 69 a sample"]),
-        (("v6.0", "retinanet"), ["systems none: the checker lists it"]),
-        (("v5.1", "whisper"), ["dev-other.tar.gz md5:c8d0bcc9cca99d4f8b62fcc847357931"]),
-        (("v5.1", "llama3.1-8b"), ["llama3_1-8b of MLPerf Inference", "scorer rouge"]),
-        (("v6.1", "e2e-rag-qna"), ["scorer none in this release"]),
-        (("v5.1", "deepseek-r1"), ["options graded scorer deepseek_r1"]),
-        (("v4.1", "mixtral-8x7b"), ["adapter mixtral: pytest-mlperf options mixtral scorer"]),
-        (("v5.1", "pointpainting"), ["SingleStream 100 10 min - 99.9"]),
-        (("v6.1", "deepseek-r1"), ["datacenter Offline, at least one of Server, Interactive"]),
-        (("v6.0", "deepseek-r1"), ["datacenter Offline, optional Server, Interactive"]),
-        (("v6.1", "yolo"), ["MultiStream 662 x 8 10 min - 99"]),
-    ],
-)
-def test_what_is_out_of_the_ordinary_is_in_words(
-    arguments: tuple[str, ...], words: list[str], say: Say
-) -> None:
-    code, shown = say("round", *arguments)
-
-    assert code == 0
-    for text in words:
-        assert text in " ".join(shown.split())
+    assert differing(say, ((("round", *line.split()), 0, texts) for line, texts in rows)) == []
 
 
-@pytest.mark.parametrize(("name", "workload"), EVERY)
-def test_every_figure_of_every_workload_is_shown(name: str, workload: str, say: Say) -> None:
-    own = load_round(name).workloads[workload]
-    code, shown = say("round", name, workload)
+def test_every_figure_of_every_workload_is_shown(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And tables fit terminals of 80 and of 120 columns."""
+    failures = []
+    for name in ROUNDS:
+        workloads = load_round(name).workloads
+        for workload, own in workloads.items():
+            code, shown = say("round", name, workload)
+            assert code == 0
+            words = {*shown.replace(";", " ").replace(",", "").split()}
+            figures = [own.dataset_samples, own.performance_samples, own.accuracy_samples]
+            figures += [scenario.min_query_count for scenario in own.scenarios.values()]
+            for metric in own.metrics.values():
+                figures.append(metric.reference)  # type: ignore[arg-type]
+                for target in own.targets:
+                    figures += metric.bounds(target)  # type: ignore[arg-type]
+            expected = {f"{figure:.10g}" for figure in figures if figure is not None}
+            expected |= {metric.checker for metric in own.metrics.values()}
+            expected |= {scenario.result for scenario in own.scenarios.values()}
+            files = [f"  {file}  {checksum}\n" for file, checksum in own.checksums.items()]
+            missing = [*sorted(expected - words), *(text for text in files if text not in shown)]
+            failures += [(name, workload, missing)] if missing else []
+        for columns in (80, 120):
+            monkeypatch.setenv("COLUMNS", str(columns))
+            for workload in ("", *workloads):
+                _, shown = say("round", name, *workload.split())
+                lines = shown.partition("checksums of data files")[0].splitlines()
+                wide = [line for line in lines if len(line) > columns]
+                failures += [(name, workload, wide)] if wide else []
 
-    assert code == 0
-    words = shown.replace(";", " ").replace(",", "").split()
-    figures = [own.dataset_samples, own.performance_samples, own.accuracy_samples]
-    figures += [scenario.min_query_count for scenario in own.scenarios.values()]
-    for metric in own.metrics.values():
-        figures.append(metric.reference)  # type: ignore[arg-type]
-        for target in own.targets:
-            figures += metric.bounds(target)  # type: ignore[arg-type]
-        assert metric.checker in words
-    assert [f"{x:.10g}" for x in figures if x is not None and f"{x:.10g}" not in words] == []
-    for scenario in own.scenarios.values():
-        assert scenario.result in words
-    for file, checksum in own.checksums.items():
-        assert f"  {file}  {checksum}\n" in shown
-
-
-@pytest.mark.parametrize("columns", [80, 120])
-@pytest.mark.parametrize("name", ROUNDS)
-def test_tables_fit_the_terminal(
-    name: str, columns: int, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("COLUMNS", str(columns))
-    pages = [say("round", name), *(say("round", name, own) for own in load_round(name).workloads)]
-
-    for code, shown in pages:
-        assert code == 0
-        to_read, _, _to_copy = shown.partition("checksums of data files")
-        assert max(map(len, to_read.splitlines())) <= columns
-
-
-# --- json ------------------------------------------------------------------------------------
+    assert failures == []
 
 
 def asked(say: Say, *arguments: str) -> dict[str, Any]:
@@ -222,32 +199,43 @@ def asked(say: Say, *arguments: str) -> dict[str, Any]:
     return found
 
 
-@pytest.mark.parametrize("name", ROUNDS)
-def test_json_has_every_workload_with_its_gates(name: str, say: Say) -> None:
-    found, ours = asked(say, name), load_round(name)
+def test_json_has_every_workload_with_its_gates(say: Say) -> None:
+    """And nothing of what does not apply: only MultiStream has samples per query."""
+    for name in ROUNDS:
+        found, ours = asked(say, name), load_round(name)
 
-    assert (found["schema"], found["kind"], found["round"]) == (1, "pytest-mlperf round", name)
-    assert found["seeds"] == {
-        "qsl": ours.qsl_seed,
-        "sample_index": ours.sample_index_seed,
-        "schedule": ours.schedule_seed,
-    }
-    assert list(found["workloads"]) == list(ours.workloads)
-    for key, own in ours.workloads.items():
-        theirs = found["workloads"][key]
-        assert theirs["names"] == own.names
-        assert theirs["checker_names"] == list(own.checker_names)
-        assert theirs["targets"] == list(own.targets)
-        assert theirs["checksums"] == own.checksums
-        for target in own.targets:
+        assert (found["schema"], found["kind"], found["round"]) == (1, "pytest-mlperf round", name)
+        assert found["seeds"] == {
+            "qsl": ours.qsl_seed,
+            "sample_index": ours.sample_index_seed,
+            "schedule": ours.schedule_seed,
+        }
+        assert list(found["workloads"]) == list(ours.workloads)
+        for key, own in ours.workloads.items():
+            theirs = found["workloads"][key]
+            assert theirs["names"] == own.names
+            assert theirs["checker_names"] == list(own.checker_names)
+            assert theirs["targets"] == list(own.targets)
+            assert theirs["checksums"] == own.checksums
+            # Videos and answers of a RAG are made and timed, but judges are the user's own.
+            assert theirs["adapter"] in {"vbench", "frames"} or theirs["scorer"] is not None
+            assert theirs["adapter"] in {None, *registered("datasets")}
+            assert theirs["scorer"] in {None, *registered("scorers")}
             for metric in own.metrics.values():
-                low, high = metric.bounds(target)
-                gate = theirs["gates"][f"{100 * target:g}"][metric.name]
-                assert gate == {"lowest": near(low), "highest": near(high)}
-
-
-def near(bound: float | None) -> Any:
-    return bound if bound is None else pytest.approx(bound, rel=1e-11)
+                shown = theirs["metrics"][metric.name]
+                assert shown.get("share") == (metric.share and list(metric.share))
+                for target in own.targets:
+                    gate = theirs["gates"][f"{100 * target:g}"][metric.name]
+                    bounds = [
+                        bound if bound is None else pytest.approx(bound, rel=1e-11)
+                        for bound in metric.bounds(target)
+                    ]
+                    assert [gate["lowest"], gate["highest"]] == bounds
+            for scenario, content in theirs["scenarios"].items():
+                assert ("samples_per_query" in content) == (scenario == "MultiStream")
+                assert ("latency_percentile" in content) == (scenario != "Offline")
+                for values in (*theirs["metrics"].values(), *content["metrics"].values()):
+                    assert None not in values.values()
 
 
 def test_json_has_no_digits_that_mean_nothing(say: Say) -> None:
@@ -261,36 +249,15 @@ def test_json_has_no_digits_that_mean_nothing(say: Say) -> None:
         assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
 
 
-@pytest.mark.parametrize(("name", "workload"), EVERY)
-def test_json_says_nothing_of_what_does_not_apply(name: str, workload: str, say: Say) -> None:
-    """A score held to a target has no share, and only MultiStream has samples per query."""
-    own = asked(say, name, workload)["workloads"][workload]
-
-    for scenario, content in own["scenarios"].items():
-        assert ("samples_per_query" in content) == (scenario == "MultiStream")
-        assert ("latency_percentile" in content) == (scenario != "Offline")
-        for metric in (*own["metrics"].values(), *content["metrics"].values()):
-            assert None not in metric.values()
-    for key, metric in load_round(name).workloads[workload].metrics.items():
-        assert own["metrics"][key].get("share") == (metric.share and list(metric.share))
-
-
-def test_every_workload_with_an_adapter_has_a_scorer_and_they_exist(say: Say) -> None:
-    for name in ROUNDS:
-        for own in asked(say, name)["workloads"].values():
-            # Videos and answers of a RAG are made and timed, but judges are the user's own.
-            assert own["adapter"] in {"vbench", "frames"} or own["scorer"] is not None
-            assert own["adapter"] in {None, *registered("datasets")}
-            assert own["scorer"] in {None, *registered("scorers")}
-
-
-@pytest.mark.parametrize("file", sorted(SUITES.glob("*.mlperf.toml")), ids=lambda file: file.stem)
-def test_the_adapter_is_that_of_the_suites(file: Path, say: Say) -> None:
+def test_the_adapter_is_that_of_the_suites() -> None:
     """suites/datacenter uses what `round` names."""
-    suite = plan_suite(file)[0].suite
+    files = sorted(SUITES.glob("*.mlperf.toml"))
 
-    assert suite.rules is not None
-    assert ADAPTERS[suite.rules.name] == suite.workload.dataset.use
+    assert files
+    for file in files:
+        suite = plan_suite(file)[0].suite
+        assert suite.rules is not None
+        assert ADAPTERS[suite.rules.name] == suite.workload.dataset.use, file
 
 
 def test_json_of_one_workload_is_that_one(say: Say) -> None:
@@ -327,24 +294,15 @@ def test_json_of_a_scenario_with_a_gate_of_its_own(say: Say) -> None:
     }
 
 
-# --- wrong names -----------------------------------------------------------------------------
+def test_a_wrong_name_is_one_sentence_with_the_nearest(say: Say) -> None:
+    for line, message in {
+        "v6.2": "there is no round 'v6.2'; did you mean 'v6.1'?",
+        "2026": "there is no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1",
+        "v6.1 lama2-70b": "'lama2-70b' is no workload of v6.1; did you mean 'llama2-70b'?",
+        "v6.1 llama2-70b-99": "'llama2-70b-99' is no workload of v6.1; did you mean",
+        "v4.1 whisper": "'whisper' is no workload of v4.1; ",
+    }.items():
+        code, shown = say("round", *line.split())
 
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["v6.2"], "there is no round 'v6.2'; did you mean 'v6.1'?"),
-        (["2026"], "there is no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1"),
-        (["v6.1", "lama2-70b"], "'lama2-70b' is no workload of v6.1; did you mean 'llama2-70b'?"),
-        (["v6.1", "llama2-70b-99"], "'llama2-70b-99' is no workload of v6.1; did you mean"),
-        (["v4.1", "whisper"], "'whisper' is no workload of v4.1; "),
-    ],
-)
-def test_a_wrong_name_is_one_sentence_with_the_nearest(
-    arguments: list[str], message: str, say: Say
-) -> None:
-    code, shown = say("round", *arguments)
-
-    assert code == 2
-    assert shown.startswith(f"pytest-mlperf: {message}")
-    assert shown.count("\n") == 1
+        assert (code, shown.count("\n")) == (2, 1)
+        assert shown.startswith(f"pytest-mlperf: {message}")

@@ -26,9 +26,8 @@ from pytest_mlperf.stores.atomic import PLACE, write_folder
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli import volumes
 from tests.cli.lab import LIGHT, ROOT
+from tests.cli.text import Say, differing
 from tests.shared import once
-
-Say = Callable[..., tuple[int, str]]
 
 LEAF = Path("closed/Acme/results/box/3d-unet-99/Offline")
 CHECKOUT = os.environ.get("MLPERF_INFERENCE", "")
@@ -223,22 +222,20 @@ NOT_ALLOWED: Mapping[str, tuple[object, str]] = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("run", "title"), [("1", ""), ("TEST01.2", ", TEST01")])
-def test_export_refuses_runs_that_break_the_performance_rules(
-    run: str, title: str, project: Path, say: Say
-) -> None:
+def test_export_refuses_runs_that_break_the_performance_rules(project: Path, say: Say) -> None:
     official()
-    (log,) = project.glob(f".mlperf/runs/*/*.{run}/performance/{DETAIL}")
-    text = log.read_text("utf-8")
-    for key, (value, words) in NOT_ALLOWED.items():
-        edited(log, **{key: value})
-        code, shown = say(*EXPORT)
-        log.write_text(text, "utf-8")
-        assert code == 1
-        assert shown.startswith(f"not allowed: 3d-unet-99 Offline{title}: {words}")
-        assert shown.count("not allowed: ") == 1
-        assert "\nnothing was written" in shown
-        assert not (project / "tree").exists()
+    for run, title in (("1", ""), ("TEST01.2", ", TEST01")):
+        (log,) = project.glob(f".mlperf/runs/*/*.{run}/performance/{DETAIL}")
+        text = log.read_text("utf-8")
+        for key, (value, words) in NOT_ALLOWED.items():
+            edited(log, **{key: value})
+            code, shown = say(*EXPORT)
+            log.write_text(text, "utf-8")
+            assert code == 1
+            assert shown.startswith(f"not allowed: 3d-unet-99 Offline{title}: {words}")
+            assert shown.count("not allowed: ") == 1
+            assert "\nnothing was written" in shown
+            assert not (project / "tree").exists()
 
 
 @pytest.mark.process
@@ -330,20 +327,13 @@ BAD: list[tuple[Callable[[CaseResult], CaseResult | None], str]] = [
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("change", "words"), BAD)
-def test_what_can_be_in_no_submission_is_one_error(
-    change: Callable[[CaseResult], CaseResult | None],
-    words: str,
-    project: Path,
-    say: Say,
-) -> None:
-    changed(change)
-
-    code, shown = say(*EXPORT, "--rehearsal")
-
-    assert code == 2
-    assert words in " ".join(shown.split())
-    assert not (project / "tree").exists()
+def test_what_can_be_in_no_submission_is_one_error(project: Path, say: Say) -> None:
+    whole = Path("r.json").read_bytes()
+    for change, words in BAD:
+        changed(change)
+        assert differing(say, [((*EXPORT, "--rehearsal"), 2, (words,))]) == []
+        assert not (project / "tree").exists()
+        Path("r.json").resolve().write_bytes(whole)
 
 
 @pytest.mark.process
@@ -405,15 +395,15 @@ def test_init_marks_what_the_machine_does_not_tell(
     assert system["cooling"].startswith("FILL IN")
 
 
-@pytest.mark.parametrize("size", [0, 2 * KEPT, 2 * KEPT + 1, 50_000])
-def test_a_long_log_keeps_its_ends_and_the_hash_of_the_whole(size: int, tmp_path: Path) -> None:
-    whole = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
-    (tmp_path / "log").write_bytes(whole)
+def test_a_long_log_keeps_its_ends_and_the_hash_of_the_whole(tmp_path: Path) -> None:
+    for size in (0, 2 * KEPT, 2 * KEPT + 1, 50_000):
+        whole = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
+        (tmp_path / "log").write_bytes(whole)
 
-    cut, digest = truncated(tmp_path / "log")
+        cut, digest = truncated(tmp_path / "log")
 
-    assert digest == hashlib.sha256(whole).hexdigest()
-    assert cut == (whole if size <= 2 * KEPT else whole[:KEPT] + CUT + whole[-KEPT:])
+        assert digest == hashlib.sha256(whole).hexdigest()
+        assert cut == (whole if size <= 2 * KEPT else whole[:KEPT] + CUT + whole[-KEPT:])
 
 
 HALF = """\
@@ -451,8 +441,6 @@ def test_an_export_that_is_killed_leaves_no_half_tree(tmp_path: Path) -> None:
     assert not (tmp_path / PLACE).exists()
     assert (tmp_path / "tree/a/b").read_bytes() == b"whole"
 
-
-# --- MLCommons' own checker ---------------------------------------------------------------------
 
 HASH = f"hash={'0' * 64}\n"
 

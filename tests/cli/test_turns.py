@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from tests.cli.text import widest
+from tests.cli.text import Say, differing, widest
 from tests.run import other_python
 from tests.run.other_python import ENGINE
 from tests.stores.calibrated_here import WORDS, calibrate
-
-Say = Callable[..., tuple[int, str]]
 
 SUITE = """\
 schema = 1
@@ -62,17 +59,13 @@ def words(shown: str) -> str:
     return " ".join(shown.split())
 
 
-def turns(say: Say, *arguments: str) -> tuple[int, str]:
-    return say("turns", *arguments)
-
-
 @pytest.mark.process
 def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
     """A B, B A, …: nothing is stored, and nothing stored is asked."""
     a = write("a", null("one"), OFFLINE, LIMIT)
     b = write("b", null("two", 4), OFFLINE, LIMIT)
 
-    code, shown = turns(say, a, b)
+    code, shown = say("turns", a, b)
 
     assert code == 1
     assert widest(shown) <= 80
@@ -102,7 +95,7 @@ def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) 
     file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
     calibrate(here / "baselines")
 
-    code, shown = turns(say, f"{file}::slow", f"{file}::fast-fp32-cpu")
+    code, shown = say("turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
 
     assert code == 0
     assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", shown), shown
@@ -124,7 +117,7 @@ def test_versions_are_compared_through_the_baseline_s_build(
     )
     file = write("s", entry, OFFLINE, LIMIT)
 
-    code, shown = turns(say, f"{file}@baseline", file)
+    code, shown = say("turns", f"{file}@baseline", file)
 
     assert code == 1
     assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in shown
@@ -137,7 +130,7 @@ def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
     both = MULTI + OFFLINE
     a, b = (write(name, null(name, 0), both) for name in "ab")
 
-    code, shown = turns(say, a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
+    code, shown = say("turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
 
     assert code == 2
     assert "Offline" not in shown
@@ -152,7 +145,7 @@ def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
     a = write("a", null("one", 0), SERVER.format("1000"))
     b = write("b", null("two", 0), SERVER.format("1000").replace("target_qps = 1000\n", ""))
 
-    code, shown = turns(say, a, b, "--pairs", "2")
+    code, shown = say("turns", a, b, "--pairs", "2")
 
     assert code in {0, 1}, shown
     specs = list(here.glob(".mlperf/runs/*/*/spec.json"))
@@ -161,105 +154,90 @@ def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
 
 
 ONE = null("one") + OFFLINE
-REFUSED: dict[str, tuple[str, str, str]] = {
-    "workload": (
+REFUSED: list[tuple[str, str, str]] = [
+    (
         SUITE + ONE,
         SUITE.replace('"mine"', '"yours"') + ONE,
         "A and B cannot be compared: another workload, mine and yours",
     ),
-    "division": (
+    (
         SUITE + ONE,
         SUITE.replace("schema = 1", 'schema = 1\ndivision = "open"') + ONE,
         "A and B cannot be compared: another division, closed and open",
     ),
-    "round and profile": (
+    (
         SUITE + ONE,
         SUITE.replace('"v4.1"', '"v5.0"\nprofile = "official"') + ONE,
         "another round, v4.1 and v5.0; another profile, quick and official",
     ),
-    "data set": (
+    (
         SUITE + ONE,
         SUITE.replace("32", "64") + ONE,
         "cannot be compared: another data set, or other options of it",
     ),
-    "number of GPUs": (
+    (
         SUITE + null("one", more='accelerators = ["H200"]') + OFFLINE,
         SUITE + null("one", more='accelerators = ["2xH200"]') + OFFLINE,
         "A and B cannot be compared: H200 and 2xH200 are other numbers of GPUs",
     ),
-    "rate": (
+    (
         SUITE + null("one") + SERVER.format(30),
         SUITE + null("one") + SERVER.format(40),
         "cannot be compared: offered rate 30/s and 40/s",
     ),
-    "LoadGen's settings": (
+    (
         SUITE + null("one") + SERVER.format(30),
         SUITE + null("one") + SERVER.format(30).replace("1s", "2s"),
         "cannot be compared: latency_limit_ns 1000000000 and 2000000000",
     ),
-    "scenario": (
+    (
         SUITE + ONE,
         SUITE + null("one") + SERVER.format(30),
         "A and B have no scenario in common",
     ),
-    "several entries": (
+    (
         SUITE + null("one") + ONE.replace("one", "two"),
         SUITE + ONE,
         "a.mlperf.toml has several engine entries: write a.mlperf.toml::LABEL, of one-fp32, "
         "two-fp32",
     ),
-    "no accelerator in common": (
+    (
         SUITE + null("one", more='accelerators = ["H200", "H100"]') + OFFLINE,
         SUITE + ONE,
         "A runs on H200, H100, B on cpu: name one, FILE::LABEL-ACCELERATOR",
     ),
-}
+]
 
 
-@pytest.mark.parametrize("what", REFUSED)
-def test_what_proves_nothing_is_refused_before_it_is_measured(
-    what: str, here: Path, say: Say
-) -> None:
-    a, b, message = REFUSED[what]
-    files = write("a", text=a), write("b", text=b)
-
-    code, shown = turns(say, *files)
-
-    assert (code, message in words(shown)) == (2, True), shown
-    assert not list(here.glob(".mlperf/runs/*/*"))
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "more", "message"),
-    [
-        ("s", "s", [], "A and B are one and the same: there is nothing to compare"),
-        ("s", "s::two", [], "s.mlperf.toml: no engine entry is called 'two'; known: one, one-fp32"),
-        ("s@baseline", "s", [], "s.mlperf.toml: one-fp32 has no baseline_engine"),
-        ("t", "s", [], "t.mlperf.toml is not here"),
-        ("s", "u", ["--case", "x"], "no case 'x' on both sides; there: mine-Offline-one-fp32-cpu"),
-    ],
-)
-def test_a_side_that_cannot_be_had_says_why(
-    a: str, b: str, more: list[str], message: str, here: Path, say: Say
-) -> None:
+def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: Say) -> None:
+    for a, b, message in REFUSED:
+        files = write("a", text=a), write("b", text=b)
+        assert differing(say, [(("turns", *files), 2, (message,))]) == []
     for name in "su":
         write(name, ONE)
-    first, second = (re.sub(r"^\w+", r"\g<0>.mlperf.toml", text) for text in (a, b))
-
-    code, shown = turns(say, first, second, *more)
-
-    assert (code, message in words(shown)) == (2, True), shown
+    s, t, u = (f"{name}.mlperf.toml" for name in "stu")
+    rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
+        (("turns", s, s), 2, ("A and B are one and the same: there is nothing to compare",)),
+        (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry is called 'two'; known: one, one",)),
+        (("turns", f"{s}@baseline", s), 2, (f"{s}: one-fp32 has no baseline_engine",)),
+        (("turns", t, s), 2, (f"{t} is not here",)),
+        (
+            ("turns", s, u, "--case", "x"),
+            2,
+            ("no case 'x' on both sides; there: mine-Offline-one-fp32-cpu",),
+        ),
+    ]
+    assert differing(say, rows) == []
+    assert not list(here.glob(".mlperf/runs/*/*"))
 
 
 @pytest.mark.process
 def test_an_accelerator_that_is_not_here_is_exit_3(here: Path, say: Say) -> None:
     entries = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
     file = write("s", *entries, OFFLINE)
+    line = ("turns", f"{file}::one", f"{file}::two")
 
-    code, shown = turns(say, f"{file}::one", f"{file}::two")
-
-    assert code == 3
-    assert "accelerator Z9000 is not here" in words(shown)
+    assert differing(say, [(line, 3, ("accelerator Z9000 is not here",))]) == []
 
 
 def test_one_pair_alone_decides_nothing(say: Say) -> None:

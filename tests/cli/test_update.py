@@ -38,12 +38,11 @@ ENERGY = Power(
 
 
 @pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("baselines").mkdir()
     Path(SUITE).parent.mkdir()
     Path(SUITE).touch()
-    return tmp_path
 
 
 def measured(
@@ -78,6 +77,12 @@ def save(*results: CaseResult, path: Path = RESULTS) -> None:
     write_results(path, session(*results))
 
 
+def accept(*results: CaseResult) -> None:
+    """Write results as baselines."""
+    save(*results)
+    assert update(*WRITE) == 0
+
+
 def stored(path: Path = FILE) -> Baseline:
     found = baselines.load(path)
     assert found is not None
@@ -88,9 +93,6 @@ def stored(path: Path = FILE) -> Baseline:
 def shown(capsys: pytest.CaptureFixture[str]) -> Any:
     """Return what was printed since the last call."""
     return lambda: capsys.readouterr().out
-
-
-# --- accepting -----------------------------------------------------------------------------------
 
 
 def test_without_write_it_only_shows(shown: Any) -> None:
@@ -148,8 +150,7 @@ def test_a_session_that_was_added_elsewhere_is_added_here(shown: Any) -> None:
 
 
 def test_a_baseline_that_stays_says_how_it_grows(shown: Any) -> None:
-    save(measured())
-    update(*WRITE)
+    accept(measured())
     again = measured(100.2, outcome=Outcome.OK)
     save(again)
     shown()
@@ -163,8 +164,7 @@ def test_a_baseline_that_stays_says_how_it_grows(shown: Any) -> None:
 
 
 def test_better_values_replace_the_record_and_keep_its_history(shown: Any) -> None:
-    save(measured())
-    update(*WRITE)
+    accept(measured())
     shown()
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
 
@@ -178,43 +178,40 @@ def test_better_values_replace_the_record_and_keep_its_history(shown: Any) -> No
         ("replace", "faster kernels"),
     ]
     assert record.history[1].old["throughput"] == pytest.approx(100.499, abs=0.01)
-
-
-def test_a_second_write_of_the_same_results_changes_nothing(shown: Any) -> None:
-    save(measured())
-    update(*WRITE)
     before = FILE.read_bytes()
-    shown()
-
     assert update(*WRITE) == 0
-
     assert "  kept: these very runs are in the baseline already\n" in shown()
     assert FILE.read_bytes() == before
 
 
 def test_other_machines_keep_their_records() -> None:
-    save(measured())
-    update(*WRITE)
+    accept(measured())
     other = replace(verdicts.SUBJECT, identity={"gpu": "NVIDIA H200", "ecc": False, "mig": None})
-    save(measured(*(50.0,) * 8, verdict={"subject": other}))
-
-    assert update(*WRITE) == 0
+    accept(measured(*(50.0,) * 8, verdict={"subject": other}))
 
     assert [record.identity["ecc"] for record in stored().records] == [True, False]
 
 
-def test_the_newest_results_are_taken_unless_a_file_is_named(shown: Any) -> None:
-    save(measured(), path=Path(".mlperf/runs/20261119-ffff/results.json"))
-    save(measured(), path=Path(".mlperf/runs/20261121-0000/results.json"))
+def test_the_newest_results_with_the_named_cases_are_taken_unless_a_file_is_named(
+    shown: Any,
+) -> None:
+    other = replace(CASE, engine="trt")
+    folder = Path(".mlperf/runs")
+    save(measured(), measured(case=other), path=folder / "20261119-ffff/results.json")
+    save(measured(case=other), path=folder / "20261121-0000/results.json")
     save(measured(), path=Path("other/results.json"))
 
-    update()
-    assert shown().startswith("from .mlperf/runs/20261121-0000/results.json, ")
-    update("other/results.json")
-    assert shown().startswith("from other/results.json, ")
-    update("--runs-dir", "nothing")
-    update("--runs-dir", ".mlperf")
-    assert shown().startswith("from .mlperf/runs/20261121-0000/results.json, ")
+    for arguments, source in (
+        ((), ".mlperf/runs/20261121-0000/"),
+        (("other/results.json",), "other/"),
+        (("--runs-dir", ".mlperf"), ".mlperf/runs/20261121-0000/"),
+        (("--case", CASE.id), ".mlperf/runs/20261119-ffff/"),
+        (("--accept-regression", other.id), ".mlperf/runs/20261121-0000/"),
+    ):
+        update("--runs-dir", "nothing")
+        shown()
+        update(*arguments)
+        assert shown().startswith(f"from {source}results.json, ")
 
 
 def test_only_named_cases_are_taken(shown: Any) -> None:
@@ -244,86 +241,18 @@ def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(shown: Any) -> No
 
 
 @pytest.mark.parametrize(
-    "verdict",
+    "found",
     [
-        verdicts.GATE_FAIL,
-        replace(verdicts.GATE_FAIL, outcome=Outcome.INVALID),
-        replace(verdicts.GATE_FAIL, outcome=Outcome.ERROR),
+        measured(*(100.0,) * 5),
+        measured(scored=True, verdict={"accuracy": verdicts.SCORED}),
+        measured(outcome=Outcome.RECORDED, verdict={"baseline_file": f".mlperf/update-x1/{FILE}"}),
     ],
-    ids=lambda verdict: str(verdict.outcome),
+    ids=["five runs", "checked accuracy", "runs that this command made and refused"],
 )
-def test_scores_that_may_never_be_a_baseline_are_refused(verdict: Verdict, shown: Any) -> None:
-    save(result(verdict))
+def test_what_may_be_a_baseline_is_written(found: CaseResult) -> None:
+    accept(found)
 
-    assert update(*WRITE) == 1
-
-    expected = f"  refused: {verdict.outcome} top1 71.650 < 75.695, 99 % of MLPerf's reference"
-    assert shown().splitlines()[2] == expected
-    assert list(Path("baselines").iterdir()) == []
-
-
-def test_a_drop_of_the_energy_is_accepted_by_name_too(shown: Any) -> None:
-    def session_with(joules: float) -> list[CaseResult]:
-        runs = tuple(
-            replace(run(n, throughput=100.0, samples_per_joule=joules), power=ENERGY)
-            for n in range(8)
-        )
-        energy = replace(verdicts.POWER_DROP, case=CASE, runs=runs)
-        return [
-            measured(verdict={"runs": runs}),
-            result(energy, limits={"samples_per_joule": 0.05}),
-        ]
-
-    save(*session_with(10.0))
-    assert update(*WRITE) == 0
-    shown()
-    save(*session_with(8.0))
-
-    assert update(*WRITE) == 1
-    assert "gets worse (samples_per_joule 10 -> 8 (−20.0 %))" in shown()
-    assert update("--accept-regression", CASE.id, *WRITE) == 0
-
-
-def test_an_energy_that_the_baseline_has_is_not_lost_without_a_word(shown: Any) -> None:
-    runs = tuple(
-        replace(run(n, throughput=100.0, samples_per_joule=9.0), power=ENERGY) for n in range(8)
-    )
-    energy = result(
-        replace(verdicts.POWER_DROP, case=CASE, runs=runs), limits={"samples_per_joule": 0.05}
-    )
-    save(measured(verdict={"runs": runs}), energy)
-    update(*WRITE)
-    save(measured(*(101.0,) * 8), energy)
-
-    assert update(*WRITE) == 1
-    assert "gets worse (samples_per_joule would be lost: not measured)" in shown()
-    assert update("--accept-regression", CASE.id, *WRITE) == 0
-
-
-def test_runs_that_this_command_made_and_refused_can_be_accepted_afterwards() -> None:
-    copy = f".mlperf/update-x1/{FILE}"
-    save(measured(outcome=Outcome.RECORDED, verdict={"baseline_file": copy}))
-
-    assert update(*WRITE) == 0
     assert FILE.exists()
-
-
-def test_runs_that_this_command_made_for_other_baselines_stay_theirs(shown: Any) -> None:
-    copy = ".mlperf/update-x1/kept/H200/quick/resnet50/Offline.ort.fp16.json"
-    found = measured(outcome=Outcome.RECORDED, verdict={"baseline_file": copy})
-
-    assert "it was judged against kept/H200/" in refusal(found, shown)
-
-
-def test_the_newest_session_that_has_the_named_cases_is_taken(shown: Any) -> None:
-    other = replace(CASE, engine="trt")
-    save(measured(), measured(case=other), path=Path(".mlperf/runs/20261120-0000/results.json"))
-    save(measured(case=other), path=Path(".mlperf/runs/20261121-0000/results.json"))
-
-    update("--case", CASE.id)
-    assert shown().startswith("from .mlperf/runs/20261120-0000/results.json, ")
-    update("--accept-regression", other.id)
-    assert shown().startswith("from .mlperf/runs/20261121-0000/results.json, ")
 
 
 def test_several_tests_of_one_case_are_one_baseline(shown: Any) -> None:
@@ -346,29 +275,22 @@ def test_the_folder_that_git_is_to_add_is_the_one_that_was_written(shown: Any) -
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("file", "expected"),
-    [
+def test_scores_are_kept_where_their_session_looked_for_them(shown: Any) -> None:
+    for file, expected in (
         ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
         ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
         ("baselines/accuracy/resnet50/ort.fp16.json", "scores are kept of a whole data set, and"),
-    ],
-)
-def test_scores_are_kept_where_their_session_looked_for_them(
-    file: str, expected: str, shown: Any
-) -> None:
-    scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
-    found = measured(verdict=scores)
-    save(found)
+    ):
+        scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
+        save(measured(verdict=scores))
 
-    update("--case", CASE.id)
+        update("--case", CASE.id)
 
-    assert expected in shown()
+        assert expected in shown()
 
 
 def test_a_record_that_was_changed_meanwhile_is_not_written_over(shown: Any) -> None:
-    save(measured())
-    update(*WRITE)
+    accept(measured())
     record = stored().records[0]
     other = replace(record, target_qps=1.0)
     proposal = PerformanceProposal(
@@ -391,9 +313,6 @@ def test_one_refused_case_does_not_hinder_the_others(shown: Any) -> None:
     assert not FILE.exists()
 
 
-# --- refusing ------------------------------------------------------------------------------------
-
-
 def refusal(found: CaseResult, shown: Any, *arguments: str) -> str:
     """Return why a result is refused, after checking that nothing was written."""
     before = {p: p.read_bytes() for p in Path("baselines").rglob("*.json")}
@@ -402,7 +321,7 @@ def refusal(found: CaseResult, shown: Any, *arguments: str) -> str:
     assert {p: p.read_bytes() for p in Path("baselines").rglob("*.json")} == before
     lines = str(shown()).splitlines()
     assert lines[-1] == "nothing to write, 1 refused"
-    assert lines[1] == found.verdict.case.id
+    assert lines[1].partition(" ")[0] == found.verdict.case.id
     assert lines[2].startswith("  refused: ")
     return lines[2].removeprefix("  refused: ")
 
@@ -410,137 +329,147 @@ def refusal(found: CaseResult, shown: Any, *arguments: str) -> str:
 TEST = f"{SUITE}::test_performance[{CASE.id}]"
 
 
+REFUSED: list[tuple[CaseResult, str]] = [
+    (measured(handicap=0.1), "measured with --mlperf-handicap"),
+    (measured(pretended=True), "measured with --mlperf-pretend"),
+    *(
+        (measured(outcome=outcome, verdict={"headline": "it broke"}), f"{outcome} it broke")
+        for outcome in (Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL)
+    ),
+    (
+        measured(
+            outcome=Outcome.EXPECTED,
+            verdict={"gate": Gate(state=GateState.FAILED, samples=9, total=9)},
+        ),
+        "accuracy: gate failed on 9 samples",
+    ),
+    (measured(verdict={"runs": ()}), "nothing was measured"),
+    (measured(verdict={"subject": None}), "nothing was measured"),
+    (
+        measured(scored=True),
+        f'accuracy was not checked; run pytest "{SUITE}" without selecting tests',
+    ),
+    (
+        measured(*(100.0,) * 4),
+        "4 runs, a baseline needs 5, and H200 is not here; where it is: "
+        f'pytest "{TEST}" --mlperf-update=missing',
+    ),
+    (
+        measured(*(100.0,) * 2, outcome=Outcome.IMPROVED),
+        "2 runs, a baseline needs 5, and H200 is not here; where it is: "
+        f'pytest "{TEST}" --mlperf-update=replace --mlperf-reason "..."',
+    ),
+    (
+        measured(
+            outcome=Outcome.RECORDED,
+            verdict={"baseline_file": f".mlperf/update-x1/kept/{FILE.relative_to('baselines')}"},
+        ),
+        f"it was judged against kept/{FILE.relative_to('baselines')}, not {FILE}; name that folder "
+        "of baselines with --baselines",
+    ),
+    *(
+        (
+            result(replace(verdicts.GATE_FAIL, outcome=outcome)),
+            f"{outcome} top1 71.650 < 75.695, 99 % of MLPerf's reference",
+        )
+        for outcome in (Outcome.GATE_FAIL, Outcome.INVALID, Outcome.ERROR)
+    ),
+]
+
+
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("found", "reason"),
-    [
-        (measured(handicap=0.1), "measured with --mlperf-handicap"),
-        (measured(pretended=True), "measured with --mlperf-pretend"),
-        (
-            measured(outcome=Outcome.INVALID, verdict={"headline": "offered rate differs"}),
-            "INVALID offered rate differs",
-        ),
-        (
-            measured(outcome=Outcome.ERROR, verdict={"headline": "engine: it broke"}),
-            "ERROR engine: it broke",
-        ),
-        (
-            measured(outcome=Outcome.GATE_FAIL, verdict={"headline": "latency limit missed"}),
-            "GATE FAIL latency limit missed",
-        ),
-        (
-            measured(
-                outcome=Outcome.EXPECTED,
-                verdict={"gate": Gate(state=GateState.FAILED, samples=9, total=9)},
-            ),
-            "accuracy: gate failed on 9 samples",
-        ),
-        (measured(verdict={"runs": ()}), "nothing was measured"),
-        (measured(verdict={"subject": None}), "nothing was measured"),
-        (
-            measured(scored=True),
-            f'accuracy was not checked; run pytest "{SUITE}" without selecting tests',
-        ),
-        (
-            measured(*(100.0,) * 4),
-            "4 runs, a baseline needs 5, and H200 is not here; where it is: "
-            f'pytest "{TEST}" --mlperf-update=missing',
-        ),
-        (
-            measured(*(100.0,) * 2, outcome=Outcome.IMPROVED),
-            "2 runs, a baseline needs 5, and H200 is not here; where it is: "
-            f'pytest "{TEST}" --mlperf-update=replace --mlperf-reason "..."',
-        ),
-    ],
-    ids=[
-        *(
-            "handicap",
-            "pretended",
-            "INVALID",
-            "ERROR",
-            "GATE FAIL",
-            "expected",
-            "no runs",
-            "no subject",
-        ),
-        *("no accuracy", "4 runs", "2 runs"),
-    ],
-)
-def test_what_may_never_be_a_baseline_is_refused(
-    found: CaseResult, reason: str, shown: Any
+def test_what_may_never_be_a_baseline_is_refused(shown: Any) -> None:
+    reasons = [refusal(found, shown) for found, _ in REFUSED]
+
+    assert [
+        (reason, expected)
+        for reason, (_, expected) in zip(reasons, REFUSED, strict=True)
+        if not reason.startswith(expected)
+    ] == []
+    assert list(Path("baselines").iterdir()) == []
+
+
+def test_what_does_not_fit_the_files_here_is_refused(
+    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert refusal(found, shown) == reason
-
-
-def test_five_runs_are_enough() -> None:
-    save(measured(*(100.0,) * 5))
-
-    assert update(*WRITE) == 0
-
-
-def test_a_checked_accuracy_is_enough() -> None:
-    save(measured(scored=True, verdict={"accuracy": verdicts.SCORED}))
-
-    assert update(*WRITE) == 0
-
-
-def test_worse_values_need_to_be_accepted_by_name(shown: Any) -> None:
-    save(measured())
-    update(*WRITE)
-    shown()
-    slower = measured(*(90.0,) * 8, outcome=Outcome.PERF_DROP)
-
-    assert refusal(slower, shown) == (
-        "gets worse (throughput 100.5 -> 90 (−10.4 %)); "
-        f"to accept it: --accept-regression {CASE.id}"
+    """Too few runs, a damaged baseline, and another folder than pytest's root."""
+    assert refusal(measured(*(100.0,) * 4), shown, "--no-runs") == (
+        f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
     )
-    assert update("--accept-regression", CASE.id, *WRITE) == 0
-    assert [r.metrics["throughput"] for r in stored().records[0].runs] == [90.0] * 8
-
-
-def test_a_provisional_drop_that_fails_its_test_is_accepted_like_any_other(shown: Any) -> None:
-    save(measured())
-    update(*WRITE)
-    shown()
-    slower = measured(
-        *(90.0,) * 8,
-        outcome=Outcome.PROVISIONAL,
-        verdict={"metrics": verdicts.PROVISIONAL_DROP.metrics},
-    )
-
-    assert slower.verdict.fails
-    assert "to accept it: --accept-regression" in refusal(slower, shown)
-    assert update("--accept-regression", CASE.id, *WRITE) == 0
-    assert stored().records[0].runs[0].metrics["throughput"] == 90.0
-
-
-def test_worse_is_against_the_metrics_direction(shown: Any) -> None:
-    def latency(value: float) -> CaseResult:
-        runs = tuple(run(number, latency_p90=value) for number in range(8))
-        return measured(verdict={"runs": runs}, limits={"latency_p90": 0.03})
-
-    save(latency(0.010))
-    update(*WRITE)
-    shown()
-
-    assert refusal(latency(0.012), shown).startswith(
-        "gets worse (latency_p90 10 ms -> 12 ms (+20.0 %))"
-    )
-    save(latency(0.009))
-    assert update(*WRITE) == 0
-
-
-def test_a_damaged_baseline_is_refused_and_left_alone(shown: Any) -> None:
     FILE.parent.mkdir(parents=True)
     FILE.write_text('{"schema": 1}')
-
     assert refusal(measured(), shown).startswith(f"{FILE.resolve()}: ")
+    Path("elsewhere/baselines").mkdir(parents=True)
+    monkeypatch.chdir("elsewhere")
+    assert refusal(measured(), shown) == (
+        f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
+        "or name the folder of its baselines with --baselines"
+    )
+
+
+def with_energy(joules: float) -> list[CaseResult]:
+    """Return a session that measured samples a joule too."""
+    runs = tuple(
+        replace(run(n, throughput=100.0, samples_per_joule=joules), power=ENERGY) for n in range(8)
+    )
+    energy = replace(verdicts.POWER_DROP, case=CASE, runs=runs)
+    return [measured(verdict={"runs": runs}), result(energy, limits={"samples_per_joule": 0.05})]
+
+
+def latency(value: float) -> CaseResult:
+    runs = tuple(run(number, latency_p90=value) for number in range(8))
+    return measured(verdict={"runs": runs}, limits={"latency_p90": 0.03})
+
+
+PROVISIONAL = measured(
+    *(90.0,) * 8,
+    outcome=Outcome.PROVISIONAL,
+    verdict={"metrics": verdicts.PROVISIONAL_DROP.metrics},
+)
+
+WORSE: dict[str, tuple[list[CaseResult], list[CaseResult], str]] = {
+    "drop": (
+        [measured()],
+        [measured(*(90.0,) * 8, outcome=Outcome.PERF_DROP)],
+        "throughput 100.5 -> 90 (−10.4 %)",
+    ),
+    "provisional drop": ([measured()], [PROVISIONAL], ""),
+    "higher latency": ([latency(0.010)], [latency(0.012)], "latency_p90 10 ms -> 12 ms (+20.0 %)"),
+    "energy": (with_energy(10.0), with_energy(8.0), "samples_per_joule 10 -> 8 (−20.0 %)"),
+    "lost energy": (
+        with_energy(9.0),
+        [measured(*(101.0,) * 8), with_energy(9.0)[1]],
+        "samples_per_joule would be lost: not measured",
+    ),
+}
+
+
+@pytest.mark.parametrize("change", WORSE)
+def test_worse_values_need_to_be_accepted_by_name(change: str, shown: Any) -> None:
+    before, after, reason = WORSE[change]
+    accept(*before)
+    shown()
+    save(*after)
+
+    assert update(*WRITE) == 1
+    refused = shown()
+    assert f"  refused: gets worse ({reason}" in refused
+    assert f"; to accept it: --accept-regression {CASE.id}" in refused
+    assert update("--accept-regression", CASE.id, *WRITE) == 0
+    runs = after[0].verdict.runs
+    assert [r.metrics for r in stored().records[0].runs] == [one.metrics for one in runs]
+
+
+def test_a_lower_latency_is_not_worse_and_a_provisional_drop_fails() -> None:
+    accept(latency(0.010))
+    accept(latency(0.009))
+
+    assert PROVISIONAL.verdict.fails
 
 
 def test_the_baseline_of_another_case_is_not_written_over(shown: Any) -> None:
     other = replace(CASE, workload="mobilenet")
-    save(measured(case=other))
-    update(*WRITE)
+    accept(measured(case=other))
     moved = Path("baselines/H200/quick/mobilenet/Offline.ort.fp16.json")
     FILE.parent.mkdir(parents=True)
     moved.rename(FILE)
@@ -549,24 +478,6 @@ def test_the_baseline_of_another_case_is_not_written_over(shown: Any) -> None:
     assert refusal(measured(), shown) == (
         f"{FILE.resolve()}: this is the baseline of mobilenet-Offline-ort-fp16-H200, not of "
         f"{CASE.id}; move it away, or rename the engine entry"
-    )
-
-
-def test_the_wrong_folder_is_noticed(
-    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Path("elsewhere/baselines").mkdir(parents=True)
-    monkeypatch.chdir("elsewhere")
-
-    assert refusal(measured(), shown) == (
-        f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
-        "or name the folder of its baselines with --baselines"
-    )
-
-
-def test_without_runs_it_says_what_records_them(shown: Any) -> None:
-    assert refusal(measured(*(100.0,) * 4), shown, "--no-runs") == (
-        f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
     )
 
 
@@ -581,76 +492,43 @@ def test_other_baselines_than_those_of_the_session_must_be_named(shown: Any) -> 
     assert Path(used).exists()
 
 
-# --- usage ---------------------------------------------------------------------------------------
-
-
 def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert update(*arguments) == 2
     return capsys.readouterr().err.removeprefix("pytest-mlperf: ").rstrip("\n")
 
 
-def test_writing_needs_a_reason(capsys: pytest.CaptureFixture[str]) -> None:
-    save(measured())
-
-    expected = 'update --write needs --reason "why these values are accepted"'
-    assert complaint(capsys, "--write") == expected
-    assert complaint(capsys, "--write", "--reason", " ") == expected
-    assert not FILE.exists()
-
-
-@pytest.mark.parametrize("option", ["--case", "--accept-regression"])
-def test_an_unknown_case_is_named_with_the_known_ones(
-    option: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save(measured(), measured(case=replace(CASE, engine="trt")))
-
-    assert complaint(capsys, option, "resnet50") == (
-        f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
-    )
-
-
-def test_without_results_it_says_how_to_get_some(capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_usage_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert complaint(capsys) == (
         "no results in .mlperf/runs: measure first (pytest suites), or run this in pytest's root "
         "folder, where it keeps them"
     )
-
-
-def document(**changes: Any) -> str:
-    save(measured())
-    content = json.loads(RESULTS.read_text("utf-8"))
-    return json.dumps({**content, **changes})
+    assert complaint(capsys, "gone.json") == "gone.json: cannot be read: No such file or directory"
+    save(measured(), measured(case=replace(CASE, engine="trt")))
+    reason = 'update --write needs --reason "why these values are accepted"'
+    assert complaint(capsys, "--write") == reason
+    assert complaint(capsys, "--write", "--reason", " ") == reason
+    assert not FILE.exists()
+    for option in ("--case", "--accept-regression"):
+        assert complaint(capsys, option, "resnet50") == (
+            f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
+        )
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (lambda: "", "not a results file: Expecting value: line 1 column 1 (char 0)"),
-        (lambda: "[]", "not a results file: "),
-        (lambda: "[" * 100_000, "not a results file: maximum recursion depth exceeded"),
+def test_a_damaged_or_newer_results_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    save(measured())
+    content = json.loads(RESULTS.read_text("utf-8"))
+    for text, message in (
+        ("", "not a results file: Expecting value: line 1 column 1 (char 0)"),
+        ("[]", "not a results file: "),
+        ("[" * 100_000, "not a results file: maximum recursion depth exceeded"),
+        (json.dumps({**content, "cases": 3}), "not a results file: cases: must be a valid array, "),
+        (json.dumps({**content, "run": None}), "not a results file: run: must be a valid string, "),
         (
-            lambda: document(cases=3),
-            "not a results file: cases: must be a valid array, not 3; take the ",
-        ),
-        (
-            lambda: document(run=None),
-            "not a results file: run: must be a valid string, not None; take the ",
-        ),
-        (
-            lambda: document(schema=2),
+            json.dumps({**content, "schema": 2}),
             "written by a newer pytest-mlperf (schema 2; this one reads up to 1): upgrade",
         ),
-    ],
-    ids=["empty", "list", "deep", "cases", "run", "newer"],
-)
-def test_a_damaged_or_newer_results_file_is_named(
-    content: Any, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    Path("r.json").write_text(content(), "utf-8")
+    ):
+        Path("r.json").write_text(text, "utf-8")
 
-    assert complaint(capsys, "r.json").startswith(f"r.json: {message}")
-
-
-def test_a_results_file_that_is_not_there_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    assert complaint(capsys, "gone.json") == "gone.json: cannot be read: No such file or directory"
+        assert complaint(capsys, "r.json").startswith(f"r.json: {message}")

@@ -1,8 +1,9 @@
-"""Output of real runs as text to compare: what differs from run to run is masked."""
+"""Output of commands as text to compare: what differs from run to run is masked."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable
 
 _NUMBER = re.compile(r"(?<![A-Za-z])[−+]?\d+(?:[ ,]\d{3})*(?:\.\d+)?")
 
@@ -28,3 +29,25 @@ def widest(text: str) -> int:
     """Return the columns of the widest line that may be folded: none with a command or a path."""
     lines = [line for line in text.splitlines() if "/" not in line and '"' not in line]
     return max(map(len, lines), default=0)
+
+
+Say = Callable[..., tuple[int, str]]
+"""Runs the command; returns its exit code and all that it printed."""
+
+
+def differing(
+    say: Say, rows: Iterable[tuple[tuple[object, ...], int, tuple[str, ...]]]
+) -> list[tuple[tuple[object, ...], int, str]]:
+    """Run command lines; return those with another exit code, or without the expected texts.
+
+    Args:
+        say: The fixture.
+        rows: Words of a command line, its exit code, texts of its output as one line.
+    """
+    failures = []
+    for arguments, code, texts in rows:
+        ended, shown = say(*arguments)
+        line = " ".join(shown.split())
+        if ended != code or not all(text in line for text in texts):
+            failures.append((arguments, ended, shown))
+    return failures

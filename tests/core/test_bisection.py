@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from statistics import NormalDist
 
 import pytest
@@ -59,12 +59,8 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
     return last, first_bad, others
 
 
-# --- what is tried ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("last", "marks", "index"),
-    [
+def test_the_middle_of_what_was_not_tried_is_next() -> None:
+    cases: list[tuple[int, dict[int, Mark], int | None]] = [
         (1, {}, None),
         (2, {}, 1),
         (8, {}, 4),
@@ -79,54 +75,37 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
         (3, {1: GOOD, 2: BAD}, None),
         (3, {1: SKIPPED, 2: SKIPPED}, None),
         (60, dict.fromkeys(range(1, 60), SKIPPED), None),
-    ],
-)
-def test_the_middle_of_what_was_not_tried_is_next(
-    last: int, marks: dict[int, Mark], index: int | None
+    ]
+    found = [search_range(last, marks).next for last, marks, _ in cases]
+
+    assert found == [index for *_, index in cases]
+
+
+def test_steps_are_those_of_a_binary_search() -> None:
+    most = {1: 0, 2: 1, 3: 2, 4: 2, 40: 6, 41: 6}
+
+    assert {last: steps(last) for last in most} == most
+    assert {last: most_comparisons(last) - SPARE - 2 for last in most} == most
+
+
+@given(searches(), st.sampled_from([SKIPPED, UNDECIDED]))
+def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
+    search: tuple[int, int, set[int]], other: Mark
 ) -> None:
-    assert search_range(last, marks).next == index
-
-
-@pytest.mark.parametrize(("last", "most"), [(1, 0), (2, 1), (3, 2), (4, 2), (40, 6), (41, 6)])
-def test_steps_are_those_of_a_binary_search(last: int, most: int) -> None:
-    assert steps(last) == most
-    assert most_comparisons(last) == 1 + most + SPARE + 1
-
-
-@given(searches())
-def test_any_first_bad_commit_is_named_whatever_is_skipped(
-    search: tuple[int, int, set[int]],
-) -> None:
-    """Or the range in which all but the last were skipped, in the fewest steps there are."""
-    last, first_bad, skipped = search
+    """Of skipped ones the range is left in which all but the last were, in the fewest steps."""
+    last, first_bad, others = search
 
     def mark(index: int) -> Mark:
-        if index in skipped:
-            return SKIPPED
+        if index in others:
+            return other
         return BAD if index >= first_bad else GOOD
 
     good, bad, marks = searched(last, mark)
 
     assert good < first_bad <= bad
-    assert set(range(good + 1, bad)) <= skipped
-    assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
-
-
-@given(searches())
-def test_what_stays_undecided_never_hides_the_first_bad_commit(
-    search: tuple[int, int, set[int]],
-) -> None:
-    """And costs a few comparisons at most, however much of it there is."""
-    last, first_bad, undecided = search
-
-    def mark(index: int) -> Mark:
-        if index in undecided:
-            return UNDECIDED
-        return BAD if index >= first_bad else GOOD
-
-    good, bad, _ = searched(last, mark)
-
-    assert good < first_bad <= bad
+    if other is SKIPPED:
+        assert set(range(good + 1, bad)) <= others
+        assert sum(one is not SKIPPED for one in marks.values()) <= steps(last)
 
 
 def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:
@@ -156,30 +135,20 @@ def test_a_plateau_between_two_drops_is_narrowed_from_both_sides() -> None:
     assert (good, bad) == (8, 30)
 
 
-@pytest.mark.parametrize(
-    ("decisions", "mark"),
-    [
-        ([Decision.PASS], GOOD),
-        ([Decision.PASS, Decision.FAIL], BAD),
-        ([Decision.MORE, Decision.FAIL], BAD),
-        ([Decision.PASS, Decision.INCONCLUSIVE], UNDECIDED),
-        ([Decision.INCONCLUSIVE], UNDECIDED),
-    ],
-)
-def test_one_drop_makes_a_commit_bad(decisions: Collection[Decision], mark: Mark) -> None:
-    assert mark_of(decisions) is mark
-
-
-# --- what is proven --------------------------------------------------------------------------
+def test_one_drop_makes_a_commit_bad() -> None:
+    assert mark_of([Decision.PASS]) is GOOD
+    assert mark_of([Decision.PASS, Decision.FAIL]) is BAD
+    assert mark_of([Decision.MORE, Decision.FAIL]) is BAD
+    assert mark_of([Decision.PASS, Decision.INCONCLUSIVE]) is UNDECIDED
+    assert mark_of([Decision.INCONCLUSIVE]) is UNDECIDED
 
 
 def speed(low: float, high: float) -> RelativeSpeed:
     return RelativeSpeed(ratio=math.sqrt(low * high), low=low, high=high)
 
 
-@pytest.mark.parametrize(
-    ("speeds", "ends"),
-    [
+def test_the_smallest_range_is_that_of_intervals_that_do_not_touch() -> None:
+    for speeds, ends in (
         ({}, None),
         ({3: speed(0.9, 1.1)}, None),
         ({3: speed(0.7, 0.9)}, (0, 3)),
@@ -188,47 +157,34 @@ def speed(low: float, high: float) -> RelativeSpeed:
         ({1: speed(0.85, 1.03), 2: speed(0.8, 0.99), 8: speed(0.6, 0.7)}, (0, 2)),
         ({2: speed(0.96, 1.04), 4: speed(0.8, 0.9), 8: speed(0.6, 0.7)}, (2, 4)),
         ({2: speed(0.7, 0.9), 4: speed(1.0, 1.2)}, (0, 2)),
-    ],
-)
-def test_the_smallest_range_is_that_of_intervals_that_do_not_touch(
-    speeds: dict[int, RelativeSpeed], ends: tuple[int, int] | None
-) -> None:
-    assert smallest_drop(speeds) == ends
+    ):
+        assert smallest_drop(speeds) == ends
 
 
 def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
+    """Half a drop is a part of it."""
     lower, upper = speed(0.6, 0.7), speed(0.9, 1.0)
 
     between = across(upper, lower)
+    parts = {one: is_part(speed(one, one), speed(0.66, 0.66)) for one in (0.66, 0.7, 0.75, 1.1)}
 
     assert between.low == pytest.approx(0.6 / 1.0)
     assert between.high == pytest.approx(0.7 / 0.9)
     assert between.low < between.ratio < between.high
+    assert parts == {0.66: False, 0.7: False, 0.75: True, 1.1: True}
 
 
-@pytest.mark.parametrize(("one", "part"), [(0.66, False), (0.7, False), (0.75, True), (1.1, True)])
-def test_half_a_drop_is_a_part_of_it(one: float, part: bool) -> None:
-    assert is_part(speed(one, one), speed(0.66, 0.66)) is part
-
-
-@pytest.mark.parametrize(
-    ("whole", "direction", "drop"),
-    [
+def test_a_good_commit_excludes_the_proven_drop_or_the_limit() -> None:
+    small = RelativeSpeed(ratio=0.98, low=0.97, high=0.99)
+    for whole, direction, drop in (
         (speed(0.6, 0.7), Direction.HIGHER, 0.3),
         (speed(0.6, 0.99), Direction.HIGHER, 0.05),
-        (RelativeSpeed(ratio=0.98, low=0.97, high=0.99), Direction.HIGHER, 0.02),
+        (small, Direction.HIGHER, 0.02),
         (speed(1e-300, 1e-290), Direction.HIGHER, 0.99),
         (speed(0.25, 0.5), Direction.LOWER, 1.0),
         (speed(0.6, 0.99), Direction.LOWER, 0.05),
-    ],
-)
-def test_a_good_commit_excludes_the_proven_drop_or_the_limit(
-    whole: RelativeSpeed, direction: Direction, drop: float
-) -> None:
-    assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
-
-
-# --- how often it errs -----------------------------------------------------------------------
+    ):
+        assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
 
 
 def test_all_comparisons_share_the_error() -> None:
@@ -267,16 +223,15 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
     return bad if direct is BAD and bad - good == 1 else None
 
 
-@pytest.mark.slow
+@pytest.mark.parametrize("searches", [60, pytest.param(400, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("sd", [0.003, 0.007, 0.014])
-def test_a_whole_search_keeps_its_promise(sd: float) -> None:
+def test_a_whole_search_keeps_its_promise(sd: float, searches: int) -> None:
     """One commit drops by exactly the limit, on machines quieter and noisier than expected.
 
     An innocent commit is named at most 1 % of the time. The guilty one is not named at most 5 % of
     the time, where the noise lets runs decide: with twice the noise that is expected it need not.
     """
     chance = random.Random(20261127)
-    searches = 400
     names = [
         (first, whole_search(chance, first, LIMIT, sd))
         for first in (chance.randint(1, 40) for _ in range(searches))

@@ -11,11 +11,10 @@ from statistics import median
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scipy import special
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.baseline import Property
-from pytest_mlperf.core.judge.rule_r import Value, judge, minimum_detectable_change
+from pytest_mlperf.core.baseline import Property, SessionNoise
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.noise import (
@@ -24,6 +23,7 @@ from pytest_mlperf.core.noise import (
     digamma,
     learn,
     moderated,
+    session_noise,
     spread,
     total_variance,
     trigamma,
@@ -104,12 +104,11 @@ def drawn(
     ]
 
 
-# --- functions -----------------------------------------------------------------------------------
-
-
 @given(st.floats(1e-3, 1e7))
 def test_polygammas_are_scipys(x: float) -> None:
     """ψ and ψ' to 1e-11, and the inverse of ψ' gives the argument back."""
+    from scipy import special
+
     assert digamma(x) == pytest.approx(float(special.digamma(x)), rel=1e-11, abs=1e-13)
     assert trigamma(x) == pytest.approx(float(special.polygamma(1, x)), rel=1e-11)
     assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-9)
@@ -120,9 +119,6 @@ def test_polygammas_are_scipys(x: float) -> None:
 def test_polygammas_refuse_what_has_none(function: object, x: float) -> None:
     with pytest.raises(ValueError, match="positive and finite"):
         function(x)  # type: ignore[operator]
-
-
-# --- one case ------------------------------------------------------------------------------------
 
 
 def logs(*sessions: Sequence[float], within: float = 0.0) -> tuple[Value, ...]:
@@ -145,32 +141,26 @@ def test_the_mean_squares_of_a_small_table_are_those_by_hand() -> None:
     assert found.session == pytest.approx((30 - 10 / 3) / 2.4)
 
 
-def test_sessions_that_differ_less_than_their_runs_have_variance_0() -> None:
-    found = spread(logs([0, 2], [0, 2]))
-
-    assert found is not None
-    assert found.session == 0
-
-
 def test_one_session_says_nothing_of_sessions_and_single_runs_nothing_at_all() -> None:
-    one = spread(logs([0, 2]))
+    """Sessions that differ less than their runs have variance 0."""
+    alike, one = spread(logs([0, 2], [0, 2])), spread(logs([0, 2]))
 
+    assert alike is not None
+    assert alike.session == 0
     assert one is not None
     assert (one.session, one.between_df) == (None, 0)
     assert spread(logs([0], [2], [4])) is None
 
 
 def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
-    """Mean over 3,000 cases, within 3 %, for one session of 8 and for four of two."""
+    """Mean over 1,000 cases, within 5 %, for one session of 8 and for four of two."""
     rng = random.Random(7)
     for sessions, runs in ((1, 8), (4, 2), (3, 5)):
-        found = [spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(3000)]
+        found = [spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(1000)]
         total = [total_variance(each, 0.3) for each in found if each]
 
-        assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.03), (sessions, runs)
+        assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.05), (sessions, runs)
 
-
-# --- many cases ----------------------------------------------------------------------------------
 
 TRUTHS = {
     "as usual": (Noise(prior_df=4, prior_sd=0.007, session_share=0.25), 0.0),
@@ -194,7 +184,7 @@ def test_what_was_drawn_is_learnt_from_much_data(name: str) -> None:
     assert (found.cases, found.runs, found.sessions) == (200, 7200, 12)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_six_cases_are_enough_for_s0_and_its_interval_holds() -> None:
     """6 cases x 8 runs in 2 sessions, 100 times: half within 25 %, the 90 % interval in > 85 %."""
     truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.25)
@@ -209,56 +199,59 @@ def holds(interval: tuple[float, float] | None, truth: float) -> bool:
     return interval[0] <= truth <= interval[1]
 
 
-@pytest.mark.slow
+FEW_DRAWS = ((3, 3, 1), (6, 8, 8), (20, 3, 1))
+MANY_DRAWS = tuple((cases, runs, 14) for cases in (1, 3, 6, 20) for runs in (3, 8))
+
+
+@pytest.mark.parametrize(
+    "draws", [FEW_DRAWS, pytest.param(MANY_DRAWS, marks=pytest.mark.nightly)], ids=["few", "many"]
+)
 @pytest.mark.parametrize("shared", [True, False], ids=["of the machine", "of each case"])
-@pytest.mark.parametrize("sessions", [2, 6])
-@pytest.mark.parametrize("share", [0.25, 0.7])
 def test_the_intervals_hold_what_they_say_whatever_share_is_the_sessions(
-    share: float, sessions: int, shared: bool
+    shared: bool, draws: tuple[tuple[int, int, int], ...]
 ) -> None:
-    """1, 3, 6 and 20 cases of 3 and 8 runs, 14 times each: those of 90 % hold in 85 % and more.
+    """Those of 90 % hold in 85 % and more; what is not known of φ is not known of s0 either.
 
-    What is not known of φ is part of what is not known of s0.
+    The few draws show a wrong interval, the many its rate: 1, 3, 6 and 20 cases of 3 and 8 runs.
     """
-    truth = Noise(prior_df=4, prior_sd=0.02, session_share=share)
-    learnt = [
-        learn(drawn(seed, truth, cases=cases, sessions=sessions, runs=runs, shared=shared), GPU)
-        for cases in (1, 3, 6, 20)
-        for runs in (3, 8)
-        for seed in range(100 * cases + runs, 100 * cases + runs + 70, 5)
-    ]
-
-    assert sum(holds(one.sd, 0.02) for one in learnt) / len(learnt) >= 0.85
-    assert sum(holds(one.share, share) for one in learnt) / len(learnt) >= 0.85
+    for share in (0.25, 0.7):
+        truth = Noise(prior_df=4, prior_sd=0.02, session_share=share)
+        for sessions in (2, 6):
+            learnt = [
+                learn(
+                    drawn(seed, truth, cases=cases, sessions=sessions, runs=runs, shared=shared),
+                    GPU,
+                )
+                for cases, runs, count in draws
+                for seed in range(100 * cases + runs, 100 * cases + runs + 5 * count, 5)
+            ]
+            least = 0.85 if draws is MANY_DRAWS else 0.7
+            assert sum(holds(one.sd, 0.02) for one in learnt) / len(learnt) >= least
+            assert sum(holds(one.share, share) for one in learnt) / len(learnt) >= least
 
 
 def test_two_sessions_that_differ_much_are_believed_and_not_much_is_known() -> None:
     """A share of 0.7 is seen in two sessions, however little they prove."""
     truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.7)
-    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=8), GPU) for n in range(20)]
+    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=8), GPU) for n in range(9)]
     shares = [one.share or (0.0, 0.0) for one in learnt]
 
     assert median(one.noise.session_share for one in learnt) > 0.5
     assert median(high - low for low, high in shares) > 0.5
 
 
-def test_one_session_has_no_interval() -> None:
-    """It does not show what sessions differ by, so s0, which holds that too, is not known."""
+def test_one_session_has_no_interval_and_neither_have_cases_of_one_session_each() -> None:
+    """They do not show what sessions differ by, so s0, which holds that too, is not known."""
     found = learn(drawn(1, GPU, cases=20, sessions=1, runs=8), GPU)
     stored = settings_of(found, date="2026-11-21", max_runs=5)
+    a, b = drawn(1, GPU, cases=2, sessions=1, runs=8)
+    other = tuple(dataclasses.replace(run, session="other") for run in b.runs)
+    apart = learn([a, dataclasses.replace(b, runs=other)], GPU)
 
     assert (found.sd, found.share, found.noise.session_df) == (None, None, 0)
     assert found.noise.session_share == GPU.session_share
     assert (stored.prior_sd_low, stored.prior_sd_high, stored.session_df) == (None, None, 0)
-
-
-def test_cases_of_one_session_each_do_not_show_what_sessions_differ_by() -> None:
-    a, b = drawn(1, GPU, cases=2, sessions=1, runs=8)
-    other = tuple(dataclasses.replace(run, session="other") for run in b.runs)
-
-    found = learn([a, dataclasses.replace(b, runs=other)], GPU)
-
-    assert (found.sessions, found.noise.session_df, found.share) == (2, 0, None)
+    assert (apart.sessions, apart.noise.session_df, apart.share) == (2, 0, None)
 
 
 def test_the_fewer_the_data_the_nearer_is_the_default() -> None:
@@ -292,40 +285,30 @@ def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
     assert many.share[1] - many.share[0] > 0.4
 
 
-def test_equal_variances_give_a_finite_weight() -> None:
+def test_equal_variances_no_variance_and_one_that_is_inside_the_runs() -> None:
+    """A finite weight; no proof of no noise; a learnt s0 near the default."""
     same = values(random.Random(2), 0.01, 0.25, sessions=1, runs=8)
-    found = learn([Series(case=str(n), metric="throughput", runs=same) for n in range(100)], GPU)
-
-    assert found.noise.prior_df == 30
-
-
-def test_runs_that_do_not_vary_are_no_proof_of_no_noise() -> None:
     flat = tuple(Value(value=100.0, session="s") for _ in range(8))
-    found = learn([Series(case="a", metric="throughput", runs=flat)], GPU)
-
-    assert 0.001 <= found.noise.prior_sd < GPU.prior_sd
-
-
-def test_noise_that_is_all_inside_the_runs_leaves_s0_near_the_default() -> None:
     truth = Noise(prior_df=6, prior_sd=1e-4, session_share=0.0)
-    found = learn(drawn(1, truth, cases=5, sessions=2, runs=4, within=0.05), GPU)
 
-    assert found.weights[1] < 0.2
-    assert found.noise.prior_sd == pytest.approx(GPU.prior_sd, rel=0.2)
+    equal = learn([Series(case=str(n), metric="throughput", runs=same) for n in range(100)], GPU)
+    still = learn([Series(case="a", metric="throughput", runs=flat)], GPU)
+    inside = learn(drawn(1, truth, cases=5, sessions=2, runs=4, within=0.05), GPU)
 
-
-def test_metrics_of_one_case_weigh_as_one_case() -> None:
-    one = drawn(4, GPU, cases=1, sessions=2, runs=4)
-    two = [*one, dataclasses.replace(one[0], metric="tokens_per_second")]
-
-    assert learn(one, GPU).weights[1] == pytest.approx(learn(two, GPU).weights[1], rel=0.05)
-    assert (learn(two, GPU).cases, learn(two, GPU).runs) == (1, 8)
+    assert equal.noise.prior_df == 30
+    assert 0.001 <= still.noise.prior_sd < GPU.prior_sd
+    assert inside.weights[1] < 0.2
+    assert inside.noise.prior_sd == pytest.approx(GPU.prior_sd, rel=0.2)
 
 
-def test_single_runs_teach_nothing() -> None:
+def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -> None:
     """Two runs of one case in one session is the least."""
+    alone = drawn(4, GPU, cases=1, sessions=2, runs=4)
+    two = [*alone, dataclasses.replace(alone[0], metric="tokens_per_second")]
     lone = Series(case="a", metric="throughput", runs=logs([0], [1]))
 
+    assert learn(alone, GPU).weights[1] == pytest.approx(learn(two, GPU).weights[1], rel=0.05)
+    assert (learn(two, GPU).cases, learn(two, GPU).runs) == (1, 8)
     with pytest.raises(ValueError, match="two runs of one case in one session"):
         learn([lone], GPU)
 
@@ -346,19 +329,16 @@ def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: fl
     assert moderated(varies, found.noise) > 0
 
 
-@pytest.mark.parametrize("accelerator", ["cpu", "H200", "8xH100", "cpu-vs-H200"])
-def test_uncalibrated_noise_is_the_judges_own(accelerator: str) -> None:
-    assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
+def test_uncalibrated_noise_is_the_judges_own() -> None:
+    for accelerator in ("cpu", "H200", "8xH100", "cpu-vs-H200"):
+        assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
 
 
-# --- the judge with what was learnt --------------------------------------------------------------
+@pytest.mark.parametrize("cases", [60, pytest.param(600, marks=pytest.mark.nightly)])
+def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> None:
+    """4 calibrations of 6 cases x 4 runs x 2 sessions, each then judges unchanged cases.
 
-
-def test_false_alarms_stay_below_one_per_cent_with_learnt_noise() -> None:
-    """4 calibrations of 6 cases x 4 runs x 2 sessions, each then judges 600 unchanged cases.
-
-    CPU noise of 3 %, sessions as in the truth. The promise is 1 %; the rule is conservative, so
-    that few of 2,400 fail.
+    CPU noise of 3 %, sessions as in the truth. The promise is 1 %; the rule is conservative.
     """
     truth = Noise(prior_df=4, prior_sd=0.03, session_share=0.25)
     failed = missed = 0
@@ -366,7 +346,7 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise() -> None:
         rng = random.Random(100 + seed)
         learnt = learn(drawn(seed, truth, cases=6, sessions=2, runs=4), uncalibrated("cpu"))
         rule = learnt.noise.rule(5)
-        for _ in range(600):
+        for _ in range(cases):
             sd = sd_of_a_case(rng, truth)
             baseline = values(rng, sd, 0.25, sessions=4, runs=2)
             now = values(rng, sd, 0.25, sessions=1, runs=5)
@@ -378,8 +358,8 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise() -> None:
             failed += said[0] is Decision.FAIL
             missed += said[1] is Decision.PASS
 
-    assert failed / 2400 <= 0.01
-    assert missed / 2400 <= 0.05
+    assert failed <= 0.01 * 4 * cases
+    assert missed <= 0.05 * 4 * cases
 
 
 def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
@@ -393,9 +373,6 @@ def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
     )
 
     assert after < before / 2
-
-
-# --- how to measure ------------------------------------------------------------------------------
 
 
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
@@ -419,17 +396,15 @@ def test_the_best_length_of_the_typical_gpu_is_that_of_the_derivation() -> None:
     assert best_length(runs, noise, length_s=60, start_s=60) == pytest.approx(44, rel=0.06)
 
 
-@pytest.mark.parametrize(
-    ("within", "sd", "start_s", "seconds"),
-    [(0.0, 0.01, 60, None), (1e-6, 0.05, 1, 1.0), (0.5, 0.5, 300, 600.0)],
-)
-def test_the_best_length_has_bounds_and_may_be_unknown(
-    within: float, sd: float, start_s: float, seconds: float | None
-) -> None:
+def test_the_best_length_has_bounds_and_may_be_unknown() -> None:
     """From one second to MLPerf's ten minutes; None where nothing is known inside a run."""
-    runs = values(random.Random(1), sd, 0.0, sessions=1, runs=8, within=within)
-
-    assert best_length(runs, GPU, length_s=60, start_s=start_s) == seconds
+    for within, sd, start_s, seconds in (
+        (0.0, 0.01, 60, None),
+        (1e-6, 0.05, 1, 1.0),
+        (0.5, 0.5, 300, 600.0),
+    ):
+        runs = values(random.Random(1), sd, 0.0, sessions=1, runs=8, within=within)
+        assert best_length(runs, GPU, length_s=60, start_s=start_s) == seconds
 
 
 def test_k_is_the_fewest_runs_that_prove_every_limit_that_can_be_proven() -> None:
@@ -463,24 +438,18 @@ def test_a_drift_that_all_cases_share_is_seen() -> None:
 
 
 def test_noise_is_seldom_called_drift() -> None:
-    """At most 3 of 1,000 quiet sessions of 3 cases x 6 runs."""
+    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
     rng = random.Random(5)
     called = 0
-    for _ in range(1000):
+    for _ in range(300):
         series = [one(c, "throughput", *(rng.gauss(0, 0.01) for _ in range(6))) for c in "abc"]
         found = drift(series, "s")
         assert found is not None
         called += found.proven
 
-    assert called <= 3
-
-
-def test_two_runs_and_other_sessions_show_no_drift() -> None:
+    assert called <= 1
     assert drift([one("a", "throughput", 0, 1)], "s") is None
     assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
-
-
-# --- what is kept --------------------------------------------------------------------------------
 
 
 def run(number: int, session: str = "s1", value: float = 100.0) -> CalibrationRun:
@@ -507,25 +476,16 @@ def case(*runs: CalibrationRun, digest: str = "x", name: str = "a") -> Calibrate
 
 
 def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
-    old = case(run(1), run(2))
     new = case(run(2, value=200.0), run(1, "s2"))
-    (found,), notes = merged([old], [new])
-
-    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
-    assert found.runs[1].metrics["throughput"] == 200
-    assert notes == ()
-
-
-def test_runs_of_another_build_are_left_out_and_said_so() -> None:
-    found, notes = merged(
+    (found,), notes = merged([case(run(1), run(2))], [new])
+    others, left_out = merged(
         [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), digest="y")]
     )
 
-    assert [(c.case, len(c.runs)) for c in found] == [("a", 1), ("b", 1)]
-    assert notes == ("a: 2 older runs left out: engine, options, data or run length changed",)
-
-
-def test_only_gated_metrics_that_every_run_has_are_learnt_from() -> None:
+    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
+    assert (found.runs[1].metrics["throughput"], notes) == (200, ())
+    assert [(c.case, len(c.runs)) for c in others] == [("a", 1), ("b", 1)]
+    assert left_out == ("a: 2 older runs left out: engine, options, data or run length changed",)
     assert [s.metric for s in case(run(1), run(2)).series] == ["throughput", "latency_p50"]
 
 
@@ -553,16 +513,97 @@ def test_stored_settings_are_the_rule() -> None:
     assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs in 2 sessions"
 
 
-@pytest.mark.parametrize(
-    ("field", "value", "says"),
-    [
+def test_impossible_runs_are_refused() -> None:
+    for field, value, says in (
         ("metrics", {"throughput": 0.0}, "metric 'throughput' is 0.0"),
         ("metrics", {"throughput": math.inf}, "metric 'throughput' is inf"),
         ("within_se", {"throughput": -1.0}, "'throughput' is -1.0"),
         ("duration_s", 0.0, "duration_s is 0.0"),
         ("start_s", -1.0, "'start_s' is -1.0"),
-    ],
+    ):
+        with pytest.raises(ValueError, match=says):
+            dataclasses.replace(run(1), **{field: value})  # type: ignore[arg-type]
+
+
+RULE = RuleR(prior_sd=0.005)
+
+
+def build(*sessions: Sequence[float]) -> list[Value]:
+    """Return the runs of one build, by session, in percent of 1 above it."""
+    return [
+        Value(value=math.exp(x / 100), session=str(number))
+        for number, session in enumerate(sessions)
+        for x in session
+    ]
+
+
+def runs_of_sessions(chance: random.Random, sessions: int, runs: int, ratio: float) -> list[Value]:
+    """Return runs whose sessions differ by the root of `ratio` as much as they."""
+    groups = []
+    for _ in range(sessions):
+        common = chance.gauss(0, 0.4 * math.sqrt(ratio))
+        groups.append([common + chance.gauss(0, 0.4) for _ in range(runs)])
+    return build(*groups)
+
+
+def test_nothing_is_learnt_where_no_build_has_two_sessions() -> None:
+    assert session_noise([], rule=RULE) is None
+    assert session_noise([build([0.1, -0.1, 0.2])], rule=RULE) is None
+    assert session_noise([build([0.1]), build([5.0])], rule=RULE) is None
+
+
+def test_sessions_that_agree_say_so_whatever_the_level_of_their_build() -> None:
+    quiet = build([0.4, -0.4], [0.3, -0.3])
+    faster = [Value(value=1.5 * one.value, session=f"later {one.session}") for one in quiet]
+    agreeing = build([0.4, -0.4], [0.3, -0.3], [0.5, -0.5])
+
+    for builds in ([agreeing], [quiet, faster]):
+        assert session_noise(builds, rule=RULE) == SessionNoise(ratio=0.0, df=2.0)
+
+
+def test_the_ratio_comes_back() -> None:
+    """Whatever the runs a session, also from one run each, where only rule R's prior says sd."""
+    rule = RuleR(prior_sd=0.004, session_share=0.0)
+    for ratio in (0.0, 1.0, 4.0, 16.0):
+        for runs in (1, 2, 8):
+            chance = random.Random(7)
+            builds = [runs_of_sessions(chance, 40, runs, ratio) for _ in range(60)]
+            found = [session_noise([build], rule=rule) for build in builds]
+            ratios = [one.ratio for one in found if one]
+            assert median(ratios) == pytest.approx(ratio, rel=0.25, abs=0.25)
+            assert {one.df for one in found if one} == {39.0}
+
+
+def test_other_cases_count_by_a_quarter_and_as_one_however_many_they_are() -> None:
+    far = [build([3.0, 3.1], [-3.0, -3.1], [0.0, 0.1]) for _ in range(50)]
+    quiet = build([0.4, -0.4], [0.3, -0.3])
+
+    alone = session_noise([], far, rule=RULE)
+    both = session_noise([quiet], far, rule=RULE)
+
+    assert alone is not None
+    assert both is not None
+    assert alone.df == 0.5
+    assert both.df == 1.5
+    assert 0 < both.ratio < alone.ratio / 2
+
+
+@given(
+    st.lists(st.lists(st.floats(-20, 20), min_size=1, max_size=4), min_size=2, max_size=6),
+    st.floats(1e-6, 1e6),
 )
-def test_impossible_runs_are_refused(field: str, value: object, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        dataclasses.replace(run(1), **{field: value})  # type: ignore[arg-type]
+def test_the_unit_of_the_metric_and_the_order_of_runs_do_not_matter(
+    sessions: list[list[float]], unit: float
+) -> None:
+    plain = build(*sessions)
+    other = [
+        Value(value=unit * one.value, session=one.session, within_se=one.within_se)
+        for one in reversed(plain)
+    ]
+
+    found, again = (session_noise([runs], rule=RULE) for runs in (plain, other))
+
+    assert found is not None
+    assert again is not None
+    assert found.df == again.df == len(sessions) - 1
+    assert again.ratio == pytest.approx(found.ratio, rel=1e-6, abs=1e-6)

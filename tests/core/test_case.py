@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_mlperf.core.case import NAME, Case
 
 
@@ -19,26 +17,8 @@ def test_the_id_names_everything_that_tells_cases_apart() -> None:
     assert case.id == "llama2-70b-99.9-Server-trtllm-tp1-fp8-8xH100"
 
 
-@pytest.mark.parametrize(
-    ("name", "valid"),
-    [
-        ("resnet50", True),
-        ("llama3.1-8b", True),
-        ("a_b+c.d", True),
-        ("0", True),
-        ("A-B-C", True),
-        ("", False),
-        ("-a", False),
-        ("a-", False),
-        ("a--b", False),
-        (".a", False),
-        ("..", False),
-        ("a b", False),
-        ("a/b", False),
-        ("a\n", False),
-        ("a]", False),
-        ("ä", False),
-    ],
-)
-def test_a_name_is_safe_in_ids_on_the_command_line_and_in_paths(name: str, valid: bool) -> None:
-    assert bool(NAME.fullmatch(name)) is valid
+def test_a_name_is_safe_in_ids_on_the_command_line_and_in_paths() -> None:
+    names = ["resnet50", "llama3.1-8b", "a_b+c.d", "0", "A-B-C"]
+    unsafe = ["", "-a", "a-", "a--b", ".a", "..", "a b", "a/b", "a\n", "a]", "ä"]
+
+    assert [name for name in [*names, *unsafe] if NAME.fullmatch(name)] == names

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from array import array
 
-import pytest
-
 from pytest_mlperf.core.compliance import (
     FAILED,
     PASSED,
@@ -41,66 +39,51 @@ def tokens(*ids: int, counted: int | None = None, first: int | None = None) -> L
     )
 
 
-@pytest.mark.parametrize(
-    ("reference", "test", "passed"),
-    [
+SINGLE, MULTI = "SingleStream", "MultiStream"
+
+
+def test_test01_is_as_fast_within_a_tenth() -> None:
+    for reference, test, passed in (
         (score(100), score(109.9), True),
         (score(100), score(110.1), False),
         (score(100), score(90.1), True),
         (score(100), score(89.9), False),
-        (score(2e5, "SingleStream"), score(2.39e5, "SingleStream"), True),
-        (score(2.1e5, "SingleStream"), score(2.5e5, "SingleStream"), False),
+        (score(2e5, SINGLE), score(2.39e5, SINGLE), True),
+        (score(2.1e5, SINGLE), score(2.5e5, SINGLE), False),
         (score(100), score(100, valid=False), False),
         (score(100, valid=False), score(100), False),
         (score(100), score(100, "Server"), False),
         (score(100, "Server", limit_ns=1), score(100, "Server", limit_ns=2), False),
-    ],
-)
-def test_test01_is_as_fast_within_a_tenth(
-    reference: SpeedScore, test: SpeedScore, passed: bool
-) -> None:
-    finding = same_speed(reference, test)
-
-    assert finding.passed is passed
-    assert (PASSED in finding.text) is passed
+    ):
+        finding = same_speed(reference, test)
+        assert (finding.passed, PASSED in finding.text) == (passed, passed)
 
 
-@pytest.mark.parametrize(
-    ("reference", "test", "passed"),
-    [
+def test_test04_is_not_faster_with_one_sample() -> None:
+    for reference, test, passed in (
         (score(100), score(109.9), True),
         (score(100), score(110.1), False),
         (score(100), score(10), True),  # slower shows nothing that is kept
-        (score(1e7, "SingleStream"), score(8.4e6, "SingleStream"), True),  # 20 % under 200,000/s
-        (score(1e7, "SingleStream"), score(8.3e6, "SingleStream"), False),
+        (score(1e7, SINGLE), score(8.4e6, SINGLE), True),  # 20 % under 200,000/s
+        (score(1e7, SINGLE), score(8.3e6, SINGLE), False),
         (score(100), score(100, valid=False), False),
-    ],
-)
-def test_test04_is_not_faster_with_one_sample(
-    reference: SpeedScore, test: SpeedScore, passed: bool
-) -> None:
-    assert same_speed(reference, test, one_sample=True).passed is passed
+    ):
+        assert same_speed(reference, test, one_sample=True).passed is passed
 
 
-@pytest.mark.parametrize(
-    ("reference", "test", "passed"),
-    [
+def test_test05_is_not_slower_with_other_seeds() -> None:
+    for reference, test, passed in (
         (score(100), score(95.1), True),
         (score(100), score(94.9), False),
         (score(100), score(200), True),
-        (score(1e6, "MultiStream"), score(1.19e6, "MultiStream"), True),
-        (score(1e7, "MultiStream"), score(1.06e7, "MultiStream"), False),
-    ],
-)
-def test_test05_is_not_slower_with_other_seeds(
-    reference: SpeedScore, test: SpeedScore, passed: bool
-) -> None:
-    assert other_seeds_speed(reference, test).passed is passed
+        (score(1e6, MULTI), score(1.19e6, MULTI), True),
+        (score(1e7, MULTI), score(1.06e7, MULTI), False),
+    ):
+        assert other_seeds_speed(reference, test).passed is passed
 
 
-@pytest.mark.parametrize(
-    ("timed", "passed", "noted"),
-    [
+def test_test01_compares_answers_sample_by_sample() -> None:
+    for timed, passed, noted in (
         (answers(b"ab", b"cd"), True, False),
         (answers(b"ab", b"xd"), False, False),
         (answers(b"ab", b"cx"), True, True),  # the first element alone decides, as there
@@ -108,21 +91,14 @@ def test_test05_is_not_slower_with_other_seeds(
         ([*answers(b"ab"), LoggedAnswer(index=9, data=b"x")], True, False),
         ([], False, False),
         (answers(b"", b"cd"), False, False),
-    ],
-)
-def test_test01_compares_answers_sample_by_sample(
-    timed: list[LoggedAnswer], passed: bool, noted: bool
-) -> None:
-    finding = same_answers(answers(b"ab", b"cd"), timed)
-
-    assert finding.passed is passed
-    assert bool(finding.notes) is noted
-    assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
+    ):
+        finding = same_answers(answers(b"ab", b"cd"), timed)
+        assert (finding.passed, bool(finding.notes)) == (passed, noted)
+        assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
 
 
-@pytest.mark.parametrize(
-    ("answer", "scenario", "wrong"),
-    [
+def test_test06_checks_lengths_ends_and_first_tokens() -> None:
+    for answer, scenario, wrong in (
         (tokens(5, 6, 2), "Offline", ""),
         (tokens(5, 6, 2, counted=8), "Offline", "another length"),
         (tokens(5, 2, 2), "Offline", "behind their end"),
@@ -131,58 +107,36 @@ def test_test01_compares_answers_sample_by_sample(
         (tokens(5, 6, first=7), "Server", "another token"),
         (tokens(5, 6, first=7), "Offline", ""),
         (tokens(5, 6), "Server", ""),
-    ],
-)
-def test_test06_checks_lengths_ends_and_first_tokens(
-    answer: LoggedAnswer, scenario: str, wrong: str
-) -> None:
-    finding = tokens_as_counted([answer], scenario=scenario, end=2, width=8)
-
-    assert finding.passed is not bool(wrong)
-    assert wrong in " ".join(finding.faults)
-    assert ("verification complete" in finding.text) is not bool(wrong)
-
-
-def test_test06_says_where_the_reference_compares_nothing() -> None:
+    ):
+        finding = tokens_as_counted([answer], scenario=scenario, end=2, width=8)
+        assert finding.passed is not bool(wrong)
+        assert wrong in " ".join(finding.faults)
+        assert ("verification complete" in finding.text) is not bool(wrong)
     assert tokens_as_counted([tokens(5, 6)], scenario="Server", end=2, width=8).notes
 
 
-@pytest.mark.parametrize(("lengths", "passed"), [((9, 11), True), ((8, 9), False), ((), False)])
-def test_test09_asks_for_a_mean_length(lengths: tuple[int, ...], passed: bool) -> None:
-    assert as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8).passed is passed
-
-
-@pytest.mark.parametrize(
-    ("predictions", "sample", "passed"),
-    [
-        ((0.7, 0.2), 3, True),
-        ((0.7001, 0.2), 3, True),
-        ((0.6, 0.2), 3, False),
-        ((0.7, 0.2), 4, False),
-    ],
-)
-def test_test08_compares_entropies(
-    predictions: tuple[float, float], sample: int, passed: bool
-) -> None:
-    whole = array("f", [1, 3, 0.7, 0.2, 1, 0, 1, 1, 2]).tobytes()
-    timed = array("f", [1, sample, *predictions]).tobytes()
-
-    assert same_predictions(answers(whole), answers(timed)).passed is passed
-
-
-def test_answers_that_differ_pass_where_their_scores_are_alike() -> None:
-    assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()
-    assert same_scores({"top1": 98.5}, {"top1": 100.0}, {"top1": 0.01})
-    assert same_scores({"top1": 98.5}, {}, {"top1": 0.01})
-
-
-def test_test07_asks_for_a_score() -> None:
+def test_test09_asks_for_a_mean_length_and_test07_for_a_score() -> None:
+    for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
+        found = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
+        assert found.passed is passed
     assert as_accurate(60.7, 60.698).passed
     assert not as_accurate(60.6, 60.698).passed
 
 
-def test_a_token_is_as_wide_as_the_suite_says() -> None:
+def test_test08_compares_entropies() -> None:
+    whole = array("f", [1, 3, 0.7, 0.2, 1, 0, 1, 1, 2]).tobytes()
+    for prediction, sample, passed in ((0.7, 3, True), (0.7001, 3, True), (0.6, 3, False),
+                                       (0.7, 4, False)):  # fmt: skip
+        timed = array("f", [1, sample, prediction, 0.2]).tobytes()
+        assert same_predictions(answers(whole), answers(timed)).passed is passed
+
+
+def test_answers_that_differ_pass_where_their_scores_are_alike() -> None:
+    """A token is as wide as the suite says."""
     answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
 
+    assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()
+    assert same_scores({"top1": 98.5}, {"top1": 100.0}, {"top1": 0.01})
+    assert same_scores({"top1": 98.5}, {}, {"top1": 0.01})
     assert tokens_as_counted([answer], scenario="Offline", end=2, width=4).passed
     assert not tokens_as_counted([answer], scenario="Offline", end=2, width=8).passed

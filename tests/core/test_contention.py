@@ -29,9 +29,8 @@ def seen(**known: Any) -> Contention:
 QUIET = {"foreign_s": 0.2, "waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0}
 
 
-@pytest.mark.parametrize(
-    ("known", "on_cpu", "share"),
-    [
+def test_what_the_load_explains() -> None:
+    cases: list[tuple[dict[str, Any], bool, float | None]] = [
         # Quiet: others used 1 % of two cores, and nothing was waited for.
         (QUIET, False, 0.0),
         (QUIET, True, 0.01),
@@ -62,12 +61,10 @@ QUIET = {"foreign_s": 0.2, "waited_s": 0.0, "stolen_s": 0.0, "throttled_s": 0.0}
         # Nothing is known, or for too short a time.
         ({"stolen_s": 1.0}, False, None),
         ({**QUIET, "window_s": 0.4}, False, None),
-    ],
-)
-def test_what_the_load_explains(known: dict[str, Any], on_cpu: bool, share: float | None) -> None:
-    found = lost_share(seen(**known), on_cpu=on_cpu)
-
-    assert found == (None if share is None else pytest.approx(share, abs=0.001))
+    ]
+    for known, on_cpu, share in cases:
+        found = lost_share(seen(**known), on_cpu=on_cpu)
+        assert found == (None if share is None else pytest.approx(share, abs=0.001)), known
 
 
 seconds = st.one_of(st.none(), st.floats(0, 1e4))
@@ -105,18 +102,13 @@ def test_a_share_is_a_share_and_grows_with_the_load(known: Contention, on_cpu: b
         assert (lost_share(more, on_cpu=on_cpu) or 0.0) >= share
 
 
-@pytest.mark.parametrize(
-    ("limits", "share"),
-    [
-        ({"throughput": 0.4}, 0.2),
-        ({"throughput": 0.4, "latency_p50": 0.6}, 0.2),
-        ({"latency_p99": 2.0}, 1.0),
-        ({"throughput": 0.03}, 0.05),
-        ({}, 0.05),
-    ],
-)
-def test_half_of_the_limit_is_left_for_the_build(limits: dict[str, float], share: float) -> None:
-    assert tolerated(limits) == pytest.approx(share)
+def test_half_of_the_limit_is_left_for_the_build() -> None:
+    limits: list[dict[str, float]] = [
+        *({"throughput": 0.4}, {"throughput": 0.4, "latency_p50": 0.6}, {"latency_p99": 2.0}),
+        *({"throughput": 0.03}, {}),
+    ]
+
+    assert [tolerated(limit) for limit in limits] == pytest.approx([0.2, 0.2, 1.0, 0.05, 0.05])
 
 
 BUSY = seen(
@@ -136,8 +128,10 @@ WORDS = (
 )
 
 
-def test_a_busy_machine_is_told_with_its_figures() -> None:
+def test_a_busy_machine_is_told_with_its_figures_and_what_is_usual_is_no_reason() -> None:
+    """A baseline of a machine that is always so loaded was as loaded."""
     reason = too_busy(BUSY, {"throughput": 0.4}, 0.0)
+    beyond = too_busy(BUSY, {"throughput": 0.4}, 0.1)
 
     assert reason is not None
     assert reason.key is Key.MACHINE_BUSY
@@ -145,30 +139,21 @@ def test_a_busy_machine_is_told_with_its_figures() -> None:
         "the machine was busy, which explains up to 34 % of the run's speed, and 20 % is "
         f"tolerated: {WORDS}; free the machine, or measure where nobody else works"
     )
-
-
-def test_what_is_usual_there_is_no_reason() -> None:
-    """A baseline of a machine that is always so loaded was as loaded."""
     assert too_busy(BUSY, {"throughput": 0.7}, 0.0) is None
     assert too_busy(BUSY, {"throughput": 0.4}, 0.2) is None
-    reason = too_busy(BUSY, {"throughput": 0.4}, 0.1)
-    assert reason is not None
-    assert "and 20 % beyond the baseline's 10 % is tolerated" in reason.text
+    assert beyond is not None
+    assert "and 20 % beyond the baseline's 10 % is tolerated" in beyond.text
 
 
 def test_the_busiest_run_is_told_where_that_is_worth_it() -> None:
+    """Names of others obey nobody."""
     quiet = seen(**QUIET, share=0.01)
+    told = in_words(seen(foreign_s=9.0, others={"\x1b[2J::error::": 0.9}))
 
-    assert busiest([]) is None
-    assert busiest([None, quiet]) is None
+    assert busiest([]) is busiest([None, quiet]) is None
     assert busiest([quiet, BUSY, None]) == (
         "the machine was not quiet, which explains up to 34 % of the speed of one of 3 runs: "
         f"{WORDS}"
     )
-
-
-def test_names_of_others_obey_nobody() -> None:
-    told = in_words(seen(foreign_s=9.0, others={"\x1b[2J::error::": 0.9}))
-
     assert "\x1b" not in told
     assert "::error" not in told

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-import pytest
-
 from pytest_mlperf.core.declaration import declaration_of
 
 
@@ -59,21 +57,14 @@ class Plain:
     def __init__(self, *, dataset: Any, threads: int = 2, **more: Any) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("factory", "names", "takes_more"),
-    [
+def test_options_are_those_of_the_class_that_says_last() -> None:
+    for factory, names, takes_more in (
         (Declares, {"batch_size"}, False),
         (Inherits, {"batch_size"}, False),
         (Replaces, {"slow"}, False),
         (Adds, {"batch_size", "slow"}, False),
         (Again, {"batch_size"}, False),
         (Plain, {"threads"}, True),
-    ],
-)
-def test_options_are_those_of_the_class_that_says_last(
-    factory: type, names: set[str], takes_more: bool
-) -> None:
-    declaration = declaration_of(factory)
-
-    assert set(declaration.options) == names
-    assert declaration.takes_more is takes_more
+    ):
+        declaration = declaration_of(factory)
+        assert (set(declaration.options), declaration.takes_more) == (names, takes_more)

@@ -38,42 +38,30 @@ def known(**fields: Any) -> Known:
 DROP = verdict(Outcome.PERF_DROP)
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP, Outcome.GATE_FAIL],
-)
-def test_a_failure_that_is_known_passes_until_its_day(outcome: Outcome) -> None:
-    found = expect(verdict(outcome), [known()], THEN)
+def test_a_failure_that_is_known_passes_until_its_day() -> None:
+    for outcome in (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP, Outcome.GATE_FAIL):
+        found = expect(verdict(outcome), [known()], THEN)
+        assert found.outcome is Outcome.EXPECTED
+        assert found.headline == f"{outcome} p99 latency +21.0 %; until 2027-01-31: issue 812"
+        assert not found.outcome.fails
+        assert found.metrics == verdict(outcome).metrics
 
-    assert found.outcome is Outcome.EXPECTED
-    assert found.headline == f"{outcome} p99 latency +21.0 %; until 2027-01-31: issue 812"
-    assert not found.outcome.fails
-    assert found.metrics == verdict(outcome).metrics
-
-
-def test_after_its_day_it_fails_again_and_says_so() -> None:
-    found = expect(DROP, [known()], AFTER)
-
-    assert found == replace(
-        DROP, notes=("was expected until 2027-01-31 (issue 812); that day is over", "a note")
-    )
+    over = "was expected until 2027-01-31 (issue 812); that day is over"
+    assert expect(DROP, [known()], AFTER) == replace(DROP, notes=(over, "a note"))
+    assert expect(DROP, [], THEN) is DROP
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.IMPROVED])
-def test_a_failure_that_stopped_failing_fails(outcome: Outcome) -> None:
-    passed = verdict(outcome)
-
-    found = expect(passed, [known()], THEN)
-
-    assert found.outcome is Outcome.UNEXPECTED_PASS
-    assert found.headline == "remove the expected failure (issue 812): p99 latency +21.0 %"
+def test_a_failure_that_stopped_failing_fails() -> None:
     over = "remove the expected failure (issue 812): its day, 2027-01-31, is over"
-    assert expect(passed, [known()], AFTER) == replace(passed, notes=("a note", over))
+    for passed in (verdict(Outcome.OK), verdict(Outcome.IMPROVED)):
+        found = expect(passed, [known()], THEN)
+        assert found.outcome is Outcome.UNEXPECTED_PASS
+        assert found.headline == "remove the expected failure (issue 812): p99 latency +21.0 %"
+        assert expect(passed, [known()], AFTER) == replace(passed, notes=("a note", over))
 
 
-@pytest.mark.parametrize(
-    ("outcome", "strict", "today", "becomes", "note"),
-    [
+def test_strictness_is_about_a_failure_that_stays_away() -> None:
+    for outcome, strict, today, becomes, note in (
         (Outcome.OK, True, THEN, Outcome.UNEXPECTED_PASS, None),
         (Outcome.OK, False, THEN, Outcome.OK, "stayed away; it is not strict, so this passes"),
         (Outcome.IMPROVED, False, THEN, Outcome.IMPROVED, "stayed away"),
@@ -82,18 +70,12 @@ def test_a_failure_that_stopped_failing_fails(outcome: Outcome) -> None:
         (Outcome.PERF_DROP, False, THEN, Outcome.EXPECTED, None),
         (Outcome.PERF_DROP, True, AFTER, Outcome.PERF_DROP, "that day is over"),
         (Outcome.PERF_DROP, False, AFTER, Outcome.PERF_DROP, "that day is over"),
-    ],
-)
-def test_strictness_is_about_a_failure_that_stays_away(
-    outcome: Outcome, strict: bool, today: dt.date, becomes: Outcome, note: str | None
-) -> None:
-    found = expect(verdict(outcome), [known(strict=strict)], today)
-
-    assert found.outcome is becomes
-    assert [n for n in found.notes if n != "a note"] == [
-        n for n in found.notes if note and note in n
-    ]
-    assert len(found.notes) == 1 + (note is not None)
+    ):
+        found = expect(verdict(outcome), [known(strict=strict)], today)
+        notes = [text for text in found.notes if text != "a note"]
+        assert found.outcome is becomes
+        assert len(notes) == (note is not None)
+        assert all(note and note in text for text in notes)
 
 
 def test_one_strict_entry_among_others_counts() -> None:
@@ -127,146 +109,77 @@ def compared(**outcomes: Outcome | None) -> tuple[PairedVerdict, ...]:
     )
 
 
-@pytest.mark.parametrize(
-    ("metrics", "expected"),
-    [
-        (("rouge1",), True),
-        (("rouge2",), False),
-        ((None,), True),
-        (("rouge1", "rouge2"), True),
-    ],
-)
-def test_a_score_that_fell_against_the_baseline_is_known_by_its_name(
-    metrics: tuple[str | None, ...], expected: bool
-) -> None:
+def test_a_score_that_fell_against_the_baseline_is_known_by_its_name() -> None:
     fell = replace(
         verdict(Outcome.ACC_DROP, rouge1=Outcome.OK, rouge2=Outcome.OK),
         paired=compared(rouge1=Outcome.ACC_DROP, rouge2=Outcome.OK, gen_len=None),
     )
-
-    found = expect(fell, [known(metric=metric) for metric in metrics], THEN)
-
-    assert found.outcome is (Outcome.EXPECTED if expected else Outcome.ACC_DROP)
-
-
-def test_a_second_score_that_fell_beside_a_gate_that_is_missed_is_news() -> None:
-    fell = replace(
+    both = replace(
         verdict(Outcome.GATE_FAIL, rouge1=Outcome.GATE_FAIL),
         paired=compared(rouge1=Outcome.ACC_DROP, rouge2=Outcome.ACC_DROP),
     )
-
-    assert expect(fell, [known(metric="rouge1")], THEN) is fell
-
-
-def test_a_score_that_holds_against_the_baseline_is_an_unexpected_pass() -> None:
     held = replace(verdict(Outcome.OK, top1=None), paired=compared(rouge1=Outcome.OK))
+    entries: list[tuple[str | None, ...]] = [
+        ("rouge1",),
+        ("rouge2",),
+        (None,),
+        ("rouge1", "rouge2"),
+    ]
 
+    found = [expect(fell, [known(metric=name) for name in names], THEN) for names in entries]
+
+    words = [Outcome.EXPECTED, Outcome.ACC_DROP, Outcome.EXPECTED, Outcome.EXPECTED]
+    assert [judged.outcome for judged in found] == words
+    assert expect(both, [known(metric="rouge1")], THEN) is both
     assert expect(held, [known(metric="rouge1")], THEN).outcome is Outcome.UNEXPECTED_PASS
     assert expect(held, [known(metric="rouge2")], THEN) is held
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [
-        Outcome.ERROR,
-        Outcome.INVALID,
-        Outcome.INCONCLUSIVE,
-        Outcome.NO_BASELINE,
-        Outcome.RECORDED,
-    ],
-)
 @pytest.mark.parametrize("today", [THEN, AFTER])
-def test_what_was_not_judged_is_neither_expected_nor_over(outcome: Outcome, today: dt.date) -> None:
-    found = verdict(outcome)
+def test_what_was_not_judged_is_neither_expected_nor_over(today: dt.date) -> None:
+    names = ["ERROR", "INVALID", "INCONCLUSIVE", "NO_BASELINE", "RECORDED"]
+    found = [verdict(Outcome[name]) for name in names]
 
-    assert expect(found, [known()], today) is found
-
-
-@pytest.mark.parametrize(
-    ("fields", "matches"),
-    [
-        ({"scenario": "Server"}, True),
-        ({"scenario": "Offline"}, False),
-        ({"engine": "ort"}, True),
-        ({"engine": "trt"}, False),
-        ({"precision": "fp16"}, True),
-        ({"precision": "fp8"}, False),
-        ({"accelerator": "H200"}, True),
-        ({"accelerator": "2xH200"}, False),
-        ({"scenario": "Server", "engine": "ort", "accelerator": "H200"}, True),
-        ({"scenario": "Server", "engine": "trt"}, False),
-        ({"metric": "latency_p99"}, True),
-        ({"metric": "latency_p50"}, False),
-        ({"metric": "throughput"}, False),
-    ],
-)
-def test_an_entry_matches_when_each_of_its_fields_does(
-    fields: dict[str, str], matches: bool
-) -> None:
-    found = expect(DROP, [known(**fields)], THEN)
-
-    assert (found.outcome is Outcome.EXPECTED) is matches
+    assert [expect(one, [known()], today) is one for one in found] == [True] * 5
 
 
-def test_a_drop_of_another_metric_is_not_the_known_one() -> None:
+def test_an_entry_matches_when_each_of_its_fields_does() -> None:
+    server = {"scenario": "Server"}
+    matching = [{}, server, {"engine": "ort"}, {"precision": "fp16"}, {"accelerator": "H200"}]
+    matching += [{**server, "engine": "ort", "accelerator": "H200"}, {"metric": "latency_p99"}]
+    others = [{"scenario": "Offline"}, {"engine": "trt"}, {"precision": "fp8"}]
+    others += [{"accelerator": "2xH200"}, {**server, "engine": "trt"}]
+    others += [{"metric": "latency_p50"}, {"metric": "throughput"}]
+
+    for entries, outcome in ((matching, Outcome.EXPECTED), (others, Outcome.PERF_DROP)):
+        for fields in entries:
+            assert expect(DROP, [known(**fields)], THEN).outcome is outcome, fields
+
+
+def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> None:
     both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
+    p99, p50 = known(metric="latency_p99"), known(metric="latency_p50", reason="issue 9")
+    longer = replace(p99, until=AFTER)
 
-    found = expect(both, [known(metric="latency_p99")], THEN)
-
-    assert found.outcome is Outcome.PERF_DROP
-
-
-def test_entries_for_each_metric_that_fell_expect_them_all() -> None:
-    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
-
-    found = expect(both, [known(metric="latency_p99"), known(metric="latency_p50")], THEN)
-
-    assert found.outcome is Outcome.EXPECTED
+    assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
+    assert expect(both, [p99, p50], THEN).outcome is Outcome.EXPECTED
+    assert expect(both, [longer, p50], THEN).headline.endswith("; until 2027-01-31: issue 9")
+    assert expect(both, [longer, p50], AFTER).notes[0].startswith("was expected until 2027-01-31")
 
 
-def test_one_entry_that_is_over_among_several_that_are_needed_fails_the_test() -> None:
-    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
-    entries = [
-        known(metric="latency_p99", until=AFTER),
-        known(metric="latency_p50", reason="issue 9"),
-    ]
-
-    assert expect(both, entries, THEN).headline.endswith("; until 2027-01-31: issue 9")
-    assert expect(both, entries, AFTER).notes[0].startswith("was expected until 2027-01-31")
-
-
-def test_an_entry_that_was_prolonged_by_a_second_one_still_holds() -> None:
-    entries = [known(), known(until=dt.date(2027, 2, 28), reason="still issue 812")]
-
-    found = expect(DROP, entries, AFTER)
-
-    assert found.headline.endswith("; until 2027-02-28: still issue 812")
-
-
-def test_an_entry_holds_through_its_last_day() -> None:
-    entries = [known(), known(until=dt.date(2027, 2, 28), reason="a later one")]
+def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:
+    entries = [known(), known(until=dt.date(2027, 2, 28), reason="later")]
+    several = [known(engine="trt", reason="other"), known(reason="first"), known(reason="second")]
 
     assert expect(DROP, entries, THEN).headline.endswith("; until 2027-01-31: issue 812")
+    assert expect(DROP, entries, AFTER).headline.endswith("; until 2027-02-28: later")
+    assert expect(DROP, several, THEN).headline.endswith(": first")
 
 
 def test_a_failure_of_no_single_metric_is_known_by_an_entry_without_one() -> None:
     missed = verdict(Outcome.PERF_DROP, latency_p50=Outcome.OK)
+    passed = verdict(Outcome.OK, latency_p50=Outcome.OK, latency_p99=None)
 
     assert expect(missed, [known()], THEN).outcome is Outcome.EXPECTED
     assert expect(missed, [known(metric="latency_p50")], THEN) is missed
-
-
-def test_the_first_entry_that_applies_counts() -> None:
-    entries = [known(engine="trt", reason="other"), known(reason="first"), known(reason="second")]
-
-    assert expect(DROP, entries, THEN).headline.endswith(": first")
-
-
-def test_a_metric_that_was_only_reported_was_not_expected_to_fail() -> None:
-    passed = verdict(Outcome.OK, latency_p50=Outcome.OK, latency_p99=None)
-
     assert expect(passed, [known(metric="latency_p99")], THEN) is passed
-
-
-def test_without_entries_a_verdict_stays_as_it_is() -> None:
-    assert expect(DROP, [], THEN) is DROP

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 
@@ -39,19 +37,14 @@ def history(*points: tuple[float | None, bool]) -> CaseHistory:
     )
 
 
-@pytest.mark.parametrize(
-    ("points", "marks"),
-    [
+def test_a_baseline_is_marked_once_where_it_was_accepted() -> None:
+    cases: list[tuple[list[tuple[float | None, bool]], list[int]]] = [
         ([(None, True), (1.0, False), (1.0, False)], [1, 0, 0]),
         ([(None, True), (1.0, True), (2.0, True), (3.0, False)], [1, 1, 1, 0]),
         ([(1.0, False), (1.0, False), (2.0, False), (2.0, False)], [0, 0, 1, 0]),
         ([(1.0, True), (2.0, False), (3.0, False)], [1, 0, 1]),
         ([(1.0, True), (1.0, False), (2.0, False)], [1, 0, 1]),
         ([(1.0, False), (None, False), (2.0, False)], [0, 0, 1]),
-    ],
-    ids=["first", "grown thrice", "between two", "then by hand", "the same first", "not judged"],
-)
-def test_a_baseline_is_marked_once_where_it_was_accepted(
-    points: list[tuple[float | None, bool]], marks: list[int]
-) -> None:
-    assert history(*points).accepted == list(map(bool, marks))
+    ]
+    for points, marks in cases:
+        assert history(*points).accepted == list(map(bool, marks)), points

@@ -1,4 +1,4 @@
-"""The parts of a plan say together what one session of it would have said."""
+"""What the parts of a plan say together, and what remains suspect after a session."""
 
 from __future__ import annotations
 
@@ -15,11 +15,24 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.many import FALSE_SHARE, FEW
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import ruling_of
-from pytest_mlperf.core.judge.together import is_open, settle
-from pytest_mlperf.core.results import Absent, CaseResult, Known, Results, absent, merge
+from pytest_mlperf.core.judge.together import Before, is_open, settle
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.results import (
+    Absent,
+    CaseResult,
+    Known,
+    Results,
+    Suspect,
+    absent,
+    again,
+    merge,
+    remaining,
+    suspected,
+)
 from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, metric, session
+from tests.reports.verdicts import verdict as made
 
 TODAY = dt.date(2026, 11, 21)
 ALONE = RuleR().alpha
@@ -138,15 +151,13 @@ def test_a_drop_that_turns_confirmed_stays_one_among_any_number() -> None:
 
 
 def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
+    """A plan of more pairs counts what has no result."""
     parts = [part({0: 0.005, 1: 1.0}, 2), part({2: 0.4}, 1)]
 
     merged = joined(parts)
 
     assert merged.pairs == 0
     assert merged.cases == tuple(case for one in parts for case in one.cases)
-
-
-def test_a_plan_of_more_pairs_counts_what_has_no_result() -> None:
     assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
@@ -164,34 +175,25 @@ def test_an_expected_failure_covers_a_drop_that_only_all_together_prove() -> Non
     assert words(merged)["w010"] is Outcome.PERF_DROP
 
 
-def test_strict_fails_what_is_not_decided() -> None:
+def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> None:
     quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
-
-    assert [case.failed for case in joined([quiet]).cases][:2] == [False, False]
-    assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
-
-
-def test_a_recorded_case_is_no_pair() -> None:
     recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
     many = session(
         *(result(replace(recorded, case=replace(CASE, workload=f"r{n:03}"))) for n in range(40))
     )
 
+    assert [case.failed for case in joined([quiet]).cases][:2] == [False, False]
+    assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
 
-def test_one_test_in_two_parts_is_refused() -> None:
-    one = part({0: 1.0}, 1)
+def test_one_test_in_two_parts_and_parts_of_two_commits_are_refused() -> None:
+    one, other = part({0: 1.0}, 1), replace(part({1: 1.0}, 1), commit="a" * 40)
 
     with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
         joined([one, one])
-
-
-def test_parts_of_two_commits_are_refused() -> None:
-    other = replace(part({1: 1.0}, 1), commit="a" * 40)
-
     with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
-        joined([part({0: 1.0}, 1), other])
+        joined([one, other])
 
 
 def test_times_versions_and_what_was_left_out_are_joined() -> None:
@@ -213,20 +215,88 @@ def test_times_versions_and_what_was_left_out_are_joined() -> None:
 
 
 def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() -> None:
+    """What one part skipped and another judged is not skipped."""
     merged = joined([replace(part({0: 1.0}, 1), skipped={"skipped": "no model"})])
     there = merged.cases[0].test
+    gone = "in no results file: it was deselected, or what ran it ended before it"
+    skipping = replace(part({1: 1.0}, 1), skipped={there: "not here"})
 
     assert absent([there, "skipped", "gone"], merged) == [
         Absent(test="skipped", reason="no model"),
-        Absent(
-            test="gone",
-            reason="in no results file: it was deselected, or what ran it ended before it",
-        ),
+        Absent(test="gone", reason=gone),
     ]
+    assert joined([part({0: 1.0}, 1), skipping]).skipped == {}
 
 
-def test_what_one_part_skipped_and_another_judged_is_not_skipped() -> None:
-    one = part({0: 1.0}, 1)
-    skipping = replace(part({1: 1.0}, 1), skipped={one.cases[0].test: "not here"})
+FIRST, LATER = "2026-11-20T10:00:00+00:00", "2026-11-21T10:00:00+00:00"
+HERE = {"gpu.name": "H200"}
 
-    assert joined([one, skipping]).skipped == {}
+
+def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any) -> CaseResult:
+    found = made(
+        outcome,
+        "throughput",
+        metric(outcome=outcome),
+        metric("ttft_p99", Outcome.OK),
+        subject=Subject(identity=HERE if identity is None else identity, fingerprint={}),
+    )
+    return verdicts.result(found, **fields)
+
+
+(BEFORE,) = remaining([], [case(Outcome.SUSPECT)], date=FIRST)
+
+
+def test_a_suspect_names_its_metrics_and_where_it_was_measured() -> None:
+    assert Suspect(
+        test=case(Outcome.OK).test,
+        metrics=("throughput",),
+        date=FIRST,
+        profile="quick",
+        identity=HERE,
+    ) == (BEFORE)
+
+
+def test_a_word_on_it_ends_it_and_what_decides_nothing_leaves_it() -> None:
+    names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
+
+    for outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP):
+        assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
+    for outcome in (Outcome[name] for name in names.split()):
+        assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
+    assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
+
+
+def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None:
+    elsewhere: list[dict[str, Any]] = [
+        {"profile": "official"},
+        {"identity": {"gpu.name": "H100"}},
+        {"identity": {}},
+    ]
+    for fields in ({"handicap": 0.5}, {"pretended": True}, *elsewhere):
+        for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
+            found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
+            assert BEFORE in found
+            is_new = outcome is Outcome.SUSPECT and fields in elsewhere
+            assert (len(found) == 2) is is_new
+
+
+def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
+    """Another metric is suspect since now."""
+    now = case(Outcome.SUSPECT)
+    for word, metrics, date in (
+        (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
+        (Outcome.OK, ("ttft_p99",), LATER),
+    ):
+        judged = (metric(outcome=word), metric("ttft_p99", Outcome.SUSPECT))
+        again_ = replace(now, verdict=replace(now.verdict, metrics=judged))
+        (found,) = remaining([BEFORE], [again_], date=LATER)
+        assert (found.metrics, found.date) == (metrics, date)
+
+
+def test_what_was_suspect_here_is_judged_alone() -> None:
+    now = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
+
+    assert suspected([BEFORE], now) == BEFORE
+    assert suspected([BEFORE], case(Outcome.OK, {"gpu.name": "H100"})) is None
+    assert again([case(Outcome.OK), now]) == {1: Before("2026-11-20", ("throughput",))}
+    assert again([replace(now, handicap=0.5), replace(now, pretended=True)]) == {}

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -31,25 +28,20 @@ def test_samples_of_the_names_that_were_asked_for() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    "line",
-    [
+def test_what_is_no_sample_is_passed_over() -> None:
+    for line in (
         "a", "a ", "a x", "a NaN", "a +Inf", "a 1 2 3", "a{ 1", 'a{b="c} 1', "a{}1", "a 1e999",
         f"a {'9' * 5000}", "a 1_000", "a ٣", "ab 1", "a{b='c'} x", "\x00a 1", "a 0x10",
-    ],
-)  # fmt: skip
-def test_what_is_no_sample_is_passed_over(line: str) -> None:
-    assert samples(f"{line}\na 7\n".encode(), "a") == [("a", {}, 7.0, None)]
+    ):  # fmt: skip
+        assert samples(f"{line}\na 7\n".encode(), "a") == [("a", {}, 7.0, None)], line
+
+
+def test_a_page_describes_what_it_shows() -> None:
+    pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
+
+    assert [is_page(text) for text in pages] == [True, True, False, False]
 
 
 @given(st.binary(max_size=200))
 def test_no_bytes_are_an_error(noise: bytes) -> None:
     assert all(s.name == "a" for s in page_samples(b"a" + noise + b"\na{" + noise, {"a"}))
-
-
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [(PAGE, True), (b"x 1\n# TYPE x counter\n", True), (b"", False), (b'[{"a": 1}]', False)],
-)
-def test_a_page_describes_what_it_shows(text: bytes, expected: Any) -> None:
-    assert is_page(text) is expected

@@ -5,17 +5,18 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise
+from pytest_mlperf.core.baseline import Record, SessionNoise
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.promise import APPEND, Promise, promise
 from pytest_mlperf.core.recording import lacking as lacks_sessions
 from pytest_mlperf.core.recording import same_day
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from tests.core.made import make_baseline_run, make_record
 
 RULE = RuleR(prior_sd=0.005, session_share=0.0)
 NOW = dt.datetime(2026, 11, 22, 12, tzinfo=dt.UTC)
@@ -25,29 +26,23 @@ KEPT = (
     "passed at most 5 %"
 )
 
+BETWEEN = f"{KEPT}; between 0 and the limit either answer may come"
+
 
 def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
     """Return a record with a session on each of these days."""
-    return Record(
-        identity={},
-        target_qps=None,
-        qps_source=None,
-        fingerprint={},
-        runs=tuple(
-            BaselineRun(
+    return make_record(
+        *(
+            make_baseline_run(
                 metrics={"throughput": 100.0 * (1 + 0.01 * (-1) ** number)},
-                within_se={},
                 session=f"{session} of {day}",
                 started=f"{day}T12:00:00+00:00",
-                samples=1,
-                duration_s=1.0,
                 commit=commit,
             )
             for session, day in enumerate(days)
             for number in range(runs)
         ),
         minimum_detectable_change={"throughput": 0.02},
-        history=(),
     )
 
 
@@ -64,29 +59,22 @@ def test_four_sessions_promise_what_rule_r_does() -> None:
     assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
     assert found.age_days == 6.0
     assert found.brief == "8 runs in 4 sessions"
-    assert found.in_words == f"{KEPT}; between 0 and the limit either answer may come"
+    assert found.in_words == BETWEEN
 
 
-@pytest.mark.parametrize(
-    ("days", "runs", "brief", "cure"),
-    [
+def test_few_sessions_promise_it_provisionally() -> None:
+    for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs in 1 session", "3 sessions more"),
         (MONDAYS[-1:] * 2, 4, "8 runs in 2 sessions", "2 sessions more"),
         (MONDAYS[1:], 2, "6 runs in 3 sessions", "a session more"),
-    ],
-)
-def test_few_sessions_promise_it_provisionally(
-    days: Sequence[str], runs: int, brief: str, cure: str
-) -> None:
-    found = of(record(*days, runs=runs))
-
-    assert found.lacks == "few sessions"
-    assert found.brief == brief
-    assert found.in_words == (
-        f"provisional: {KEPT}, while sessions differ by less than runs do (below "
-        f"{percent(0.8 * (found.run_sd or 0))}); {cure}, best of other days, would show it: "
-        "--mlperf-update=missing"
-    )
+    ):
+        found = of(record(*days, runs=runs))
+        assert (found.lacks, found.brief) == ("few sessions", brief)
+        assert found.in_words == (
+            f"provisional: {KEPT}, while sessions differ by less than runs do (below "
+            f"{percent(0.8 * (found.run_sd or 0))}); {cure}, best of other days, would show it: "
+            "--mlperf-update=missing"
+        )
 
 
 def test_what_stored_sessions_show_counts_as_sessions() -> None:
@@ -100,124 +88,69 @@ def test_what_stored_sessions_show_counts_as_sessions() -> None:
     assert promise(found, calibrated, calibrated=True, now=NOW).lacks is None
 
 
-@pytest.mark.parametrize(
-    ("lacking", "provisional", "words"),
-    [
-        (None, False, f"{KEPT}; between 0 and the limit either answer may come"),
-        (
-            "few sessions",
-            True,
-            f"provisional: {KEPT}, while sessions differ by less than 1.2 %",
-        ),
-        (
-            "few sessions",
-            False,
-            f"{KEPT}, while sessions differ by less than 1.2 %; 3 sessions more, best of other "
-            "days, would show it: --mlperf-update=missing",
-        ),
-        (
-            "old",
-            True,
-            f"provisional: {KEPT}, while sessions differ by less than 1.2 %",
-        ),
-    ],
-)
-def test_a_verdict_says_what_sessions_it_bears(
-    lacking: Literal["few sessions", "old"] | None, provisional: bool, words: str
-) -> None:
-    judged = MetricVerdict(
-        metric="throughput", outcome=Outcome.OK, now=1.0, lacking=lacking, holds_to=0.012
-    )
-
-    assert (
-        of(record(MONDAYS[-1])).of(
-            judged.lacking_sessions, judged.holds_to, provisional=provisional
-        )
-        == words
-    )
+WHILE = f"{KEPT}, while sessions differ by less than 1.2 %"
+MORE = "3 sessions more, best of other days, would show it: --mlperf-update=missing"
 
 
-def test_a_drop_against_four_sessions_may_want_more_of_them() -> None:
-    judged = MetricVerdict(
-        metric="throughput",
-        outcome=Outcome.PERF_DROP,
-        now=1.0,
-        lacking="few sessions",
-        holds_to=0.012,
-    )
+def test_a_verdict_says_what_sessions_it_bears() -> None:
+    """A drop may want more than four sessions, and one of runs in turns none."""
 
-    assert (
-        of(record(*MONDAYS))
-        .of(judged.lacking_sessions, judged.holds_to, provisional=False)
-        .endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
-    )
+    def words(days: Sequence[str], *, provisional: bool = False, **fields: Any) -> str:
+        usual: dict[str, Any] = {"outcome": Outcome.OK, "now": 1.0, "holds_to": 0.012}
+        judged = MetricVerdict(metric="throughput", **{**usual, **fields})
+        found = of(record(*days))
+        return found.of(judged.lacking_sessions, judged.holds_to, provisional=provisional)
 
-
-def test_a_drop_that_runs_in_turns_proved_rests_on_no_sessions() -> None:
-    judged = MetricVerdict(
-        metric="throughput",
-        outcome=Outcome.PERF_DROP,
-        now=1.0,
-        lacking="few sessions",
-        holds_to=0.012,
-        confirmed=True,
-    )
-
-    words = of(record(MONDAYS[-1])).of(judged.lacking_sessions, judged.holds_to, provisional=False)
-    assert words == f"{KEPT}; between 0 and the limit either answer may come"
+    few: dict[str, Any] = {"lacking": "few sessions"}
+    drop = {**few, "outcome": Outcome.PERF_DROP}
+    last = MONDAYS[-1:]
+    assert words(last, lacking=None) == BETWEEN
+    assert words(last, **few, provisional=True) == f"provisional: {WHILE}"
+    assert words(last, **few) == f"{WHILE}; {MORE}"
+    assert words(last, lacking="old", provisional=True) == f"provisional: {WHILE}"
+    four = words(MONDAYS, **drop)
+    assert four.endswith("; calibrating on other days would show it: pytest-mlperf calibrate")
+    assert words(last, **drop, confirmed=True) == BETWEEN
 
 
-@pytest.mark.parametrize(
-    ("days", "lacks"),
-    [
+def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+    for days, lacks in (
         (["2026-11-09"] * 4, None),
         (["2026-11-07"] * 4, "old"),
         (["2026-08-24", "2026-09-07", "2026-09-21", "2026-10-05"], None),
         (["2026-08-03", "2026-08-10", "2026-08-17", "2026-08-24"], "old"),
         (["2025-08-03"], "few sessions"),
-    ],
-)
-def test_a_baseline_is_old_by_what_its_sessions_span(days: Sequence[str], lacks: str) -> None:
-    found = of(record(*days))
-
-    assert found.lacks == lacks
-    assert (found.brief.endswith(", old"), APPEND in found.in_words) == (
-        lacks == "old",
-        lacks == "old",
-    )
+    ):
+        found = of(record(*days))
+        said = (found.brief.endswith(", old"), APPEND in found.in_words)
+        assert (found.lacks, said) == (lacks, (lacks == "old", lacks == "old"))
 
 
-@pytest.mark.parametrize(
-    ("runs", "sd"), [(1, 0.005), (2, ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5)]
-)
-def test_what_runs_differ_by_is_that_of_runs_of_one_session(runs: int, sd: float) -> None:
-    assert of(record(*MONDAYS, runs=runs)).run_sd == pytest.approx(sd, rel=1e-3)
-
-
-def test_what_is_unknown_is_none() -> None:
+def test_what_runs_differ_by_is_that_of_runs_of_one_session_or_unknown() -> None:
     found = record(*MONDAYS)
     undated = replace(found, runs=tuple(replace(run, started="then") for run in found.runs))
+    pooled = ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5
 
+    assert of(record(*MONDAYS, runs=1)).run_sd == pytest.approx(0.005, rel=1e-3)
+    assert of(found).run_sd == pytest.approx(pooled, rel=1e-3)
     assert of(undated).age_days is None
     assert promise(found, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
 
-def test_sessions_of_one_day_are_told_as_such() -> None:
-    assert same_day(record(*MONDAYS)) is None
+def test_sessions_of_one_day_and_few_sessions_are_told_as_such() -> None:
+    two, dirty = record(MONDAYS[0], MONDAYS[0]), record(MONDAYS[0], commit="0123456789ab+")
+
+    assert same_day(record(*MONDAYS)) is lacks_sessions(record(*MONDAYS)) is None
     assert same_day(record(MONDAYS[0], MONDAYS[0], MONDAYS[1])) is None
-    assert same_day(record(MONDAYS[0], MONDAYS[0])) == (
+    assert same_day(two) == (
         "more than one session is of 2026-10-26: sessions of different days show more of what they "
         "differ by"
     )
-
-
-def test_a_record_of_few_sessions_says_what_it_lacks() -> None:
-    assert lacks_sessions(record(*MONDAYS)) is None
     assert lacks_sessions(record(MONDAYS[0])) == (
         "1 of 4 sessions: each time --mlperf-update=missing adds one of the same build, best on "
         "other days"
     )
-    assert lacks_sessions(record(MONDAYS[0], commit="0123456789ab+")) == (
+    assert lacks_sessions(dirty) == (
         "1 of 4 sessions, and no other can be added: files were changed and not committed "
         "(0123456789ab+); commit them, then record anew"
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from pytest_mlperf.core.energy.exporter import ExportedEnergy
 from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.recording import (
     Action,
     baseline_run,
@@ -24,21 +24,21 @@ from pytest_mlperf.core.recording import (
     new_record,
     provable,
     set_by,
+    why_never,
 )
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
+from tests.core.made import make_baseline_run, make_run
+from tests.reports.verdicts import OK, run
 
 RULE = RuleR(prior_sd=0.007)
 SUBJECT = Subject(
     identity={"gpu": "NVIDIA H200", "mig": None},
     fingerprint={"engine": "onnxruntime", "engine.version": "1.20.1"},
 )
-RUN = Run(
+RUN = make_run(
     metrics={"throughput": 100.0, "latency_p50": 0.01},
     within_se={"throughput": 0.002},
     samples=24_576,
-    queries=3072,
-    duration_s=60.5,
-    target_qps=120.0,
     session="20261120-ab12",
     started="2026-11-20T10:11:12+00:00",
     commit="9d0e77a1b2c3",
@@ -65,53 +65,29 @@ def recorded(
 
 
 def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
-    assert baseline_run(RUN) == BaselineRun(
+    assert baseline_run(RUN) == make_baseline_run(
         metrics={"throughput": 100.0, "latency_p50": 0.01},
         within_se={"throughput": 0.002},
         session="20261120-ab12",
         started="2026-11-20T10:11:12+00:00",
         samples=24_576,
-        duration_s=60.5,
         commit="9d0e77a1b2c3",
     )
 
 
 @pytest.mark.parametrize("gated", [True, False])
-@pytest.mark.parametrize(
-    "metric",
-    [
-        "samples_per_joule",
-        "samples_per_joule_wall",
-        "samples_per_joule_dcgm",
-        "net_joules_per_sample",
-    ],
-)
-def test_an_energy_that_may_not_be_judged_is_not_kept(metric: str, gated: bool) -> None:
-    power = Power(
-        joules=9.0,
-        uncertainty_j=None,
-        mean_w=3.0,
-        peak_w=None,
-        window_s=3.0,
-        by_gpu={},
-        gated=gated,
-    )
-    wall = WallEnergy(
-        joules=9.0,
-        uncertainty_j=1.0,
-        mean_w=3.0,
-        readings=4,
-        dropped=0,
-        window_s=3.0,
-        gated=gated,
-    )
-    shown = ExportedEnergy(joules=9.0, uncertainty_j=1.0, mean_w=3.0, window_s=3.0, gated=gated)
-    metrics = {"throughput": 100.0, metric: 11.0}
-    run = replace(RUN, metrics=metrics, power=power, wall=wall, exported=shown)
-
-    kept = baseline_run(run).metrics
-
-    assert kept == {"throughput": 100.0, **({metric: 11.0} if gated else {})}
+def test_an_energy_that_may_not_be_judged_is_not_kept(gated: bool) -> None:
+    shared: dict[str, Any] = {"joules": 9.0, "mean_w": 3.0, "window_s": 3.0, "gated": gated}
+    sources: dict[str, Any] = {
+        "power": Power(**shared, uncertainty_j=None, peak_w=None, by_gpu={}),
+        "wall": WallEnergy(**shared, uncertainty_j=1.0, readings=4, dropped=0),
+        "exported": ExportedEnergy(**shared, uncertainty_j=1.0),
+    }
+    per_joule = [f"samples_per_joule{suffix}" for suffix in ("", "_wall", "_dcgm")]
+    for metric in (*per_joule, "net_joules_per_sample"):
+        run = replace(RUN, metrics={"throughput": 100.0, metric: 11.0}, **sources)
+        kept = baseline_run(run).metrics
+        assert kept == {"throughput": 100.0, **({metric: 11.0} if gated else {})}
 
 
 def test_a_new_file_is_named_as_its_case() -> None:
@@ -121,9 +97,8 @@ def test_a_new_file_is_named_as_its_case() -> None:
 
     empty = empty_baseline(case, round_name="v5.0", profile="official")
 
-    assert (empty.round, empty.profile, empty.workload) == ("v5.0", "official", "resnet50")
-    assert (empty.scenario, empty.engine, empty.precision) == ("Server", "ort", "fp16")
-    assert (empty.accelerator, empty.records) == ("H200", ())
+    assert (empty.round, empty.profile, empty.records) == ("v5.0", "official", ())
+    assert {name: getattr(empty, name) for name in asdict(case)} == asdict(case)
 
 
 def test_the_first_record_has_one_entry_of_history() -> None:
@@ -145,10 +120,11 @@ def test_the_first_record_has_one_entry_of_history() -> None:
     )
 
 
-def test_a_replaced_record_keeps_its_history_and_its_new_runs_only() -> None:
-    old = recorded((100.0,) * 8)
+def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the_runs() -> None:
+    old, few = recorded((100.0,) * 8), recorded((100.0,) * 4)
 
     new = recorded((90.0,) * 5, old, "replace", reason="slower but right")
+    more = recorded((102.0,) * 4, few, "append", reason="second session")
 
     assert [run.metrics["throughput"] for run in new.runs] == [90.0] * 5
     assert [(h.action, h.reason, h.runs) for h in new.history] == [
@@ -157,16 +133,9 @@ def test_a_replaced_record_keeps_its_history_and_its_new_runs_only() -> None:
     ]
     assert new.history[1].old["throughput"] == pytest.approx(100.0)
     assert new.history[1].new["throughput"] == pytest.approx(90.0)
-
-
-def test_an_appended_session_adds_to_the_runs() -> None:
-    old = recorded((100.0,) * 4)
-
-    new = recorded((102.0,) * 4, old, "append", reason="second session")
-
-    assert len(new.runs) == 8
-    assert (new.history[-1].action, new.history[-1].runs) == ("append", 8)
-    assert new.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
+    assert len(more.runs) == 8
+    assert (more.history[-1].action, more.history[-1].runs) == ("append", 8)
+    assert more.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
 
 
 def test_runs_of_another_engine_version_are_not_appended() -> None:
@@ -178,45 +147,29 @@ def test_runs_of_another_engine_version_are_not_appended() -> None:
     assert len(recorded((100.0,), old, "replace", subject=other).runs) == 1
 
 
-def test_a_longer_baseline_proves_smaller_changes() -> None:
+def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
     short, long = recorded((100.0, 101.0)), recorded((100.0, 101.0) * 4)
+    detectable, smaller = short.minimum_detectable_change, long.minimum_detectable_change
+    other = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
 
-    assert set(short.minimum_detectable_change) == {"throughput"}
-    assert (
-        0
-        < long.minimum_detectable_change["throughput"]
-        < short.minimum_detectable_change["throughput"]
-    )
-
-
-def test_what_was_not_measured_can_prove_nothing() -> None:
-    record = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
-
-    assert set(record.minimum_detectable_change) == {"throughput"}
+    assert set(detectable) == set(other.minimum_detectable_change) == {"throughput"}
+    assert 0 < smaller["throughput"] < detectable["throughput"]
+    assert provable(short).startswith("can prove changes of ")
+    nothing = "can prove no change: no gated metric has enough queries a run"
+    assert provable(recorded((1.0, 1.01), limits={})) == nothing
 
 
-@pytest.mark.parametrize(
-    ("now", "expected"),
-    [
-        ({"engine": "onnxruntime", "engine.version": "1.20.1"}, ()),
-        (
-            {"engine": "onnxruntime", "engine.version": "1.21.0"},
-            ("engine.version 1.20.1 → 1.21.0",),
-        ),
-        (
-            {"engine": "null"},
-            ("engine onnxruntime → null", "engine.version 1.20.1 → absent"),
-        ),
-        (
-            {"engine": "onnxruntime", "engine.version": "1.20.1", "dataset": "ab12"},
-            ("dataset absent → ab12",),
-        ),
-    ],
-)
-def test_what_changed_since_the_baseline_is_listed_by_key(
-    now: dict[str, str], expected: tuple[str, ...]
-) -> None:
-    assert changes(recorded((100.0,)).fingerprint, now) == expected
+def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
+    before = recorded((100.0,)).fingerprint
+    same = {"engine": "onnxruntime", "engine.version": "1.20.1"}
+
+    upgraded = changes(before, {**same, "engine.version": "1.21.0"})
+    other = changes(before, {"engine": "null"})
+
+    assert changes(before, same) == ()
+    assert upgraded == ("engine.version 1.20.1 → 1.21.0",)
+    assert other == ("engine onnxruntime → null", "engine.version 1.20.1 → absent")
+    assert changes(before, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
 
 
 def test_a_record_says_when_at_which_commit_and_why_it_was_set() -> None:
@@ -228,35 +181,40 @@ def test_a_record_says_when_at_which_commit_and_why_it_was_set() -> None:
     assert set_by((outside_git,)) == 'set 2026-11-20: "first"'
 
 
-@pytest.mark.parametrize(
-    ("detectable", "limit", "expected"),
-    [
-        (0.041, 0.03, "throughput: can prove changes of 4.1 % and more, the limit is 3 %: "),
-        (0.03, 0.03, None),
-        (0.02, 0.03, None),
-        (None, 0.03, None),
-        (0.041, None, None),
-    ],
-)
-def test_a_baseline_that_cannot_prove_its_own_limit_says_so(
-    detectable: float | None, limit: float | None, expected: str | None
-) -> None:
-    metric = MetricVerdict(
-        metric="throughput",
-        outcome=Outcome.RECORDED,
-        now=100.0,
-        limit=limit,
-        detectable=detectable,
+def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
+    pairs = [(0.041, 0.03), (0.03, 0.03), (0.02, 0.03), (None, 0.03), (0.041, None)]
+    found = [
+        MetricVerdict(
+            metric="throughput", outcome=Outcome.RECORDED, now=1.0, limit=limit, detectable=least
+        )
+        for least, limit in pairs
+    ]
+
+    said, *others = [detectable_notes([metric]) for metric in found]
+
+    assert others == [()] * 4
+    assert said == (
+        "throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer "
+        "baseline (--mlperf-update=append) or widen it",
     )
 
-    cure = "record a longer baseline (--mlperf-update=append) or widen it"
-    assert detectable_notes([metric]) == ((f"{expected}{cure}",) if expected else ())
+
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.EXPECTED, Outcome.NO_BASELINE])
+@pytest.mark.parametrize("state", GateState)
+def test_scores_whose_gate_failed_are_no_baseline(outcome: Outcome, state: GateState) -> None:
+    gate = Gate(state=state, samples=400, total=50_000)
+
+    why = why_never(replace(OK, outcome=outcome, gate=gate))
+
+    failed = state is GateState.FAILED
+    assert why == ("accuracy: gate failed on 400 of 50,000 samples" if failed else None)
 
 
-def test_a_record_that_gates_nothing_says_that_it_proves_nothing() -> None:
-    """A metric with too few queries is only reported, whatever the runs show."""
-    assert (
-        provable(recorded((1.0, 1.01), limits={}))
-        == "can prove no change: no gated metric has enough queries a run"
-    )
-    assert provable(recorded((1.0, 1.01))).startswith("can prove changes of ")
+@pytest.mark.parametrize("outcome", [Outcome.EXPECTED, Outcome.PERF_DROP])
+@pytest.mark.parametrize("missed", range(4))
+def test_a_latency_limit_missed_twice_is_no_baseline(outcome: Outcome, missed: int) -> None:
+    runs = tuple(replace(run(n), limit_missed=n < missed) for n in range(4))
+
+    why = why_never(replace(OK, outcome=outcome, runs=runs))
+
+    assert why == (f"{missed} of 4 runs missed their latency limit" if missed > 1 else None)

@@ -79,50 +79,37 @@ def missed(rate: float, value: float = 2.0) -> Tried:
     return Tried(rate=rate, metric="ttft_p99", value=value, limit=1.0, held=False)
 
 
-# --- where it goes ---------------------------------------------------------------------------
-
-
-def test_a_search_begins_at_its_start() -> None:
-    assert next_rate([], SearchPlan(start=40.0)) == 40.0
-
-
-@pytest.mark.parametrize(
-    ("tries", "factor"),
-    [
+def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate() -> None:
+    cases = [
+        ([], 1),
         ([held(100)], 1.25),
         ([missed(100)], 1 / 1.25),
         ([held(100), held(125)], 1.25 * 1.25**2),
         ([missed(100), missed(80)], 1 / (1.25 * 1.25**2)),
         ([held(100), held(125), held(100 * 1.25**3)], 1.25**3 * 2),
         ([held(100), held(1000)], 20),
-    ],
-)
-def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate(
-    tries: list[Tried], factor: float
-) -> None:
-    rate = next_rate(tries, SearchPlan(start=100.0, step=WIDE))
+    ]
+    rates = [next_rate(tries, SearchPlan(start=100.0, step=WIDE)) for tries, _ in cases]
 
-    assert rate == pytest.approx(100 * factor)
+    assert rates == pytest.approx([100 * factor for _, factor in cases])
 
 
 def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None:
-    """Excess -0.5 at 100 and +0.5 at 121: 0 is expected at 110, half a precision from the try."""
-    tries = [held(100, math.exp(-0.5)), missed(121, math.exp(0.5))]
+    """Excess -0.5 at 100 and +0.5 at 121: 0 is expected at 110, half a precision from the try.
 
-    rate = next_rate(tries, SearchPlan(start=100.0, precision=0.02))
+    Just above 100 a miss one precision above it is all that is needed to end the search.
+    """
+    plan = SearchPlan(start=100.0, precision=0.02)
+
+    rate = next_rate([held(100, math.exp(-0.5)), missed(121, math.exp(0.5))], plan)
 
     assert rate is not None
     assert abs(math.log(rate / 110)) == pytest.approx(math.log(1.02) / 2, rel=1e-6)
-
-
-def test_near_an_end_one_try_is_meant_to_end_the_search() -> None:
-    """0 is expected just above 100: a miss one precision above it is all that is wanted."""
-    tries = [held(100, 0.99), missed(121, 2.5)]
-
-    assert next_rate(tries, SearchPlan(start=100.0, precision=0.02)) == pytest.approx(102.0)
+    assert next_rate([held(100, 0.99), missed(121, 2.5)], plan) == pytest.approx(102.0)
 
 
 def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
+    """A hundred times the limit counts like e times: else one end would hold all others off."""
     ends = [held(100, 0.4), missed(200, 1.01)]
 
     slow = next_rate([*ends, held(130, 0.4), held(138, 0.4)], SearchPlan(start=100.0))
@@ -130,13 +117,7 @@ def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
 
     assert slow == pytest.approx(math.sqrt(138 * 200))
     assert quick == pytest.approx(200 / 1.02)
-
-
-def test_beyond_saturation_the_latency_says_nothing_more() -> None:
-    """A hundred times the limit counts like e times: else one end would hold all others off."""
-    far, farther = missed(120, 30.0), missed(120, 3000.0)
-
-    assert far.excess == farther.excess == CLAMP
+    assert missed(120, 30.0).excess == missed(120, 3000.0).excess == CLAMP
     assert held(120, 1e-6).excess == -CLAMP
 
 
@@ -151,65 +132,43 @@ def test_a_miss_alone_above_rates_that_hold_is_measured_again() -> None:
     assert again == pytest.approx(125.0)
 
 
-@pytest.mark.parametrize(
-    ("tries", "low", "high"),
-    [
+def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not() -> None:
+    for tries, low, high in (
         ([held(100)], 100, None),
         ([missed(100)], None, 100),
         ([held(100), missed(125), held(110)], 110, 125),
         ([held(100), missed(125), missed(110)], 100, 110),
         ([missed(100), held(80), held(100)], 100, None),
-    ],
-)
-def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not(
-    tries: list[Tried], low: float | None, high: float | None
-) -> None:
-    found = bracket(tries)
-
-    assert [one.rate if one else None for one in found] == [low, high]
+    ):
+        assert [end.rate if end else None for end in bracket(tries)] == [low, high]
 
 
-# --- what a run says -------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("ttft", "tpot", "late", "metric", "holds"),
-    [
+def test_the_latency_nearest_its_limit_speaks_for_a_run() -> None:
+    """What LoadGen calls late is not held, whatever the percentile."""
+    for ttft, tpot, late, metric, holds in (
         (0.5, 0.01, False, "ttft_p99", True),
         (0.5, 0.04, False, "tpot_p99", True),
         (0.5, 0.06, False, "tpot_p99", False),
         (1.0, 0.01, False, "ttft_p99", False),
         (3.0, 0.10, False, "ttft_p99", False),
         (0.9, 0.01, True, "ttft_p99", False),
-    ],
-)
-def test_the_latency_nearest_its_limit_speaks_for_a_run(
-    ttft: float, tpot: float, late: bool, metric: str, holds: bool
-) -> None:
-    """What LoadGen calls late is not held, whatever the percentile."""
-    found = tried(7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], late=late)
-
-    assert (found.metric, found.held) == (metric, holds)
-    assert (found.excess < 0) == holds
-
-
-def test_a_metric_that_was_not_measured_is_an_error() -> None:
+    ):
+        found = tried(7.0, {"ttft_p99": ttft, "tpot_p99": tpot}, [TTFT, TPOT], late=late)
+        assert (found.metric, found.held, found.excess < 0) == (metric, holds, holds)
     with pytest.raises(KeyError):
         tried(7.0, {"ttft_p99": 0.5}, [TPOT])
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
+def test_a_plan_that_cannot_be_meant_is_refused() -> None:
+    refused: list[tuple[dict[str, Any], str]] = [
         ({"start": 0.0}, "start is 0.0; it must be finite and above 0"),
         ({"step": 1.0}, "step is 1.0; it must be above 0 and at most log 2"),
         ({"precision": 0.0}, "precision is 0.0; it must be between 0 and 1"),
         ({"max_runs": 1}, "max_runs is 1; it must be at least 2: a bracket has two ends"),
-    ],
-)
-def test_a_plan_that_cannot_be_meant_is_refused(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(ValueError, match=f"^{message}$"):
-        SearchPlan(**{"start": 1.0, **change})
+    ]
+    for change, message in refused:
+        with pytest.raises(ValueError, match=f"^{message}$"):
+            SearchPlan(**{"start": 1.0, **change})
 
 
 def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
@@ -218,19 +177,22 @@ def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
     assert math.expm1(narrow_step(0.4)) == pytest.approx(NARROW[1])
 
 
-# --- what it finds ---------------------------------------------------------------------------
-
-
 def test_what_was_found_is_told_with_its_bracket() -> None:
-    tries = [held(40.0, 0.8), missed(40.7, 1.25)]
+    """A search whose runs were used up says how far it came."""
+    plan = SearchPlan(start=40.0, max_runs=2)
+    found = result([held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words)
+    tries = [held(40.0, 0.8), missed(50.0, 1.25)]
+    stopped = result(tries, plan, TTFT.in_words)
 
-    found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
-
-    assert found.reached
+    assert (found.reached, stopped.reached, next_rate(tries, plan)) == (True, False, None)
     assert found.rate == pytest.approx(math.sqrt(40.0 * 40.7))
     assert found.resolution == pytest.approx(math.log(40.7 / 40) / math.sqrt(12))
     assert found.in_words == (
         "40.35 samples/s at ttft_p99 < 1 s: 40/s held, 40.7/s did not (ttft_p99); 2 runs"
+    )
+    assert 40 < stopped.rate < 50
+    assert stopped.in_words.endswith(
+        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
     )
 
 
@@ -256,34 +218,15 @@ def test_the_standard_error_of_a_rate_is_what_rates_are_off_by(noise: float) -> 
     assert math.sqrt(fmean(one.resolution**2 for one in found)) < 0.6 * off
 
 
-@pytest.mark.parametrize(
-    "tries",
-    [
+def test_a_search_that_shows_no_scatter_states_its_bracket() -> None:
+    """Two runs, one far off, and a latency that does not rise."""
+    for tries in (
         [held(40.0, 0.8), missed(40.7, 1.25)],
         [held(38.0, 0.9), held(40.0, 0.9), missed(40.7, 30.0)],
         [held(38.0, 0.95), held(40.0, 0.8), held(40.3, 0.6), missed(40.7, 1.01)],
-    ],
-    ids=["two runs", "one far off", "no rise"],
-)
-def test_a_search_that_shows_no_scatter_states_its_bracket(tries: list[Tried]) -> None:
-    found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
-
-    assert found.scatter == 0
-    assert found.standard_error == found.resolution
-
-
-def test_a_search_whose_runs_were_used_up_says_how_far_it_came() -> None:
-    plan = SearchPlan(start=40.0, max_runs=2)
-    tries = [held(40.0, 0.8), missed(50.0, 1.25)]
-
-    found = result(tries, plan, TTFT.in_words)
-
-    assert next_rate(tries, plan) is None
-    assert not found.reached
-    assert 40 < found.rate < 50
-    assert found.in_words.endswith(
-        "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
-    )
+    ):
+        found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
+        assert (found.scatter, found.standard_error) == (0, found.resolution)
 
 
 @pytest.mark.parametrize(
@@ -291,13 +234,13 @@ def test_a_search_whose_runs_were_used_up_says_how_far_it_came() -> None:
     [
         (
             [held(40.0), held(50.0, 0.75)],
-            "no rate found: 50/s, the highest of 2 tried, still holds ttft_p99 < 1 s "
-            "(ttft_p99 750 ms); set start nearer to the rate that is looked for",
+            "50/s, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 750 ms); set start "
+            "nearer to the rate that is looked for",
         ),
         (
             [missed(40.0), missed(32.0, 1.5)],
-            "no rate found: 32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s "
-            "(ttft_p99 1.5 s); set a lower start, or a higher limit",
+            "32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 1.5 s); set a "
+            "lower start, or a higher limit",
         ),
     ],
 )
@@ -305,7 +248,7 @@ def test_a_search_without_two_ends_finds_nothing(tries: list[Tried], message: st
     with pytest.raises(NoRate) as caught:
         result(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
 
-    assert str(caught.value) == message
+    assert str(caught.value) == f"no rate found: {message}"
 
 
 RATES = st.floats(min_value=0.01, max_value=1e5)
@@ -364,9 +307,6 @@ def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
         assert low.rate < found.rate < high.rate
 
 
-# --- how near it comes -----------------------------------------------------------------------
-
-
 def errors(
     noise: float, plan: Callable[[float], SearchPlan], seeds: int = 300
 ) -> list[SearchOutcome]:
@@ -381,25 +321,20 @@ def errors(
     return found
 
 
-def test_from_a_start_off_by_two_it_comes_within_a_few_per_cent() -> None:
+def test_it_comes_within_a_few_per_cent_in_the_fewer_runs_the_nearer_it_starts() -> None:
     """5 % noise of the latency: 95 % of the searches are within 2 % of the truth, in 8 runs."""
-    found = errors(0.05, lambda start: SearchPlan(start=start))
-
-    away = sorted(abs(math.log(one.rate / truth(queue(100.0)))) for one in found)
-    assert away[int(0.95 * len(away))] < 0.02
-    assert pstdev(math.log(one.rate) for one in found) < 0.01
-    assert fmean(one.reached for one in found) > 0.9
-    assert fmean(len(one.tried) for one in found) < 7.5
-
-
-def test_from_a_known_rate_three_or_four_runs_do() -> None:
     right = truth(queue(100.0))
-    found = errors(0.05, lambda _: SearchPlan(start=right, step=narrow_step(0.03)))
+    far = errors(0.05, lambda start: SearchPlan(start=start))
+    near = errors(0.05, lambda _: SearchPlan(start=right, step=narrow_step(0.03)))
 
-    assert fmean(len(one.tried) for one in found) < 4.5
-    assert all(one.reached for one in found)
-    away = sorted(abs(math.log(one.rate / right)) for one in found)
-    assert away[int(0.95 * len(away))] < 0.02
+    for found in (far, near):
+        away = sorted(abs(math.log(one.rate / right)) for one in found)
+        assert away[int(0.95 * len(away))] < 0.02
+    assert pstdev(math.log(one.rate) for one in far) < 0.01
+    assert fmean(one.reached for one in far) > 0.9
+    assert fmean(len(one.tried) for one in far) < 7.5
+    assert fmean(len(one.tried) for one in near) < 4.5
+    assert all(one.reached for one in near)
 
 
 def test_verdicts_on_rates_found_err_as_seldom_as_is_promised() -> None:

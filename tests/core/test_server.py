@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from pytest_mlperf.core.server import ServerReading, read_server, server_seen, together
 from pytest_mlperf.core.server.changes import server_changes, server_in_words
 
@@ -24,7 +22,10 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
 """
 
 
-def test_copies_in_one_server_add_up_and_of_caches_the_fullest_counts() -> None:
+def test_copies_of_a_server_add_up_and_of_caches_the_fullest_counts() -> None:
+    pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
+
+    assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
     assert read_server(VLLM) == {
         "running": 64.0,
         "waiting": 5.0,
@@ -37,51 +38,30 @@ def test_copies_in_one_server_add_up_and_of_caches_the_fullest_counts() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("page", "expected"),
-    [
-        (
-            'sglang:num_running_reqs{tp_rank="0"} 8\nsglang:num_queue_reqs 2\n'
-            "sglang:token_usage 0.28\nsglang:cache_hit_rate 0.1\n",
-            {"running": 8, "waiting": 2, "kv_cache_use": 0.28, "prefix_hit_share": 0.1},
-        ),
-        (
-            'trtllm_kv_cache_utilization{model_name="m"} 0.5\ntrtllm_num_requests_waiting 3\n'
-            "trtllm_kv_cache_hit_rate 0.2\n",
-            {"kv_cache_use": 0.5, "waiting": 3, "prefix_hit_share": 0.2},
-        ),
-        ("tgi_queue_size 4\ntgi_batch_current_size 16\n", {"waiting": 4, "running": 16}),
-        (
-            "llamacpp:prompt_tokens_total 60\nllamacpp:prompt_tokens_cached_total 40\n"
-            "llamacpp:requests_processing 8\nllamacpp:requests_deferred 1\n",
-            {"prefix_queries": 100, "prefix_hits": 40, "running": 8, "waiting": 1},
-        ),
-        ("llamacpp:prompt_tokens_total 60\n", {}),  # older, without its cache
-        # Older vLLM has another name; where both are there, the newer one counts.
-        ("vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.4\n", {"kv_cache_use": 0.4}),
-        ("vllm:gpu_cache_usage_perc 0.9\n", {"kv_cache_use": 0.9}),
-        ("vllm:num_requests_waiting -1\nvllm:num_requests_running 1e200\n", {}),
-        ('[{"numActiveRequests": 3}]', {}),
-    ],
-    ids=[
-        "sglang",
-        "tensorrt-llm",
-        "tgi",
-        "llama.cpp",
-        "older llama.cpp",
-        "both",
-        "older",
-        "impossible",
-        "json",
-    ],
-)
-def test_each_servers_names_mean_the_same(page: str, expected: dict[str, float]) -> None:
-    assert read_server(page.encode()) == expected
+def test_each_servers_names_mean_the_same() -> None:
+    """Where an older and a newer name of vLLM are there, the newer one counts."""
+    pages: dict[str, dict[str, float]] = {
+        'sglang:num_running_reqs{tp_rank="0"} 8\nsglang:num_queue_reqs 2\n'
+        "sglang:token_usage 0.28\nsglang:cache_hit_rate 0.1\n": {
+            "running": 8, "waiting": 2, "kv_cache_use": 0.28, "prefix_hit_share": 0.1,
+        },
+        'trtllm_kv_cache_utilization{model_name="m"} 0.5\ntrtllm_num_requests_waiting 3\n'
+        "trtllm_kv_cache_hit_rate 0.2\n": {
+            "kv_cache_use": 0.5, "waiting": 3, "prefix_hit_share": 0.2,
+        },
+        "tgi_queue_size 4\ntgi_batch_current_size 16\n": {"waiting": 4, "running": 16},
+        "llamacpp:prompt_tokens_total 60\nllamacpp:prompt_tokens_cached_total 40\n"
+        "llamacpp:requests_processing 8\nllamacpp:requests_deferred 1\n": {
+            "prefix_queries": 100, "prefix_hits": 40, "running": 8, "waiting": 1,
+        },
+        "llamacpp:prompt_tokens_total 60\n": {},  # older, without its cache
+        "vllm:gpu_cache_usage_perc 0.9\nvllm:kv_cache_usage_perc 0.4\n": {"kv_cache_use": 0.4},
+        "vllm:gpu_cache_usage_perc 0.9\n": {"kv_cache_use": 0.9},
+        "vllm:num_requests_waiting -1\nvllm:num_requests_running 1e200\n": {},
+        '[{"numActiveRequests": 3}]': {},
+    }  # fmt: skip
 
-
-def test_servers_that_are_copies_of_each_other_are_one() -> None:
-    pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
-    assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
+    assert {page: read_server(page.encode()) for page in pages} == pages
 
 
 def looks(**series: list[float]) -> list[ServerReading]:
@@ -139,17 +119,14 @@ def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
 
 
 def test_one_look_shows_no_counts_and_a_share_of_nothing_is_none() -> None:
+    """A gauge stands in for a share that a server does not count."""
     once = server_seen(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
     idle = server_seen(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})
+    gauge = server_seen(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
 
     assert once.values == {"waiting": 1.0, "waiting_max": 1.0}
     assert idle.values == {}
-
-
-def test_a_gauge_stands_in_for_a_share_that_a_server_does_not_count() -> None:
-    seen = server_seen(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
-
-    assert seen.values == {"prefix_hit_share": 0.5}
+    assert gauge.values == {"prefix_hit_share": 0.5}
 
 
 BEFORE = [{"waiting": w, "running": 64.0, "prefix_hit_share": 0.5} for w in (0.0, 0.4, 0.1)]
@@ -160,21 +137,16 @@ def said(*now: dict[str, float]) -> list[str]:
 
 
 def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
-    assert said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51}) == [
-        "waiting queue 0.1 → 38.2",
-        "running 64 → 32",
-    ]
+    """More of a queue makes a server slower, and what runs says neither."""
+    changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
+    moved = said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
+
+    assert moved == ["waiting queue 0.1 → 38.2", "running 64 → 32"]
     assert said({"waiting": 0.9, "running": 60.0}) == []
     assert said({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
     assert said({"preemptions": 12.0}) == []  # the baseline does not know them
-
-
-def test_more_of_a_queue_makes_a_server_slower_and_what_runs_says_neither() -> None:
-    changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
-
-    assert {change.quantity: change.sign for change in changes} == {
-        "waiting": 1, "running": 0, "prefix_hit_share": -1,
-    }  # fmt: skip
+    signs = {change.quantity: change.sign for change in changes}
+    assert signs == {"waiting": 1, "running": 0, "prefix_hit_share": -1}
 
 
 def test_a_server_in_a_line_is_that_of_the_highest_point() -> None:

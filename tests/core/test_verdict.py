@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
 from pytest_mlperf.core.promise import Promise
+from pytest_mlperf.core.reason import Key, Reason, measured_again
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, final_word, worst
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
 
@@ -24,34 +26,27 @@ FAILING = {
 }
 
 
-@pytest.mark.parametrize("outcome", Outcome)
-def test_an_outcome_alone_fails_or_passes(outcome: Outcome) -> None:
-    assert outcome.fails is (outcome in FAILING)
-
-
-def test_every_outcome_has_one_place_in_the_order() -> None:
+def test_an_outcome_alone_fails_or_passes_and_has_one_place_in_the_order() -> None:
+    assert {outcome for outcome in Outcome if outcome.fails} == FAILING
     assert sorted(SEVERITY) == sorted(Outcome)
 
 
-@pytest.mark.parametrize(
-    ("outcomes", "expected"),
-    [
-        ([Outcome.OK], Outcome.OK),
-        ([Outcome.OK, Outcome.IMPROVED], Outcome.OK),
-        ([Outcome.OK, Outcome.INCONCLUSIVE], Outcome.INCONCLUSIVE),
-        ([Outcome.OK, Outcome.NO_BASELINE], Outcome.NO_BASELINE),
-        ([Outcome.NO_BASELINE, Outcome.INCONCLUSIVE], Outcome.INCONCLUSIVE),
-        ([Outcome.INCONCLUSIVE, Outcome.PERF_DROP, Outcome.OK], Outcome.PERF_DROP),
-        ([Outcome.PERF_DROP, Outcome.ACC_DROP], Outcome.ACC_DROP),
-        ([Outcome.ACC_DROP, Outcome.GATE_FAIL], Outcome.GATE_FAIL),
-        ([Outcome.GATE_FAIL, Outcome.INVALID], Outcome.INVALID),
-        ([Outcome.INVALID, Outcome.ERROR], Outcome.ERROR),
-    ],
-)
-def test_the_worst_metric_decides_whatever_the_order(
-    outcomes: list[Outcome], expected: Outcome
-) -> None:
-    assert {worst(list(order)) for order in permutations(outcomes)} == {expected}
+def test_the_worst_metric_decides_whatever_the_order() -> None:
+    """The last of each row is the worst."""
+    for names in (
+        "OK",
+        "IMPROVED OK",
+        "OK INCONCLUSIVE",
+        "OK NO_BASELINE",
+        "NO_BASELINE INCONCLUSIVE",
+        "OK INCONCLUSIVE PERF_DROP",
+        "PERF_DROP ACC_DROP",
+        "ACC_DROP GATE_FAIL",
+        "GATE_FAIL INVALID",
+        "INVALID ERROR",
+    ):
+        outcomes = [Outcome[name] for name in names.split()]
+        assert {worst(list(order)) for order in permutations(outcomes)} == {outcomes[-1]}
 
 
 BUILD = (
@@ -63,33 +58,22 @@ BUILD = (
 APPEND = 'append a session of its build (--mlperf-update=append --mlperf-reason "...")'
 
 
+OF_SESSIONS = (
+    "the baseline has {} of 4 sessions: run its build with --mlperf-update=missing, best on other "
+    "days, and it grows"
+)
+CALIBRATE = (
+    "5 sessions of the baseline show too little of what sessions differ by: calibrate on other "
+    "days (pytest-mlperf calibrate)"
+)
+
+
 @pytest.mark.parametrize(
     ("leans", "lacking", "sessions", "age", "words"),
     [
-        (
-            "ok",
-            "few sessions",
-            1,
-            1.0,
-            "the baseline has 1 of 4 sessions: run its build with --mlperf-update=missing, best "
-            "on other days, and it grows",
-        ),
-        (
-            "drop",
-            "few sessions",
-            3,
-            1.0,
-            "the baseline has 3 of 4 sessions: run its build with --mlperf-update=missing, best "
-            f"on other days, and it grows{BUILD}",
-        ),
-        (
-            "drop",
-            "few sessions",
-            5,
-            1.0,
-            "5 sessions of the baseline show too little of what sessions differ by: calibrate on "
-            f"other days (pytest-mlperf calibrate){BUILD}",
-        ),
+        ("ok", "few sessions", 1, 1.0, OF_SESSIONS.format(1)),
+        ("drop", "few sessions", 3, 1.0, f"{OF_SESSIONS.format(3)}{BUILD}"),
+        ("drop", "few sessions", 5, 1.0, f"{CALIBRATE}{BUILD}"),
         ("ok", "old", 4, 40.2, f"the baseline's last session was 40 days ago: {APPEND}"),
         ("drop", "old", 4, None, f"the baseline's last session was too long ago: {APPEND}{BUILD}"),
         ("ok", None, 4, 1.0, f"the baseline's sessions differ by too much: {APPEND}"),
@@ -107,9 +91,8 @@ def test_what_settles_it_follows_from_what_is_lacking(
     judged = metric(
         outcome=Outcome.PROVISIONAL, leans=leans, lacking=lacking, sessions_baseline=sessions
     )
-    found = replace(PROVISIONAL_DROP, metrics=(judged,), promise=promised)
 
-    assert final_word(found) == words
+    assert final_word(replace(PROVISIONAL_DROP, metrics=(judged,), promise=promised)) == words
 
 
 def test_of_several_metrics_the_drop_says_it() -> None:
@@ -121,3 +104,22 @@ def test_of_several_metrics_the_drop_says_it() -> None:
 
     assert (final_word(found) or "").startswith("the baseline's last session was too long ago: ")
     assert final_word(DROP) is None
+
+
+DOCS = Path(__file__).parents[2] / "docs" / "validity.md"
+HOT = Reason(key=Key.HW_THERMAL_SLOWDOWN, text="heat for 1.20 s")
+HOTTER = Reason(key=Key.HW_THERMAL_SLOWDOWN, text="heat for 2.40 s")
+LOST = Reason(key=Key.GPU_LOST, text="the GPU was lost")
+
+
+def test_each_reason_is_told_once_with_its_latest_figures() -> None:
+    assert measured_again([[HOT]]) == "1 run INVALID, measured again: heat for 1.20 s"
+    assert measured_again([[HOT], [HOTTER, LOST]]) == (
+        "2 runs INVALID, measured again: heat for 2.40 s; the GPU was lost"
+    )
+
+
+def test_every_key_is_on_the_page() -> None:
+    page = DOCS.read_text("utf-8")
+
+    assert [key for key in Key if f"`{key}`" not in page] == []

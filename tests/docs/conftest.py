@@ -23,11 +23,7 @@ class Site:
 
     folder: Path
     code: int
-    said: str
-
-    def page(self, name: str) -> str:
-        """Return the HTML of a page."""
-        return (self.folder / f"{name}.html").read_text("utf-8")
+    output: str
 
 
 @pytest.fixture(scope="session")
@@ -41,13 +37,9 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Site:
 def build(folder: Path) -> Site:
     """Build it into a folder."""
     command = [sys.executable, "-m", "sphinx", "-W", "--keep-going", "-n", "-q", "-b", "html"]
-    done = subprocess.run(
-        [*command, "-d", folder / "doctrees", DOCS, folder / "html"],
-        capture_output=True,
-        text=True,
-        check=False,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"},
-    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONWARNINGS"}
+    command += ["-d", str(folder / "doctrees"), str(DOCS), str(folder / "html")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     return Site(folder / "html", done.returncode, done.stdout + done.stderr)
 
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
 import shutil
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.cli import add_commands
+from pytest_mlperf.core.errors import MlperfError
 from tests.docs.console import (
     MASKS,
     BusyMachineError,
@@ -18,7 +22,7 @@ from tests.docs.console import (
     fences,
     masked,
 )
-from tests.docs.pages import guides
+from tests.docs.pages import DOCS, SITE_PAGES, guides
 
 NOT_RUN = {
     "another-python.md": 1,
@@ -52,26 +56,56 @@ def consoles(page: Path) -> list[Fence]:
 PAGES = [page for page in guides() if any(not one.not_run for one in consoles(page))]
 
 
-@pytest.mark.process
-@pytest.mark.quiet
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+def follow(page: Path, folder: Path) -> None:
+    """Do what a page says, in a new folder."""
     if shutil.which("git") is None:
         pytest.skip("needs git")
-    if page.name == "own-model.md":
-        pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
-        pytest.importorskip("onnx", reason="makes a model")
-    if page.name == "own-engine.md":
-        pytest.importorskip("setuptools", reason="builds a package")
-    (tmp_path / "reader").mkdir()
-    reader = Reader(tmp_path / "reader", tmp_path / "site")
-
+    (folder / "reader").mkdir()
+    reader = Reader(folder / "reader", folder / "site")
     try:
         reader.follow(page.read_text("utf-8"))
     except BusyMachineError as busy:
         pytest.skip(str(busy))
     finally:
         assert not reader.differences, "\n\n".join([f"{page.name}:", *reader.differences])
+
+
+@pytest.mark.process
+@pytest.mark.nightly
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_does_what_it_says(page: Path, tmp_path: Path) -> None:
+    if page.name == "own-model.md":
+        pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
+        pytest.importorskip("onnx", reason="makes a model")
+    if page.name == "own-engine.md":
+        pytest.importorskip("setuptools", reason="builds a package")
+    follow(page, tmp_path)
+
+
+@pytest.mark.process
+def test_a_short_page_does_what_it_says(tmp_path: Path) -> None:
+    """Its command measures nothing, and prints the same anywhere."""
+    follow(DOCS / "limits.md", tmp_path)
+
+
+def test_every_command_that_is_shown_is_one_that_is_taken() -> None:
+    whole = argparse.ArgumentParser()
+    add_commands(whole.add_subparsers())
+    refused, count = [], 0
+    for page in SITE_PAGES:
+        for command in (command for fence in consoles(page) for command in fence.commands()):
+            words = shlex.split(command.text.replace("\\\n", " "), comments=True)
+            if words[:1] != ["pytest-mlperf"]:
+                continue
+            count += 1
+            end = next((i for i, word in enumerate(words) if word in {"|", ">", "&&", ";"}), None)
+            try:
+                whole.parse_args(words[1:end])
+            except (SystemExit, MlperfError):
+                refused.append(f"{page.name}:{command.line}: {command.text}")
+
+    assert refused == []
+    assert count > 30
 
 
 def test_what_is_not_run_is_known() -> None:
@@ -103,52 +137,42 @@ def test_commands_are_shown_after_a_prompt() -> None:
     assert bare == []
 
 
-# --- the comparison --------------------------------------------------------------------------
+AGREEING = [
+    ("samples/s   1 148   +3.4 %  ok", "samples/s   998.3   −3.4 %  ok"),
+    ("2 tests: 2 ok; 2 runs, 17 s", "2 tests: 2 ok; 3 runs, 9.1 s"),
+    ("runs/20261121-044418-1ce8/x.2", "runs/20270101-000000-ffff/x.2"),
+    ("set 2026-11-21 at 18b55b013305+", "set 2027-01-01 at 0000000000ab"),
+    ("1 passed in 7.12s", "1 passed in 0.99s"),
+    ("=== mlperf ===", "========= mlperf ========="),
+    ("a\n...\nd", "a b c\nd"),
+    ("a\n...", "a"),
+    ("...\nd", "c\nd"),
+    ("a\n...\nd", "a\nd"),
+    ("one  two", "one\n      two"),
+]
+"""What a page shows, and what differs from it as runs do."""
+
+DIFFERING = [
+    ("performance  ok", "performance  PERF DROP"),
+    ("2 tests: 2 ok", "2 tests: 1 ok"),
+    ("samples/s", "tokens/s"),
+    ("a b", "a"),
+    ("a", "a b"),
+    ("a\n...\nd", "a b d e"),
+    ("a\n...\nd", "b d"),
+    ("8 cases", "7 cases"),
+    ("a\n...\nb\n...\nc", "a b"),
+    ("1 148 samples/s", "samples/s"),
+]
 
 
-@pytest.mark.parametrize(
-    ("page", "output"),
-    [
-        ("samples/s   1 148   +3.4 %  ok", "samples/s   998.3   −3.4 %  ok"),
-        ("2 tests: 2 ok; 2 runs, 17 s", "2 tests: 2 ok; 3 runs, 9.1 s"),
-        ("runs/20261121-044418-1ce8/x.2", "runs/20270101-000000-ffff/x.2"),
-        ("set 2026-11-21 at 18b55b013305+", "set 2027-01-01 at 0000000000ab"),
-        ("1 passed in 7.12s", "1 passed in 0.99s"),
-        ("=== mlperf ===", "========= mlperf ========="),
-        ("a\n...\nd", "a b c\nd"),
-        ("a\n...", "a"),
-        ("...\nd", "c\nd"),
-        ("a\n...\nd", "a\nd"),
-        ("one  two", "one\n      two"),
-    ],
-)
-def test_what_differs_from_run_to_run_agrees(page: str, output: str) -> None:
-    assert agrees(page.splitlines(), output)
+def test_what_differs_from_run_to_run_agrees_and_nothing_else() -> None:
+    shown = [pair for pair in AGREEING + DIFFERING if agrees(pair[0].splitlines(), pair[1])]
 
-
-@pytest.mark.parametrize(
-    ("page", "output"),
-    [
-        ("performance  ok", "performance  PERF DROP"),
-        ("2 tests: 2 ok", "2 tests: 1 ok"),
-        ("samples/s", "tokens/s"),
-        ("a b", "a"),
-        ("a", "a b"),
-        ("a\n...\nd", "a b d e"),
-        ("a\n...\nd", "b d"),
-        ("8 cases", "7 cases"),
-        ("a\n...\nb\n...\nc", "a b"),
-        ("1 148 samples/s", "samples/s"),
-    ],
-)
-def test_what_is_said_must_be_said(page: str, output: str) -> None:
-    assert not agrees(page.splitlines(), output)
-
-
-@pytest.mark.parametrize(("why", "pattern", "stand_in"), MASKS)
-def test_a_mask_leaves_nothing_more_to_mask(why: str, pattern: str, stand_in: str) -> None:
-    assert why
-    assert masked(stand_in) == stand_in.strip()
+    assert shown == AGREEING
+    for reason, _, stand_in in MASKS:
+        assert reason
+        assert masked(stand_in) == stand_in.strip(), "a mask leaves nothing more to mask"
 
 
 def test_a_fence_is_read_with_its_comment_and_outputs() -> None:
@@ -162,25 +186,25 @@ def test_a_fence_is_read_with_its_comment_and_outputs() -> None:
     ]
 
 
+@pytest.fixture
+def reader(tmp_path: Path) -> Reader:
+    (tmp_path / "reader").mkdir()
+    return Reader(tmp_path / "reader", tmp_path / "site")
+
+
 @pytest.mark.process
-def test_files_and_changes_of_a_page_are_made(tmp_path: Path) -> None:
-    reader = Reader(tmp_path / "reader", tmp_path / "site")
-    reader.folder.mkdir()
-    page = (
+def test_files_and_changes_of_a_page_are_made(reader: Reader) -> None:
+    reader.follow(
         "```python\n# a/b.py\nx = 1\ny = 2\n```\n\n"
         "```diff\n--- a/b.py\n+++ a/b.py\n x = 1\n-y = 2\n+y = 3\n```\n\n"
         "```console\n$ cat a/b.py\n# a/b.py\nx = 1\ny = 3\n$ cd a\n$ ls\nb.py\n```\n"
     )
 
-    reader.follow(page)
-
     assert reader.differences == []
 
 
 @pytest.mark.process
-def test_what_does_not_go_as_the_page_says_is_told(tmp_path: Path) -> None:
-    reader = Reader(tmp_path / "reader", tmp_path / "site")
-    reader.folder.mkdir()
+def test_what_does_not_go_as_the_page_says_is_told(reader: Reader) -> None:
     reader.follow("```console\n$ echo no\nyes\n$ false\n$ true\n```\n")
 
     assert [text.partition("\n")[0] for text in reader.differences] == [
@@ -190,26 +214,14 @@ def test_what_does_not_go_as_the_page_says_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_run_beside_others_is_made_again_and_then_says_nothing(tmp_path: Path) -> None:
-    reader = Reader(tmp_path / "reader", tmp_path / "site")
-    reader.folder.mkdir()
-    said = "echo INVALID the machine was busy, which explains much"
-    once = f"echo x >> tries; test $(wc -l < tries) = 2 || {{ {said}; false; }}"
+@pytest.mark.parametrize(
+    "disturbed", ["INVALID the machine was busy, which explains much", "record again when it is"]
+)
+def test_a_run_that_was_disturbed_is_made_again(reader: Reader, disturbed: str) -> None:
+    once = f"echo x >> tries; test $(wc -l < tries) = 2 || {{ echo {disturbed}; false; }}"
 
     reader.follow(f"```console\n$ {once}\n$ wc -l < tries\n2\n```\n")
     assert reader.differences == []
-    with pytest.raises(BusyMachineError, match="the machine was busy"):
-        reader.follow(f"```console\n$ {said}\n```\n")
-
-
-@pytest.mark.process
-def test_a_recording_that_was_disturbed_is_made_again(tmp_path: Path) -> None:
-    reader = Reader(tmp_path / "reader", tmp_path / "site")
-    reader.folder.mkdir()
-    script = (
-        "echo x >> tries; test $(wc -l < tries) = 2 || { echo record again when it is; false; }"
-    )
-
-    reader.follow(f"```console\n$ {script}\n$ wc -l < tries\n2\n```\n")
-
-    assert reader.differences == []
+    if "busy" in disturbed:
+        with pytest.raises(BusyMachineError, match="the machine was busy"):
+            reader.follow(f"```console\n$ echo {disturbed}\n```\n")

@@ -13,20 +13,18 @@ import pytest
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.registry import Group
-from tests.docs.conftest import Site
 from tests.docs.pages import DOCS, ROOT, SITE_PAGES
 
 GROUPS = get_args(Group)
 
 
-def ids(page: str) -> set[str]:
-    return set(re.findall(r'id="([^"]+)"', page))
+def ids(page: str, reference: Any) -> set[str]:
+    """Return the ids of names and the headings of a page of the reference."""
+    text = reference().expand((DOCS / f"reference-{page}.md").read_text("utf-8"))
+    return {*re.findall(r"\{#([\w-]+)\}", text), *re.findall(r"^## ([\w-]+)$", text, re.MULTILINE)}
 
 
-# --- suites ----------------------------------------------------------------------------------
-
-
-def test_every_key_of_a_suite_is_explained_once(reference: Any) -> None:
+def test_every_key_of_a_suite_is_explained_once_and_on_its_page(reference: Any) -> None:
     """In its schema, else in the reference's own words; no word is of a key that is gone."""
     keys = reference("suite").every_key()
     words = reference("words")
@@ -36,87 +34,56 @@ def test_every_key_of_a_suite_is_explained_once(reference: Any) -> None:
     assert set(words.KEYS) == silent
     assert set(words.TABLES) == {key.table for key in keys}
     assert len(keys) > 100
+    assert {key.anchor for key in keys} - ids("suite", reference) == set()
 
 
-@pytest.mark.process
-def test_every_key_of_a_suite_is_on_the_site(site: Site, reference: Any) -> None:
-    expected = {key.anchor for key in reference("suite").every_key()}
-
-    assert expected - ids(site.page("reference-suite")) == set()
-
-
-# --- pytest's options and the command --------------------------------------------------------
-
-
-@pytest.mark.process
-def test_every_option_says_what_it_does_and_is_on_the_site(site: Site, reference: Any) -> None:
+def test_every_option_says_what_it_does_and_is_on_its_page(reference: Any) -> None:
     options = reference("options").options()
 
     assert [option.name for option in options if not option.text] == []
-    assert {option.anchor for option in options} - ids(site.page("reference-options")) == set()
+    assert {option.anchor for option in options} - ids("options", reference) == set()
     assert len(options) > 20
 
 
-@pytest.mark.process
-def test_every_argument_of_every_command_is_explained_and_on_the_site(
-    site: Site, reference: Any
-) -> None:
+def test_every_argument_of_every_command_is_explained_and_on_its_page(reference: Any) -> None:
     commands = reference("commands")
     arguments = [
         (name, action)
         for name, parser in commands.parsers().items()
         for action in commands.arguments(parser)
     ]
-    shown = ids(site.page("reference-commands"))
+    shown = ids("commands", reference)
 
     assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == []
-    assert {commands.anchor(*one) for one in arguments} - shown == set()
+    assert {commands.anchor(*argument) for argument in arguments} - shown == set()
     assert set(commands.parsers()) - shown == set()
 
 
-# --- extensions ------------------------------------------------------------------------------
-
-
-@pytest.mark.process
-def test_every_entry_point_is_on_the_site(site: Site, reference: Any) -> None:
+def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(reference: Any) -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
     groups = {
         name.removeprefix("pytest_mlperf."): set(entries)
         for name, entries in project["entry-points"].items()
         if name.startswith("pytest_mlperf.")
     }
-    own = {group: {one.name for one in reference("extensions").own(group)} for group in GROUPS}
-    page = site.page("reference-extensions")
-
-    assert own == groups
-    assert [group for group in groups if f"pytest_mlperf.{group}" not in page] == []
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("group", GROUPS)
-def test_every_option_of_an_extension_is_explained_and_on_the_site(
-    group: Group, site: Site, reference: Any
-) -> None:
     extensions = reference("extensions")
-    shown = ids(site.page("reference-extensions"))
-    found = [(one, option) for one in extensions.own(group) for option in one.options]
+    own = [extension for group in GROUPS for extension in extensions.own(group)]
+    options = [(extension, option) for extension in own for option in extension.options]
+    page = reference().expand((DOCS / "reference-extensions.md").read_text("utf-8"))
 
-    assert [one.name for one in extensions.own(group) if not one.declaration.about] == []
-    assert [f"{one.name}.{option.name}" for one, option in found if not option.text] == []
-    assert {extensions.anchor(*pair) for pair in found} - shown == set()
+    assert {group: {one.name for one in own if one.group == group} for group in GROUPS} == groups
+    assert [group for group in groups if f"pytest_mlperf.{group}" not in page] == []
+    assert [extension.name for extension in own if not extension.declaration.about] == []
+    assert [f"{one.name}.{option.name}" for one, option in options if not option.text] == []
+    assert {extensions.anchor(*pair) for pair in options} - ids("extensions", reference) == set()
 
 
-# --- metrics, outcomes, files ----------------------------------------------------------------
-
-
-@pytest.mark.process
-def test_every_metric_and_score_is_explained_and_on_the_site(site: Site, reference: Any) -> None:
+def test_every_metric_and_score_is_explained_and_on_its_page(reference: Any) -> None:
     metrics, words = reference("metrics"), reference("words")
-    shown = ids(site.page("reference-metrics"))
 
     assert set(words.METRICS) == set(METRICS)
     assert set(words.SCORES) == set(metrics.scores())
-    assert {metrics.anchor(name) for name in METRICS} - shown == set()
+    assert {metrics.anchor(name) for name in METRICS} - ids("metrics", reference) == set()
 
 
 def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: Any) -> None:
@@ -130,13 +97,11 @@ def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: A
     assert told == lower != set()
 
 
-@pytest.mark.process
-def test_every_outcome_is_explained_and_on_the_site(site: Site, reference: Any) -> None:
+def test_every_outcome_is_explained_and_on_its_page(reference: Any) -> None:
     outcomes, words = reference("outcomes"), reference("words")
-    shown = ids(site.page("reference-outcomes"))
 
     assert set(words.OUTCOMES) == set(map(str, Outcome)) == set(map(str, SEVERITY))
-    assert {outcomes.anchor(outcome) for outcome in Outcome} - shown == set()
+    assert {outcomes.anchor(o) for o in Outcome} - ids("outcomes", reference) == set()
 
 
 def test_outcomes_say_what_the_page_on_outcomes_says(reference: Any) -> None:
@@ -151,15 +116,11 @@ def test_outcomes_say_what_the_page_on_outcomes_says(reference: Any) -> None:
     assert apart == set(map(str, reference("outcomes").COUNTED_APART))
 
 
-@pytest.mark.parametrize("part", ["results", "performance", "accuracy"])
-def test_every_field_of_a_file_is_explained(part: str, reference: Any) -> None:
-    text = getattr(reference("documents"), f"{part}_markdown")()
-
-    assert re.findall(r"^\| \[`(\w+)`\]\{[^}]*\} \|  \|$", text, re.MULTILINE) == []
-    assert text.count("\n| [`") > 10
-
-
-# --- environment -----------------------------------------------------------------------------
+def test_every_field_of_a_file_is_explained(reference: Any) -> None:
+    for part in ("results", "performance", "accuracy"):
+        text = getattr(reference("documents"), f"{part}_markdown")()
+        assert re.findall(r"^\| \[`(\w+)`\]\{[^}]*\} \|  \|$", text, re.MULTILINE) == []
+        assert text.count("\n| [`") > 10
 
 
 @pytest.mark.slow
@@ -189,24 +150,18 @@ def test_variables_of_suites_scripts_and_tests_are_on_the_page() -> None:
     assert "MLPERF_MODELS" in named
 
 
-@pytest.mark.parametrize(
-    ("code", "found"),
-    [
-        ('os.environ.get("A_B")', {"A_B"}),
-        ('os.environ["A_B"]', {"A_B"}),
-        ('os.environ["A_B"] = "1"', set()),
-        ('"A_B" in environ', {"A_B"}),
-        ("environ.get(name)", set()),
-        ('table.get("A_B")', set()),
-    ],
-)
-def test_variables_are_found_where_they_are_read(
-    code: str, found: set[str], reference: Any
-) -> None:
-    assert set(reference("environment").read(ast.parse(code))) == found
+def test_variables_are_found_where_they_are_read(reference: Any) -> None:
+    expected = {
+        'os.environ.get("A_B")': {"A_B"},
+        'os.environ["A_B"]': {"A_B"},
+        'os.environ["A_B"] = "1"': set(),
+        '"A_B" in environ': {"A_B"},
+        "environ.get(name)": set(),
+        'table.get("A_B")': set(),
+    }
 
-
-# --- pages -----------------------------------------------------------------------------------
+    read = reference("environment").read
+    assert {code: set(read(ast.parse(code))) for code in expected} == expected
 
 
 def test_every_part_is_on_one_page(reference: Any) -> None:
@@ -217,18 +172,15 @@ def test_every_part_is_on_one_page(reference: Any) -> None:
     assert asked == Counter(list(reference().PARTS))
 
 
-def test_a_part_that_nobody_makes_is_an_error(reference: Any) -> None:
-    with pytest.raises(KeyError, match="no-such-part"):
-        reference().expand("```{generated} no-such-part\n```")
-
-
-def test_what_stands_in_a_fence_for_readers_of_the_source_is_replaced(reference: Any) -> None:
+def test_a_fence_is_replaced_by_its_part(reference: Any) -> None:
     page = "before\n\n```{generated} gated-metrics\nhere stands\n```\n\nafter\n"
     shown = reference().expand(page)
 
     assert "here stands" not in shown
     assert shown.startswith("before\n\n| scenario | gated |")
     assert shown.endswith("\n\nafter\n")
+    with pytest.raises(KeyError, match="no-such-part"):
+        reference().expand("```{generated} no-such-part\n```")
 
 
 def test_every_junit_property_is_on_the_page() -> None:

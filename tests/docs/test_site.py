@@ -14,8 +14,6 @@ import pytest
 from tests.docs.conftest import Site
 from tests.docs.pages import DOCS, SITE_PAGES, part_of_index
 
-pytestmark = pytest.mark.process
-
 PARTS = ("Tutorial", "How-to", "Reference", "Explanation")
 
 
@@ -41,8 +39,10 @@ def _read(path: Path) -> _Page:
     return _Page(path.read_text("utf-8"))
 
 
+@pytest.mark.process
+@pytest.mark.nightly
 def test_the_site_builds_without_a_warning(site: Site) -> None:
-    assert (site.code, site.said) == (0, "")
+    assert (site.code, site.output) == (0, "")
 
 
 def test_every_page_is_in_one_part_of_the_index() -> None:
@@ -53,6 +53,8 @@ def test_every_page_is_in_one_part_of_the_index() -> None:
     assert listed == Counter(there)
 
 
+@pytest.mark.process
+@pytest.mark.nightly
 def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
     """To a file that was built, and to an id in it."""
     broken = []
@@ -66,6 +68,8 @@ def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
     assert broken == []
 
 
+@pytest.mark.process
+@pytest.mark.nightly
 def test_nothing_of_the_site_comes_from_elsewhere(site: Site) -> None:
     foreign = [
         f"{path.name}: {found}"

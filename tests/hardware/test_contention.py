@@ -90,17 +90,17 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def between(tree: Tree, meanwhile: Callable[[], None], window_s: float = 10.0) -> Contention:
-    """Return what is read of a window in which something happens."""
+def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None) -> Contention:
+    """Return what is read of a window of 10 s in which something happens."""
     watch = tree.watch()
     start = watch.read()
     meanwhile()
-    tree.time_s += window_s
+    tree.time_s += 10.0
     return Contention(**watch.between(start, watch.read()))
 
 
 def test_a_machine_that_tells_nothing_is_unknown_and_not_quiet(tree: Tree) -> None:
-    found = between(tree, lambda: None)
+    found = between(tree)
 
     assert found == Contention(window_s=10.0, cores=2)
 
@@ -125,25 +125,21 @@ def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
 
 
 def test_a_child_that_came_and_went_counts_once(tree: Tree) -> None:
+    """And a number that another process got is another process."""
     tree.cores(0)
     tree.process(ENGINE, used_s=1)
     tree.process(SERVER, parent=ENGINE, used_s=5)
-
-    def meanwhile() -> None:
-        tree.cores(busy_s=3)
-        (tree.root / f"proc/{SERVER}/stat").unlink()
-        tree.process(ENGINE, used_s=1, reaped_s=8)
-
-    assert between(tree, meanwhile).own_s == pytest.approx(3)
-
-
-def test_a_number_that_another_process_got_is_another_process(tree: Tree) -> None:
-    tree.cores(0)
-    tree.process(ENGINE)
     tree.process(OTHER, name="old", used_s=500, began=7)
 
-    found = between(tree, lambda: tree.process(OTHER, name="new", used_s=5, began=8))
+    def meanwhile() -> None:
+        tree.cores(busy_s=8)
+        (tree.root / f"proc/{SERVER}/stat").unlink()
+        tree.process(ENGINE, used_s=1, reaped_s=8)
+        tree.process(OTHER, name="new", used_s=5, began=8)
 
+    found = between(tree, meanwhile)
+
+    assert found.own_s == pytest.approx(3)
     assert found.others == {"new": pytest.approx(0.5)}
 
 
@@ -201,22 +197,17 @@ V1 = {
 
 
 @pytest.mark.parametrize("files", [V2, V1], ids=["v2", "v1"])
-@pytest.mark.parametrize(
-    ("periods", "held_s", "throttled_s"), [(0, 0.0, 0.0), (30, 1.2, 1.2), (30, 90.0, 3.0)]
-)
-def test_a_processor_quota_is_seen(
-    tree: Tree, files: dict[str, str], periods: int, held_s: float, throttled_s: float
-) -> None:
+def test_a_processor_quota_is_seen(tree: Tree, files: dict[str, str]) -> None:
     """Over many cores it holds back longer than the window lasts: whole periods are the most."""
 
     def state(n: int, s: float) -> None:
         for path, text in files.items():
             tree.write(path, text.format(n=n, usec=round(s * 1e6)))
 
-    state(5, 70.0)
-    found = between(tree, lambda: state(5 + periods, 70.0 + held_s))
-
-    assert found.throttled_s == pytest.approx(throttled_s)
+    for periods, held_s, throttled_s in ((0, 0.0, 0.0), (30, 1.2, 1.2), (30, 90.0, 3.0)):
+        state(5, 70.0)
+        found = between(tree, lambda n=5 + periods, s=70.0 + held_s: state(n, s))  # type: ignore[misc]
+        assert found.throttled_s == pytest.approx(throttled_s)
 
 
 def test_pressure_is_that_of_our_group_where_it_tells(tree: Tree) -> None:
@@ -267,8 +258,6 @@ def test_a_family_is_closed_and_no_more(parents: dict[int, int]) -> None:
     for pid, parent in parents.items():
         assert (pid in inside) == (pid == 5 or parent in inside)
 
-
-# --- this machine --------------------------------------------------------------------------------
 
 BURN = """
 import os
@@ -321,18 +310,13 @@ def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
     assert found.foreign_s is None or found.foreign_s > found.window_s / 4
 
 
-def test_the_peak_of_memory_is_that_of_a_worker_and_all_that_it_started(tmp_path: Path) -> None:
-    tree = Tree(tmp_path)
+def test_the_peak_of_memory_is_that_of_a_worker_and_all_that_it_started(tree: Tree) -> None:
+    """A kernel that does not tell it is no zero."""
     tree.process(ENGINE)
+    assert tree.watch().peak_bytes() is None
+
     tree.process(SERVER, parent=ENGINE, group=SERVER)
     tree.process(OTHER)
     for pid, kib in ((ENGINE, 2048), (SERVER, 1024), (OTHER, 4096)):
         tree.write(f"proc/{pid}/status", f"Name:\tx\nVmPeak:\t9 kB\nVmHWM:\t    {kib} kB\n")
-
-    assert Watch(ENGINE, root=tmp_path, cores={0}).peak_bytes() == 3 * 2**20
-
-
-def test_a_kernel_that_does_not_tell_the_peak_is_no_zero(tmp_path: Path) -> None:
-    Tree(tmp_path).process(ENGINE)
-
-    assert Watch(ENGINE, root=tmp_path, cores={0}).peak_bytes() is None
+    assert tree.watch().peak_bytes() == 3 * 2**20

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from time import perf_counter
+from typing import ClassVar
 
 import pytest
 
@@ -24,19 +25,14 @@ def test_rates_are_operations_and_bytes_both_ways() -> None:
     assert control.rates(0.5, 0.25, 1000, 10**9) == {MATMUL: 4e9, COPY: 8e9}
 
 
-def test_the_cpu_is_measured_with_numpy() -> None:
+def test_the_cpu_is_measured_with_numpy_and_with_torch() -> None:
+    """Torch by the same code on every device: here on the CPU, with its clock for events."""
     found = control.on_cpu(TINY)
-
     assert list(found) == [MATMUL, COPY, LIBRARY]
     assert all(value > 0 for value in found.values())
 
-
-def test_torch_is_measured_by_the_same_code_on_every_device() -> None:
-    """Here on the CPU, with its clock in place of a GPU's events."""
     pytest.importorskip("torch")
-
     found = control.with_torch("cpu", TINY)
-
     assert list(found) == [MATMUL, COPY, LIBRARY]
     assert all(value > 0 for value in found.values())
 
@@ -78,34 +74,6 @@ def test_a_repeat_is_a_batch_and_its_time_is_that_of_one() -> None:
     assert 0 < took_s <= (perf_counter() - begun_s) / 4
 
 
-def test_a_gpus_events_are_in_milliseconds_and_are_awaited(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """With events in place of CUDA's that note what happens to them."""
-    torch = pytest.importorskip("torch")
-    seen: list[str] = []
-
-    class Event:
-        def __init__(self, *, enable_timing: bool) -> None:
-            assert enable_timing
-
-        def record(self) -> None:
-            seen.append("record")
-
-        def synchronize(self) -> None:
-            seen.append("synchronize")
-
-        def elapsed_time(self, end: Event) -> float:
-            assert end is not self
-            seen.append("elapsed")
-            return 12.0
-
-    monkeypatch.setattr(torch.cuda, "Event", Event)
-
-    assert control.by_events(lambda: seen.append("work"), 3)() == pytest.approx(0.004)
-    assert seen == ["record", "work", "work", "work", "record", "synchronize", "elapsed"]
-
-
 def test_short_memory_takes_the_next_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     ones = torch.ones
@@ -136,29 +104,44 @@ def test_a_library_is_known_by_its_versions_and_its_threads(
 
 
 def test_of_several_gpus_the_slowest_counts() -> None:
-    each = [
-        {MATMUL: 9e14, COPY: 3.1e12, LIBRARY: 5.0},
-        {MATMUL: 7e14, COPY: 3.3e12, LIBRARY: 5.0},
-    ]
+    first = {MATMUL: 9e14, COPY: 3.1e12, LIBRARY: 5.0}
+    second = {MATMUL: 7e14, COPY: 3.3e12, LIBRARY: 5.0}
 
-    assert control.slowest(each) == {MATMUL: 7e14, COPY: 3.1e12, LIBRARY: 5.0}
+    assert control.slowest([first, second]) == {MATMUL: 7e14, COPY: 3.1e12, LIBRARY: 5.0}
 
 
 class FakeEvent:
-    """An event of CUDA's, by this machine's clock."""
+    """An event of CUDA's, by this machine's clock, that notes what happens to it."""
+
+    seen: ClassVar[list[str]] = []
 
     def __init__(self, *, enable_timing: bool) -> None:
         assert enable_timing
         self.at_s = 0.0
 
     def record(self) -> None:
+        self.seen.append("record")
         self.at_s = perf_counter()
 
     def synchronize(self) -> None:
         assert self.at_s
+        self.seen.append("synchronize")
 
     def elapsed_time(self, end: FakeEvent) -> float:
+        self.seen.append("elapsed")
         return 1e3 * (end.at_s - self.at_s)
+
+
+def test_a_gpus_events_are_in_milliseconds_and_are_awaited(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setattr(torch.cuda, "Event", FakeEvent)
+    monkeypatch.setattr(FakeEvent, "seen", [])
+    monkeypatch.setattr(FakeEvent, "elapsed_time", lambda start, end: 12.0 * (start is not end))
+
+    assert control.by_events(lambda: FakeEvent.seen.append("work"), 3)() == pytest.approx(0.004)
+    assert FakeEvent.seen == ["record", "work", "work", "work", "record", "synchronize"]
 
 
 def with_gpus(monkeypatch: pytest.MonkeyPatch, count: int, *, memory: int = 2**30) -> list[str]:
@@ -202,17 +185,14 @@ def test_several_gpus_copy_to_each_other_around_a_ring(
     assert made[-3 * count :] == [each for pair in expected for each in pair]
 
 
-def test_one_gpu_has_no_other_to_copy_to(monkeypatch: pytest.MonkeyPatch) -> None:
-    with_gpus(monkeypatch, 1)
-
-    assert PEER not in control.on_gpus(1)
-
-
 def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        with_gpus(patch, 1)
+        assert PEER not in control.on_gpus(1)
+
     with_gpus(monkeypatch, 3)
     took_s = iter([0.5, 4.0, 1.0])
     monkeypatch.setattr(control, "median_s", lambda repeat, sizes: next(took_s))
-
     assert control.between(["cuda:0", "cuda:1", "cuda:2"], PAIRS) == 16384 / 4.0
 
 
@@ -243,8 +223,7 @@ def test_started_by_hand_it_prints_one_line() -> None:
     )
 
     assert set(json.loads(done.stdout)) == {MATMUL, COPY, LIBRARY}
-    assert done.stdout.count(b"\n") == 1
-    assert done.stderr == b""
+    assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
 
 
 @pytest.mark.process

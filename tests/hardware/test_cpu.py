@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import pytest
-
 from pytest_mlperf.cli.doctor._machine import int8_products
 from pytest_mlperf.hardware import host as cpu
 
@@ -17,77 +15,54 @@ ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"
 def tree(root: Path, **files: str) -> Path:
     """Write files of /proc and /sys; "__" in a name stands for "/"."""
     for name, text in files.items():
-        path = root / name.replace("__", "/")
+        path = root / name.replace("__", "/").replace("cpu/max", "cpu.max")
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     return root
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "expected"),
-    [
-        (XEON, "Intel(R) Xeon(R) Platinum 8480+"),
-        (ARM, os.uname().machine),
-        ("", os.uname().machine),
-    ],
-)
-def test_the_model_name_or_the_architecture(tmp_path: Path, cpuinfo: str, expected: str) -> None:
+def test_the_model_name_or_the_architecture(tmp_path: Path) -> None:
     """Blanks are folded; a kernel that names no model leaves the architecture."""
-    found = cpu.identity(tree(tmp_path, proc__cpuinfo=cpuinfo))
+    expected = {XEON: "Intel(R) Xeon(R) Platinum 8480+", ARM: os.uname().machine}
+    expected[""] = os.uname().machine
 
-    assert found["cpu"] == expected
+    found = {info: cpu.identity(tree(tmp_path, proc__cpuinfo=info))["cpu"] for info in expected}
+    assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("cpuinfo", "saturates"),
-    [
-        ("flags\t: sse4_2 avx avx2 fma\nflags\t: sse4_2 avx avx2 fma\n", True),
-        ("flags\t: avx2 avx512f avx512bw\n", True),
-        ("flags\t: avx2 avx512f avx512_vnni\n", False),
-        ("flags\t: avx2 avx_vnni\n", False),
-        (XEON, False),
-        ("Features\t: fp asimd\n", False),
-        ("", False),
-    ],
-)
-def test_int8_saturates_on_cpus_with_avx2_and_without_vnni(
-    tmp_path: Path, cpuinfo: str, saturates: bool
-) -> None:
+def test_int8_saturates_on_cpus_with_avx2_and_without_vnni(tmp_path: Path) -> None:
     """Older kernels add in 32 bits, and so do those of Arm."""
-    root = tree(tmp_path, proc__cpuinfo=cpuinfo)
-
-    assert cpu.int8_can_saturate(root) is saturates
-    assert [check.state for check in int8_products(root)] == ["note"] * saturates
-
-
-@pytest.mark.parametrize(
-    ("quota", "cores"),
-    [
-        (None, None),
-        ("max 100000", None),
-        ("50000 100000", 0.5),
-        ("99900000 100000", None),
-        ("nonsense", None),
-    ],
-)
-def test_cores_are_those_this_process_may_use(
-    tmp_path: Path, quota: str | None, cores: float | None
-) -> None:
-    """Affinity, cut by a container's quota; None in the table means the affinity alone."""
-    if quota:
-        (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
-        (tmp_path / "sys/fs/cgroup/cpu.max").write_text(quota)
-
-    assert cpu.identity(tmp_path)["cores"] == (cores or len(os.sched_getaffinity(0)))
+    for cpuinfo, saturates in {
+        "flags\t: sse4_2 avx avx2 fma\nflags\t: sse4_2 avx avx2 fma\n": True,
+        "flags\t: avx2 avx512f avx512bw\n": True,
+        "flags\t: avx2 avx512f avx512_vnni\n": False,
+        "flags\t: avx2 avx_vnni\n": False,
+        XEON: False,
+        "Features\t: fp asimd\n": False,
+        "": False,
+    }.items():
+        root = tree(tmp_path, proc__cpuinfo=cpuinfo)
+        assert cpu.int8_can_saturate(root) is saturates
+        assert [check.state for check in int8_products(root)] == ["note"] * saturates
 
 
-@pytest.mark.parametrize(("text", "expected"), [("performance\n", "performance"), ("\n", None)])
-def test_the_governor_is_part_of_the_identity(
-    tmp_path: Path, text: str, expected: str | None
-) -> None:
+def test_cores_are_those_this_process_may_use(tmp_path: Path) -> None:
+    """Affinity, cut by a container's quota."""
+    affinity = len(os.sched_getaffinity(0))
+    assert cpu.identity(tmp_path)["cores"] == affinity
+    for quota, cores in {
+        "max 100000": affinity,
+        "50000 100000": 0.5,
+        "99900000 100000": affinity,
+        "nonsense": affinity,
+    }.items():
+        assert cpu.identity(tree(tmp_path, sys__fs__cgroup__cpu__max=quota))["cores"] == cores
+
+
+def test_the_governor_is_part_of_the_identity(tmp_path: Path) -> None:
+    assert cpu.identity(tmp_path)["governor"] is None
     folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)
-    (folder / "scaling_governor").write_text(text)
-
-    assert cpu.identity(tmp_path)["governor"] == expected
-    assert cpu.identity(tmp_path / "elsewhere")["governor"] is None
+    for text, governor in (("performance\n", "performance"), ("\n", None)):
+        (folder / "scaling_governor").write_text(text)
+        assert cpu.identity(tmp_path)["governor"] == governor

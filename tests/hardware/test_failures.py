@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import product
 from types import ModuleType
 
 import pytest
@@ -27,15 +26,13 @@ from pytest_mlperf.hardware._nvml import (
 from pytest_mlperf.hardware.nvml_quantities import IDENTITY, SLOW, STATE, WAYS, identity, probes
 from pytest_mlperf.run.power.doubts import Doubts, doubts
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
-from tests.hardware.test_nvml import REFUSED, TOGETHER
+from tests.hardware.test_nvml import REFUSED, together_with
 from tests.nvml import library
 from tests.nvml.library import Fake, scenario
 
 pytestmark = pytest.mark.process
 
 COUNTER = "nvmlDeviceGetTotalEnergyConsumption"
-PASSING = [10, 999, 37]
-"""Timeout, unknown, and a code without a class."""
 
 PROPERTIES = {
     "uuid": "nvmlDeviceGetUUID",
@@ -64,34 +61,19 @@ PROPERTIES = {
 }
 """What must fail for a property to be unknown."""
 
-
-@pytest.fixture(scope="module")
-def pynvml() -> ModuleType:
-    return library.binding()
+SCENARIO = scenario("mig 0")
 
 
 @pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Fake]:
-    found = Fake(tmp_path)
-    found.write(*scenario("mig 0"))
-    with found.here():
-        yield found
-
-
-@pytest.fixture
-def opened(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
-    found = NvmlLibrary(pynvml)
-    yield found
-    found.close()
-
-
-def sampled(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, *gpus: str, seconds: float = 0.3, hz: float = 50.0
-) -> PowerLog:
-    """Sample for so long after the first record."""
+def children(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let child processes find the library too."""
     for name, value in fake.environment.items():
         if os.environ.get(name) != value:
             monkeypatch.setenv(name, value)
+
+
+def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> PowerLog:
+    """Sample for so long after the first record."""
     with PowerSampling(gpus or ("GPU-0",), fake.folder, hz=hz, watch_s=0.02) as running:
         time.sleep(seconds)
     return running.log
@@ -102,20 +84,16 @@ def faults(given: Doubts) -> tuple[str, ...]:
     return tuple(str(why) for why in given.invalid if why.key is not Key.GPU_UNUSED)
 
 
-def together_with(name: str) -> set[str]:
-    """Return the quantities that are missing where one is refused."""
-    return next((group for group in TOGETHER if name in group), {name})
-
-
+@pytest.mark.usefixtures("children")
 @pytest.mark.parametrize("code", [3, 4])
 def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, code: int
+    fake: Fake, code: int
 ) -> None:
     """One GPU for each quantity, refused as not supported or not permitted; all in one run."""
     rules = [f"fail {f} {code} dev={i}" for i, name in enumerate(REFUSED) for f in REFUSED[name]]
     fake.write(*rules, *(["device", "wave const 250"] * len(REFUSED)))
     uuids = [f"GPU-{i}" for i in range(len(REFUSED))]
-    log = sampled(fake, monkeypatch, *uuids, seconds=4.6, hz=20.0)
+    log = sampled(fake, *uuids, seconds=4.6, hz=20.0)
 
     assert (log.unavailable, log.ended) == (None, True)
     for name, gpu in zip(REFUSED, log.gpus, strict=True):
@@ -141,13 +119,11 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(
             assert found.joules == pytest.approx(250 * (end_s - begin_s), rel=0.03), name
 
 
-def test_energy_that_is_forbidden_in_mid_run_is_not_known(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("children")
+def test_energy_that_is_forbidden_in_mid_run_is_not_known(fake: Fake) -> None:
     """As where an administrator takes the right away: the trace does not stand in for it."""
     fake.write(f"fail {COUNTER} 4 calls=45", "device", "wave const 250")
-    log = sampled(fake, monkeypatch, seconds=1.5)
-    (gpu,) = log.gpus
+    (gpu,) = sampled(fake, seconds=1.5).gpus
     found = gpu.energy(gpu.trace[5].time_s, gpu.trace[-5].time_s)
 
     assert gpu.forbidden == {"energy_j"}
@@ -155,58 +131,52 @@ def test_energy_that_is_forbidden_in_mid_run_is_not_known(
     assert (found.joules, found.peak_w) == (None, 250.0)
 
 
-@pytest.mark.parametrize("code", [3, 4, 10, 13, 999])
-@pytest.mark.parametrize("name", sorted(PROPERTIES))
 def test_a_property_that_is_not_told_is_none_and_the_others_stand(
-    fake: Fake, opened: NvmlLibrary, name: str, code: int
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
+    assert set(PROPERTIES) == set(IDENTITY)
     device = find(opened, "GPU-0")
     whole = identity(device)
-    fake.write(f"fail {PROPERTIES[name]} {code}", *scenario("mig 0"))
-    found = identity(device)
-
-    lacking = {each for each, function in PROPERTIES.items() if function == PROPERTIES[name]}
     assert None not in whole.values()
-    assert found == {**whole, **dict.fromkeys(lacking)}
+    for function, code in product(sorted(set(PROPERTIES.values())), (3, 4, 10, 13, 999)):
+        fake.write(f"fail {function} {code}", *SCENARIO)
+        lacking = [name for name, read in PROPERTIES.items() if read == function]
+        assert identity(device) == {**whole, **dict.fromkeys(lacking)}, (function, code)
 
 
-def test_every_property_has_a_test_of_its_absence() -> None:
-    assert set(PROPERTIES) == set(IDENTITY)
-
-
-@pytest.mark.parametrize("code", PASSING)
-@pytest.mark.parametrize(
-    "function",
-    [
-        "nvmlInitWithFlags",
-        "nvmlDeviceGetHandleByUUID",
-        "nvmlDeviceIsMigDeviceHandle",
-        "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
-        "nvmlDeviceGetMigMode",
-        "nvmlDeviceGetMaxMigDeviceCount",
-        "nvmlDeviceGetMigDeviceHandleByIndex",
-    ],
+STARTING = (
+    "nvmlInitWithFlags",
+    "nvmlDeviceGetHandleByUUID",
+    "nvmlDeviceIsMigDeviceHandle",
+    "nvmlDeviceGetDeviceHandleFromMigDeviceHandle",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetMaxMigDeviceCount",
+    "nvmlDeviceGetMigDeviceHandleByIndex",
 )
-def test_what_passes_at_the_start_is_asked_three_more_times(
-    fake: Fake, pynvml: ModuleType, function: str, code: int
-) -> None:
-    def found(failures: int) -> NvmlDevice | None:
-        fake.write(f"fail {function} {code} calls=1-{failures}", "device", "mig 2")
-        opened = None
-        try:
-            opened = NvmlLibrary(pynvml)
-            return find(opened, "MIG-0-0")
-        except UnavailableNvml:
-            return None
-        finally:
-            if opened is not None:
-                opened.close()
 
-    once, worse = found(3), found(4)
 
-    assert once is not None
-    assert (once.instance, once.instances, once.shared) == (True, 2, True)
-    assert worse is None or worse.instances is None or not worse.instance
+def found_after(fake: Fake, pynvml: ModuleType, rule: str) -> NvmlDevice | None:
+    fake.write(rule, "device", "mig 2")
+    opened = None
+    try:
+        opened = NvmlLibrary(pynvml)
+        return find(opened, "MIG-0-0")
+    except UnavailableNvml:
+        return None
+    finally:
+        if opened is not None:
+            opened.close()
+
+
+def test_what_passes_at_the_start_is_asked_three_more_times(fake: Fake, pynvml: ModuleType) -> None:
+    """A timeout, what is unknown, and a code without a class."""
+    for function, code in product(STARTING, (10, 999, 37)):
+        three, four = (
+            found_after(fake, pynvml, f"fail {function} {code} calls=1-{n}") for n in (3, 4)
+        )
+        assert three is not None
+        assert (three.instance, three.instances, three.shared) == (True, 2, True)
+        assert four is None or four.instances is None or not four.instance
 
 
 def test_what_does_not_pass_is_asked_once(fake: Fake, opened: NvmlLibrary) -> None:
@@ -234,89 +204,85 @@ def test_a_function_that_the_driver_lacks_leads_to_the_next_way(opened: NvmlLibr
     assert probe.way == COUNTER
 
 
-@pytest.mark.parametrize(
-    ("dropped", "refused", "name", "way"),
-    [
-        ("nvmlDeviceGetTotalEnergyConsumption", (), "energy_j", "field TOTAL_ENERGY_CONSUMPTION"),
-        ("nvmlDeviceGetTemperature", ("nvmlDeviceGetTemperatureV",), "temperature_c", None),
-        (
-            "nvmlDeviceGetCurrentClocksThrottleReasons",
-            ("nvmlDeviceGetCurrentClocksEventReasons",),
-            "reasons",
-            None,
-        ),
-        ("nvmlDeviceGetViolationStatus", ("nvmlDeviceGetFieldValues",), "throttle_ns", None),
-        ("nvmlDeviceGetComputeRunningProcesses", (), "processes", None),
-        ("nvmlDeviceGetMPSComputeRunningProcesses", (), "processes", "nvmlDeviceGetComputeRunning"),
-    ],
-)
-def test_a_function_that_the_binding_dropped_leads_to_the_next_way_or_none(
-    fake: Fake, dropped: str, refused: tuple[str, ...], name: str, way: str | None
-) -> None:
+DROPPED: dict[str, tuple[str, str, str | None]] = {
+    COUNTER: ("", "energy_j", "field TOTAL_ENERGY_CONSUMPTION"),
+    "nvmlDeviceGetTemperature": ("nvmlDeviceGetTemperatureV", "temperature_c", None),
+    "nvmlDeviceGetCurrentClocksThrottleReasons": (
+        "nvmlDeviceGetCurrentClocksEventReasons",
+        "reasons",
+        None,
+    ),
+    "nvmlDeviceGetViolationStatus": ("nvmlDeviceGetFieldValues", "throttle_ns", None),
+    "nvmlDeviceGetComputeRunningProcesses": ("", "processes", None),
+    "nvmlDeviceGetMPSComputeRunningProcesses": ("", "processes", "nvmlDeviceGetComputeRunning"),
+}
+"""By function: another that is refused, the quantity, and the way that is left."""
+
+
+def test_a_function_that_the_binding_dropped_leads_to_the_next_way_or_none(fake: Fake) -> None:
     """What is deprecated now goes with CUDA 14: that costs a fallback, not the sampler."""
-    newer = library.binding()
-    delattr(newer, dropped)
-    fake.write(*(f"fail {function} 3" for function in refused), "device")
-    opened = NvmlLibrary(newer)
-    probe = probes(find(opened, "GPU-0"), identity(find(opened, "GPU-0")), "595.45.04")[name]
-    for _ in range(5):
-        probe.read()
-    opened.close()
+    for dropped, (refused, name, way) in DROPPED.items():
+        newer = library.binding()
+        delattr(newer, dropped)
+        fake.write(*[f"fail {refused} 3"] * bool(refused), "device")
+        opened = NvmlLibrary(newer)
+        device = find(opened, "GPU-0")
+        probe = probes(device, identity(device), "595.45.04")[name]
+        for _ in range(5):
+            probe.read()
+        opened.close()
 
-    assert str(probe.way).startswith(str(way))
-    assert (probe.failure is None) == (way is not None)
-    assert way is not None or "Function Not Found (13)" in str(probe.failure)
+        assert str(probe.way).startswith(str(way)), dropped
+        assert (probe.failure is None) == (way is not None)
+        assert way is not None or "Function Not Found (13)" in str(probe.failure)
 
 
-@pytest.mark.parametrize("code", [15, 16])
+@pytest.mark.usefixtures("children")
+@pytest.mark.parametrize(
+    ("code", "words"), [(15, "GPU is lost (15)"), (16, "GPU requires restart (16)")]
+)
 @pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetName", COUNTER])
 def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, function: str, code: int
+    fake: Fake, function: str, code: int, words: str
 ) -> None:
     """It is not merely without energy: whatever was measured on it is void."""
     fake.write(f"fail {function} {code}", "device")
-    log = sampled(fake, monkeypatch, seconds=0.0)
-    words = {15: "GPU is lost (15)", 16: "GPU requires restart (16)"}[code]
+    log = sampled(fake, seconds=0.0)
 
     (gpu,) = log.gpus
-    (said,) = log.lost({})
+    (sentence,) = log.lost({})
     assert words in str(log.unavailable)
     assert gpu.lost is not None
-    assert said.startswith("GPU GPU-0 was lost: ")
-    assert words in said
+    assert sentence.startswith("GPU GPU-0 was lost: ")
+    assert words in sentence
     energy = gpu.energy(0.0, 30.0)
     assert (energy.joules, energy.gated) == (None, False)
     assert f"the GPU was lost: {gpu.lost}" in energy.invalid
 
 
-def test_a_gpu_that_was_seen_and_is_gone_is_lost(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = sampled(fake, monkeypatch, "GPU-0", "GPU-3", seconds=0.0)
+@pytest.mark.usefixtures("children")
+def test_a_gpu_that_was_seen_and_is_gone_is_lost(fake: Fake) -> None:
+    log = sampled(fake, "GPU-0", "GPU-3", seconds=0.0)
 
     assert log.lost({}) == ("GPU GPU-3 was lost: there is no GPU GPU-3 here",)
     assert [gpu.unavailable for gpu in log.gpus] == [None, "there is no GPU GPU-3 here"]
 
 
-@pytest.mark.parametrize("code", [9, 15, 16, 18])
-def test_lost_is_never_asked_again(fake: Fake, opened: NvmlLibrary, code: int) -> None:
+def test_lost_is_never_asked_again(fake: Fake, opened: NvmlLibrary) -> None:
     device = find(opened, "GPU-0")
-    fake.write(f"fail {COUNTER} {code}", "device")
-    with pytest.raises(Lost):
-        Probe(device=device, name="energy_j", ways=WAYS["energy_j"]).read()
-    with pytest.raises(opened.nvml.NVMLError):
-        patiently(opened.nvml, opened.nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
+    for code in (9, 15, 16, 18):
+        fake.write(f"fail {COUNTER} {code}", "device")
+        with pytest.raises(Lost):
+            Probe(device=device, name="energy_j", ways=WAYS["energy_j"]).read()
+        with pytest.raises(opened.nvml.NVMLError):
+            patiently(opened.nvml, opened.nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
 
-    assert fake.calls().count(COUNTER) == 2
+    assert fake.calls().count(COUNTER) == 2 * 4
 
 
-def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("children")
+def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(fake: Fake) -> None:
     """Null, never 0: the longest row of nulls is as long as the sensor was silent."""
-    for name, value in fake.environment.items():
-        if os.environ.get(name) != value:
-            monkeypatch.setenv(name, value)
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("fail field:186 10 after=0.3 until=0.7", "device", "wave const 333")
         time.sleep(max(0.0, fake.t0 + 1.2 - time.monotonic()))
@@ -329,8 +295,9 @@ def test_a_sensor_that_times_out_in_mid_run_is_missed_and_counted(
     assert gpu.missing == {}
 
 
+@pytest.mark.usefixtures("children")
 def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_it(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, pynvml: ModuleType
+    fake: Fake, pynvml: ModuleType
 ) -> None:
     fake.write("device", "mig 2 energy=parent", "wave const 600")
     opened = NvmlLibrary(pynvml)
@@ -339,7 +306,7 @@ def test_an_instance_whose_handle_tells_the_whole_gpus_energy_is_given_none_of_i
     assert pynvml.nvmlDeviceGetTotalEnergyConsumption(instance) == pytest.approx(whole, rel=1e-3)
     opened.close()
     asked = len(fake.log.read_text().splitlines())
-    (gpu,) = sampled(fake, monkeypatch, "MIG-0-1").gpus
+    (gpu,) = sampled(fake, "MIG-0-1").gpus
     lines = [line.split() for line in fake.log.read_text().splitlines()[asked:]]
     given = doubts(gpu, gpu.trace[0].time_s, gpu.trace[-1].time_s, warm_s=0.0)
 

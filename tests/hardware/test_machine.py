@@ -11,7 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -50,30 +50,15 @@ SLICED = machine(
 NUMBERED = machine(gpu(7, index=3), gpu(5, index=1))
 """As CUDA_VISIBLE_DEVICES=3,1 leaves two of four."""
 
-# --- what is here ----------------------------------------------------------------------------
 
-
-@pytest.mark.parametrize(
-    ("here", "accelerator", "found"),
-    [
-        (NONE, "cpu", True),
-        (NONE, "H200", False),
-        (EIGHT, "H200", True),
-        (EIGHT, "8xH200", True),
-        (EIGHT, "9xH200", False),
-        (EIGHT, "H100", False),
-        (SLICED, "H200", True),
-        (SLICED, "2xH200", False),
-        (SLICED, "H200_1g.18gb", True),
-        (SLICED, "2xH200_1g.18gb", False),
-        (SLICED, "H200_2g.35gb", False),
-    ],
-)
-def test_an_accelerator_is_here_when_enough_of_its_class_are(
-    here: Machine, accelerator: str, found: bool
-) -> None:
+def test_an_accelerator_is_here_when_enough_of_its_class_are() -> None:
     """The CPU always is; two MIG instances never are one accelerator, as CUDA shows but one."""
-    assert here.has(accelerator) is found
+    accelerators = ["cpu", "H200", "2xH200", "8xH200", "9xH200", "H100"]
+    accelerators += ["H200_1g.18gb", "2xH200_1g.18gb", "H200_2g.35gb"]
+
+    assert [name for name in accelerators if NONE.has(name)] == ["cpu"]
+    assert [name for name in accelerators if EIGHT.has(name)] == accelerators[:4]
+    assert [name for name in accelerators if SLICED.has(name)] == ["cpu", "H200", "H200_1g.18gb"]
 
 
 def test_messages_list_what_is_here() -> None:
@@ -83,9 +68,6 @@ def test_messages_list_what_is_here() -> None:
     assert SLICED.classes == Counter({"H200": 1, "H200_1g.18gb": 2})
     assert split("8xH100") == (8, "H100")
     assert split("2xH200_1g.18gb") == (2, "H200_1g.18gb")
-
-
-# --- identity --------------------------------------------------------------------------------
 
 
 def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
@@ -141,45 +123,36 @@ def test_processors_near_a_gpu_are_those_the_kernel_lists(
     assert nearest(["0000:3b:00.0", None], tmp_path) == ()
 
 
-@pytest.mark.parametrize(
-    ("second", "name", "value"),
-    [
-        (gpu(1, power_limit_w=500), "power_limit_w", "500, 700"),
-        (gpu(1, power_limit_w=None), "power_limit_w", "700, None"),
-        (gpu(1), "power_limit_w", 700),
-    ],
-)
-def test_gpus_that_differ_are_not_passed_off_as_equal(
-    second: Mapping[str, Property], name: str, value: Property
-) -> None:
+def test_gpus_that_differ_are_not_passed_off_as_equal() -> None:
     """One capped GPU of two gives an identity of its own, whichever of them comes first."""
-    assert machine(gpu(0), second).identity("2xH200")[name] == value
-    assert machine(second, gpu(0)).identity("2xH200")[name] == value
+    for second, value in (
+        (gpu(1, power_limit_w=500), "500, 700"),
+        (gpu(1, power_limit_w=None), "700, None"),
+        (gpu(1), 700),
+    ):
+        assert machine(gpu(0), second).identity("2xH200")["power_limit_w"] == value
+        assert machine(second, gpu(0)).identity("2xH200")["power_limit_w"] == value
 
 
-@pytest.mark.parametrize(
-    ("paths", "topology"),
-    [
-        ({"01": "NV18 NVSwitch", "02": "NV18 NVSwitch", "12": "NV18 NVSwitch"}, "NV18 NVSwitch"),
+def test_how_several_gpus_reach_each_other_is_part_of_their_identity() -> None:
+    """A box with NVSwitch has no baseline of one with PCIe; of one GPU it says nothing."""
+    switch = "NV18 NVSwitch"
+    tables: list[tuple[dict[str, str | None], str | None]] = [
+        ({"01": switch, "02": switch, "12": switch}, switch),
         ({"01": "NV4", "02": "SYS", "12": "SYS"}, "1 x NV4; 2 x SYS"),
         ({"01": "NV4", "02": None, "12": "SYS"}, None),
         ({}, None),
-    ],
-    ids=["alike", "mixed", "one unknown", "unknown"],
-)
-def test_how_several_gpus_reach_each_other_is_part_of_their_identity(
-    paths: Mapping[str, str | None], topology: str | None
-) -> None:
-    """A box with NVSwitch has no baseline of one with PCIe; of one GPU it says nothing."""
-    by_gpu: dict[str, dict[str, str | None]] = {f"GPU-{n}": {} for n in range(3)}
-    for pair, path in paths.items():
-        one, other = (f"GPU-{number}" for number in pair)
-        by_gpu[one][other] = by_gpu[other][one] = path
-    here = replace(machine(gpu(0), gpu(1), gpu(2)), paths=by_gpu)
+    ]
+    for paths, topology in tables:
+        by_gpu: dict[str, dict[str, str | None]] = {f"GPU-{n}": {} for n in range(3)}
+        for pair, path in paths.items():
+            first, second = (f"GPU-{number}" for number in pair)
+            by_gpu[first][second] = by_gpu[second][first] = path
+        here = replace(machine(gpu(0), gpu(1), gpu(2)), paths=by_gpu)
 
-    assert here.identity("3xH200")["topology"] == topology
-    assert here.identity("2xH200")["topology"] == paths.get("01")
-    assert "topology" not in here.identity("H200")
+        assert here.identity("3xH200")["topology"] == topology
+        assert here.identity("2xH200")["topology"] == paths.get("01")
+        assert "topology" not in here.identity("H200")
 
 
 def test_what_gpus_of_one_accelerator_differ_in_is_told_with_whose_it_is() -> None:
@@ -218,17 +191,13 @@ def test_a_pretended_accelerator_equals_no_baseline() -> None:
     assert NONE.surroundings("H200") == NONE.surroundings("cpu")
 
 
-def test_leases_go_by_uuid_sorted() -> None:
+def test_leases_go_by_uuid_sorted_and_any_gpu_of_the_class_will_do() -> None:
     assert EIGHT.leases("2xH200") == ["GPU-8", "GPU-9"]
     assert EIGHT.leases("cpu") == ["cpu"]
-
-
-def test_any_gpu_of_the_class_will_do_and_those_that_are_held_are_all_there_is() -> None:
     assert EIGHT.choice("2xH200") == [f"GPU-{n}" for n in range(9, 1, -1)]
     assert EIGHT.choice("9xH200") == EIGHT.choice("cpu") == EIGHT.choice("H100") == []
 
     two = EIGHT.only("2xH200", ("GPU-5", "GPU-3"))
-
     assert two.uuids("2xH200") == ["GPU-5", "GPU-3"]
     assert not two.has("3xH200")
 
@@ -242,28 +211,20 @@ def test_a_host_that_is_shared_is_another_one() -> None:
     assert shared.as_in(EIGHT.identity("H200")) == EIGHT
 
 
-@pytest.mark.parametrize(
-    ("here", "accelerator", "devices"),
-    [
-        (EIGHT, "cpu", None),
+def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other() -> None:
+    assert EIGHT.environment("cpu") == {}
+    for here, accelerator, devices in (
         (EIGHT, "H200", "GPU-9"),
         (EIGHT, "2xH200", "GPU-9,GPU-8"),
         (SLICED, "H200_1g.18gb", "MIG-0"),
         (NUMBERED, "H200", "3"),
         (NUMBERED, "2xH200", "3,1"),
         (machine(gpu(0, index=0), gpu(1, index=None)), "2xH200", "GPU-0,GPU-1"),
-    ],
-)
-def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other(
-    here: Machine, accelerator: str, devices: str | None
-) -> None:
-    order = "PCI_BUS_ID"
-    expected = {"CUDA_VISIBLE_DEVICES": devices, "CUDA_DEVICE_ORDER": order} if devices else {}
-
-    assert here.environment(accelerator) == expected
-
-
-# --- beside the identity ---------------------------------------------------------------------
+    ):
+        assert here.environment(accelerator) == {
+            "CUDA_VISIBLE_DEVICES": devices,
+            "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        }
 
 
 def test_what_is_shown_when_it_changed_is_flat_text() -> None:
@@ -287,8 +248,6 @@ def test_what_is_shown_when_it_changed_is_flat_text() -> None:
     }
     assert set(here.surroundings("2xH200")) & set(here.identity("2xH200")) == set()
 
-
-# --- detection through real processes --------------------------------------------------------
 
 TWO = ("device", "mig 0", "device", "mig 0", "limit 500")
 
@@ -334,32 +293,23 @@ def test_nobody_asks_nvml_for_the_cpu(fake: Fake) -> None:
     assert not fake.log.exists()
 
 
-@pytest.mark.parametrize(
-    ("value", "uuids", "trouble"),
-    [
-        ("1", ["GPU-1"], "CUDA_VISIBLE_DEVICES='1' leaves 1 of 2 GPUs visible"),
-        ("1,0", ["GPU-1", "GPU-0"], None),
-        ("GPU-1", ["GPU-1"], "CUDA_VISIBLE_DEVICES='GPU-1' leaves 1 of 2 GPUs visible"),
-        ("1,9,0", ["GPU-1"], "CUDA_VISIBLE_DEVICES='1,9,0' leaves 1 of 2 GPUs visible"),
-        ("", [], "CUDA_VISIBLE_DEVICES='' leaves none of 2 GPUs visible"),
-        ("7", [], "CUDA_VISIBLE_DEVICES='7' leaves none of 2 GPUs visible"),
-    ],
-)
-def test_only_visible_gpus_are_here(
-    fake: Fake,
-    monkeypatch: pytest.MonkeyPatch,
-    value: str,
-    uuids: list[str],
-    trouble: str | None,
-) -> None:
+def test_only_visible_gpus_are_here(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """And when one is not, that is the reason: CUDA stops at an entry that names none."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
-    found = look()
-
-    assert [each["uuid"] for each in found.gpus] == uuids
-    assert found.uuids("H200") == uuids[:1]
-    assert list(found.cards) == uuids
-    assert found.nvml_trouble == trouble
+    some, nothing = "leaves 1 of 2 GPUs visible", "leaves none of 2 GPUs visible"
+    for value, uuids, trouble in (
+        ("1", ["GPU-1"], some),
+        ("1,0", ["GPU-1", "GPU-0"], None),
+        ("GPU-1", ["GPU-1"], some),
+        ("1,9,0", ["GPU-1"], some),
+        ("", [], nothing),
+        ("7", [], nothing),
+    ):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+        found = look()
+        assert [gpu["uuid"] for gpu in found.gpus] == uuids
+        assert found.uuids("H200") == uuids[:1]
+        assert list(found.cards) == uuids
+        assert found.nvml_trouble == (trouble and f"CUDA_VISIBLE_DEVICES={value!r} {trouble}")
 
 
 def test_a_worker_gets_the_number_that_the_driver_counts(
@@ -404,31 +354,20 @@ def test_instances_are_classes_of_their_own(fake: Fake, monkeypatch: pytest.Monk
     assert found.identity("H200_1g.18gb")["mig"] == "1g.18gb"
 
 
-@pytest.mark.parametrize(
-    ("lines", "trouble"),
-    [
-        (("fail nvmlInit* 9", *TWO), "NVIDIA's kernel driver is not loaded"),
-        (("fail nvmlInit* 18", *TWO), "NVIDIA's driver was upgraded while loaded: reboot"),
-        (("fail nvmlInit* 4", *TWO), "this user may not open NVIDIA's device files"),
-        ((), "NVIDIA's driver runs, and lists no GPU"),
-    ],
-)
 def test_a_driver_that_does_not_work_is_no_gpu_and_says_why(
-    fake: Fake, lines: Sequence[str], trouble: str
-) -> None:
-    fake.write(*lines)
-    found = look()
-
-    assert found.names == "cpu"
-    assert (found.nvml_trouble or "").startswith(trouble)
-
-
-def test_a_machine_without_nvidias_library_says_so(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    for rule, trouble in (
+        ("9", "NVIDIA's kernel driver is not loaded"),
+        ("18", "NVIDIA's driver was upgraded while loaded: reboot"),
+    ):
+        fake.write(f"fail nvmlInit* {rule}", *TWO)
+        found = look()
+        assert found.names == "cpu"
+        assert (found.nvml_trouble or "").startswith(trouble)
+
     (tmp_path / SONAME).write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-
     assert "libnvidia-ml.so.1 is not here" in (look().nvml_trouble or "")
 
 

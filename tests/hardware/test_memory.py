@@ -2,33 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 from types import ModuleType
 
 import pytest
 
 from pytest_mlperf.hardware import memory
 from pytest_mlperf.hardware._nvml import UnavailableNvml
-from tests.nvml import library
 from tests.nvml.library import Fake
 
 pytestmark = pytest.mark.process
 
 MIB = 1 << 20
 TOTAL = 150754820096
-
-
-@pytest.fixture(scope="module")
-def pynvml() -> ModuleType:
-    return library.binding()
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Fake]:
-    found = Fake(tmp_path)
-    with found.here():
-        yield found
 
 
 def gpu(used_mib: int, *more: str) -> list[str]:
@@ -92,16 +78,13 @@ def test_an_instance_has_memory_of_its_own(fake: Fake, pynvml: ModuleType) -> No
     assert "nvmlDeviceGetDeviceHandleFromMigDeviceHandle" not in fake.calls()
 
 
-def test_a_gpu_that_does_not_tell_is_not_waited_for(fake: Fake, pynvml: ModuleType) -> None:
+def test_a_gpu_that_does_not_tell_or_is_not_here_is_not_waited_for(
+    fake: Fake, pynvml: ModuleType
+) -> None:
     fake.write("fail nvmlDeviceGetMemoryInfo_v2 4", "fail nvmlDeviceGetMemoryInfo 4", *gpu(70_000))
 
     last = memory.wait(pynvml, {"GPU-0": 1}, 60.0)
 
     assert (last["GPU-0"]["used"], last["GPU-0"]["free"]) == (None, True)
-
-
-def test_a_gpu_that_is_not_here_is_no_answer(fake: Fake, pynvml: ModuleType) -> None:
-    fake.write(*gpu(1))
-
     with pytest.raises((UnavailableNvml, pynvml.NVMLError)):
         memory.wait(pynvml, {"GPU-7": None}, 60.0)

@@ -9,8 +9,6 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from types import ModuleType
 
 import pytest
@@ -39,19 +37,7 @@ H200: dict[str, Property] = {
 }
 
 PLAIN = ("mig 0", "limit 699.4", "pci 233510DE 16C110DE")
-
-
-@pytest.fixture(scope="module")
-def pynvml() -> ModuleType:
-    return library.binding()
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Fake]:
-    found = Fake(tmp_path)
-    found.write(*scenario(*PLAIN))
-    with found.here():
-        yield found
+SCENARIO = scenario(*PLAIN)
 
 
 def only(found: NvmlReport) -> GpuState:
@@ -60,7 +46,12 @@ def only(found: NvmlReport) -> GpuState:
     return gpu
 
 
-# --- one GPU ---------------------------------------------------------------------------------
+def identity_of(fake: Fake, pynvml: ModuleType, lines: str) -> dict[str, Property]:
+    """Return the identity of the plain GPU with more lines, which " | " separates."""
+    rules = [line for line in lines.split(" | ") if line.startswith("fail ")]
+    more = [line for line in lines.split(" | ") if line not in rules]
+    fake.write(*rules, *scenario(*PLAIN, *more))
+    return only(nvidia.read(pynvml))["identity"]
 
 
 def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
@@ -73,80 +64,41 @@ def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
     assert (gpu["uuid"], gpu["parent"], gpu["address"], gpu["index"]) == ("GPU-0", "GPU-0", None, 0)
 
 
-@pytest.mark.parametrize(
-    ("line", "name", "value"),
-    [
-        ("name NVIDIA H100 PCIe", "gpu", "NVIDIA H100 PCIe"),
-        ("mem 85899345920 0", "memory_gib", 80),
-        ("pci 233010DE 16C110DE", "pci_id", "2330:16c1"),
-        ("limit 502.4", "power_limit_w", 500),
-        ("limit 502.6", "power_limit_w", 505),
-        ("ecc 0 1", "ecc", False),
-        ("ecc none", "ecc", None),
-        ("mig -1", "mig", None),
-        ("virtualization 1", "virtualization", "passthrough"),
-        ("virtualization 2", "virtualization", "vgpu"),
-        ("virtualization 9", "virtualization", None),
-        ("module only", "power_scope", "module"),
-        ("name NVIDIA GH200 480GB", "power_scope", "module"),
-    ],
-)
-def test_each_property_follows_the_gpu(
-    fake: Fake, pynvml: ModuleType, line: str, name: str, value: Property
-) -> None:
-    fake.write(*scenario(*PLAIN, line))
-
-    assert only(nvidia.read(pynvml))["identity"] == {**H200, "gpu": gpu_of(line), name: value}
-
-
-def gpu_of(line: str) -> str:
-    return line.removeprefix("name ") if line.startswith("name ") else "NVIDIA H200"
-
-
-@pytest.mark.parametrize(
-    ("lines", "clocks"),
-    [
-        ((), "free"),
-        (("event 0x1",), "free"),
-        (("event 0x4",), "free"),
-        (("event 0x2 sm=1500",), 1500),
-        (("event 0x6 sm=1500",), 1500),
-        (("application 1200 1980",), 1200),
-        (("application 1980 1980",), "free"),
-        (("application 1980 1980", "event 0x2 sm=1500"), 1500),
-        (("application 1980 1980", "event 0x2 sm=1980"), "free"),
-    ],
-)
-def test_clocks_are_free_unless_someone_set_them(
-    fake: Fake, pynvml: ModuleType, lines: tuple[str, ...], clocks: Property
-) -> None:
-    fake.write(*scenario(*PLAIN, *lines))
-
-    assert only(nvidia.read(pynvml))["identity"]["clocks"] == clocks
+PROPERTIES: dict[str, dict[str, Property]] = {
+    "name NVIDIA H100 PCIe": {"gpu": "NVIDIA H100 PCIe"},
+    "mem 85899345920 0": {"memory_gib": 80},
+    "pci 233010DE 16C110DE": {"pci_id": "2330:16c1"},
+    "limit 502.4": {"power_limit_w": 500},
+    "limit 502.6": {"power_limit_w": 505},
+    "ecc 0 1": {"ecc": False},
+    "ecc none": {"ecc": None},
+    "mig -1": {"mig": None},
+    "virtualization 1": {"virtualization": "passthrough"},
+    "virtualization 2": {"virtualization": "vgpu"},
+    "virtualization 9": {"virtualization": None},
+    "module only": {"power_scope": "module"},
+    "name NVIDIA GH200 480GB": {"gpu": "NVIDIA GH200 480GB", "power_scope": "module"},
+    # Clocks are free unless someone set them.
+    "event 0x1": {},
+    "event 0x4": {},
+    "event 0x2 sm=1500": {"clocks": 1500},
+    "event 0x6 sm=1500": {"clocks": 1500},
+    "application 1200 1980": {"clocks": 1200},
+    "application 1980 1980": {},
+    "application 1980 1980 | event 0x2 sm=1500": {"clocks": 1500},
+    "application 1980 1980 | event 0x2 sm=1980": {},
+    # A counter and a trace do not compare; a counter that is forbidden is neither.
+    "energy none": {"energy": "trace"},
+    "energy none | instant none": {"energy": None},
+    "fail nvmlDeviceGetTotalEnergyConsumption 3": {},
+    "fail nvmlDeviceGetTotalEnergyConsumption 4": {"energy": None},
+}
 
 
-@pytest.mark.parametrize(
-    ("lines", "fails", "energy"),
-    [
-        ((), (), "counter"),
-        (("energy none",), (), "trace"),
-        (("energy none", "instant none"), (), None),
-        ((), ("nvmlDeviceGetTotalEnergyConsumption 3",), "counter"),
-        ((), ("nvmlDeviceGetTotalEnergyConsumption 4",), None),
-    ],
-    ids=["counter", "no counter", "no sensor", "through a field", "forbidden"],
-)
-def test_how_energy_can_be_had_is_part_of_the_identity(
-    fake: Fake,
-    pynvml: ModuleType,
-    lines: tuple[str, ...],
-    fails: tuple[str, ...],
-    energy: str | None,
-) -> None:
-    """A counter and a trace do not compare; a counter that is forbidden is neither."""
-    fake.write(*(f"fail {each}" for each in fails), *scenario(*PLAIN, *lines))
+def test_each_property_follows_the_gpu(fake: Fake, pynvml: ModuleType) -> None:
+    found = {lines: identity_of(fake, pynvml, lines) for lines in PROPERTIES}
 
-    assert only(nvidia.read(pynvml))["identity"]["energy"] == energy
+    assert found == {lines: {**H200, **changed} for lines, changed in PROPERTIES.items()}
 
 
 READS = {
@@ -161,119 +113,91 @@ READS = {
 }
 
 
-@pytest.mark.parametrize("function", READS)
-@pytest.mark.parametrize("code", [3, 4, 13, 999])
-def test_what_nvml_does_not_tell_is_none_alone(
-    fake: Fake, pynvml: ModuleType, function: str, code: int
-) -> None:
+def test_what_nvml_does_not_tell_is_none_alone(fake: Fake, pynvml: ModuleType) -> None:
     """Not supported, forbidden, unknown to the driver, broken: all else is still known."""
-    fake.write(f"fail {function} {code}", *scenario(*PLAIN))
+    expected = {
+        f"fail {function} {code}": {**H200, **dict.fromkeys(names)}
+        for function, names in READS.items()
+        for code in (3, 4, 13, 999)
+    }
 
-    assert only(nvidia.read(pynvml))["identity"] == {**H200, **dict.fromkeys(READS[function])}
+    assert {line: identity_of(fake, pynvml, line) for line in expected} == expected
 
 
 NONE = "device | nvlink none"
 SWITCHED = "NV18 NVSwitch"
 
 
-@pytest.mark.parametrize(
-    ("lines", "paths"),
-    [
-        ("device", {}),
-        ("device | device | device", {"01 02 12": SWITCHED}),
-        (
-            "device | device | nvlink 17 18 | device",
-            {"02": SWITCHED, "01 12": "NV17 NVSwitch"},
-        ),
-        (
-            f"device | nvlink 4 4 to=1 | device | nvlink 4 4 to=0 | {NONE} | device | nvlink 0 12",
-            {"01": "NV4", "02 03 12 13 23": "SYS"},
-        ),
-        (
-            f"{NONE} | near 10 | {NONE} | near 10 | {NONE} | near 40",
-            {"01": "PIX", "02 12": "NODE"},
-        ),
-        (f"{NONE} | {NONE} | near 20 p2p=4", {"01": "SYS, no P2P"}),
-        (
-            "fail nvmlDeviceGetNvLinkState 4 dev=1 | device | device | device",
-            {"01 12": None, "02": SWITCHED},
-        ),
-        (f"fail nvmlDeviceGetTopo* 3 | {NONE} | {NONE}", {"01": None}),
-        ("fail nvmlDeviceGetNvLinkState 13 | device | device", {"01": "SYS"}),
-        ("fail nvmlDeviceGetP2PStatus 3 | device | device", {"01": SWITCHED}),
-        ("fail nvmlDeviceGetNvLinkRemote* 3 | device | device", {"01": None}),
-        ("fail nvmlDeviceGetNvLinkRemote* 15 | device | device", {"01": None}),
-        ("fail nvmlDeviceGetNvLinkRemoteDeviceType 3 | device | device", {"01": None}),
-        (
-            "fail nvmlDeviceGetNvLinkRemoteDeviceType 3 | device | nvlink 4 4 to=1 | "
-            "device | nvlink 4 4 to=0",
-            {"01": "NV4"},
-        ),
-    ],
-    ids=[
-        "alone",
-        "switch",
-        "a link down",
-        "bridge",
-        "PCIe",
-        "no P2P",
-        "forbidden",
-        "untold",
-        "old driver",
-        "P2P untold",
-        "ends untold",
-        "lost meanwhile",
-        "a switch untold",
-        "a GPU untold",
-    ],
-)
-def test_how_gpus_reach_each_other_is_told_by_pairs(
-    fake: Fake, pynvml: ModuleType, lines: str, paths: dict[str, str | None]
-) -> None:
-    fake.write(*lines.split(" | "))
-
-    seen = {gpu["uuid"]: gpu["paths"] for gpu in nvidia.read(pynvml)["gpus"]}
-    pairs = {pair: path for listed, path in paths.items() for pair in listed.split()}
-    told = {f"{u[-1]}{v[-1]}": p for u, each in seen.items() for v, p in each.items() if u < v}
-    assert told == pairs
-    assert all(seen[v][u] == path for u, each in seen.items() for v, path in each.items())
+PATHS: dict[str, tuple[str, dict[str, str | None]]] = {
+    "alone": ("device", {}),
+    "switch": ("device | device | device", {"01 02 12": SWITCHED}),
+    "a link down": (
+        "device | device | nvlink 17 18 | device",
+        {"02": SWITCHED, "01 12": "NV17 NVSwitch"},
+    ),
+    "bridge": (
+        f"device | nvlink 4 4 to=1 | device | nvlink 4 4 to=0 | {NONE} | device | nvlink 0 12",
+        {"01": "NV4", "02 03 12 13 23": "SYS"},
+    ),
+    "PCIe": (
+        f"{NONE} | near 10 | {NONE} | near 10 | {NONE} | near 40",
+        {"01": "PIX", "02 12": "NODE"},
+    ),
+    "no P2P": (f"{NONE} | {NONE} | near 20 p2p=4", {"01": "SYS, no P2P"}),
+    "forbidden": (
+        "fail nvmlDeviceGetNvLinkState 4 dev=1 | device | device | device",
+        {"01 12": None, "02": SWITCHED},
+    ),
+    "untold": (f"fail nvmlDeviceGetTopo* 3 | {NONE} | {NONE}", {"01": None}),
+    "old driver": ("fail nvmlDeviceGetNvLinkState 13 | device | device", {"01": "SYS"}),
+    "P2P untold": ("fail nvmlDeviceGetP2PStatus 3 | device | device", {"01": SWITCHED}),
+    "ends untold": ("fail nvmlDeviceGetNvLinkRemote* 3 | device | device", {"01": None}),
+    "lost meanwhile": ("fail nvmlDeviceGetNvLinkRemote* 15 | device | device", {"01": None}),
+    "a switch untold": (
+        "fail nvmlDeviceGetNvLinkRemoteDeviceType 3 | device | device",
+        {"01": None},
+    ),
+    "a GPU untold": (
+        "fail nvmlDeviceGetNvLinkRemoteDeviceType 3 | device | nvlink 4 4 to=1 | "
+        "device | nvlink 4 4 to=0",
+        {"01": "NV4"},
+    ),
+}
 
 
-@pytest.mark.parametrize(
-    ("lines", "missing"),
-    [
-        ("device", set()),
-        ("device | nvlink none", {"nvlinks", "nvlink_bytes", "nvlink_errors"}),
-        ("device | fabric 0 0", {"fabric_health"}),
-        ("device | nvlink 0 18", {"nvlink_bytes", "nvlink_errors"}),
-        ("fail nvmlDeviceGetTotalEccErrors 4 | device", {"ecc_corrected", "ecc_uncorrected"}),
-        ("device | arch 10", set()),
-        ("fail field:138 3 | device | arch 9", {"nvlink_bytes"}),
-        ("fail field:16* 3 | device | arch 9", set()),
-    ],
-    ids=[
-        "all",
-        "no NVLink",
-        "no switch",
-        "none up",
-        "forbidden",
-        "NVLink 5",
-        "no traffic",
-        "by function",
-    ],
-)
-def test_what_cannot_be_sampled_is_said_before_a_run(
-    fake: Fake, pynvml: ModuleType, lines: str, missing: set[str]
-) -> None:
+def test_how_gpus_reach_each_other_is_told_by_pairs(fake: Fake, pynvml: ModuleType) -> None:
+    for name, (lines, paths) in PATHS.items():
+        fake.write(*lines.split(" | "))
+        seen = {gpu["uuid"]: gpu["paths"] for gpu in nvidia.read(pynvml)["gpus"]}
+
+        found = {f"{u[-1]}{v[-1]}": p for u, to in seen.items() for v, p in to.items() if u < v}
+        assert found == {pair: path for pairs, path in paths.items() for pair in pairs.split()}, (
+            name
+        )
+        assert all(seen[v][u] == path for u, to in seen.items() for v, path in to.items()), name
+
+
+def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleType) -> None:
     """Doctor shows it; each quantity with what NVML answered."""
-    fake.write(*lines.split(" | "))
-    (gpu,) = nvidia.read(pynvml)["gpus"]
+    ecc = {"ecc_corrected", "ecc_uncorrected"}
+    expected: dict[str, set[str]] = {
+        "device": set(),
+        "device | nvlink none": {"nvlinks", "nvlink_bytes", "nvlink_errors"},
+        "device | fabric 0 0": {"fabric_health"},
+        "device | nvlink 0 18": {"nvlink_bytes", "nvlink_errors"},
+        "fail nvmlDeviceGetTotalEccErrors 4 | device": ecc,
+        "device | arch 10": set(),
+        "fail field:138 3 | device | arch 9": {"nvlink_bytes"},
+        "fail field:16* 3 | device | arch 9": set(),
+    }
+    found = {}
+    for lines in expected:
+        fake.write(*lines.split(" | "))
+        (gpu,) = nvidia.read(pynvml)["gpus"]
+        found[lines] = set(gpu["unread"])
+        assert all(reason.endswith((" (3)", " (4)")) for reason in gpu["unread"].values())
 
-    assert set(gpu["unread"]) == missing
-    assert all(reason.endswith((" (3)", " (4)")) for reason in gpu["unread"].values())
-
-
-# --- beside the identity ---------------------------------------------------------------------
+    assert found == expected
 
 
 def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> None:
@@ -295,32 +219,25 @@ def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> N
     assert hashed("GPU-1") != hashed("GPU-0")
 
 
-@pytest.mark.parametrize(
-    ("function", "name"),
-    [
-        ("nvmlSystemGetDriverVersion", "driver"),
-        ("nvmlSystemGetCudaDriverVersion_v2", "cuda"),
-        ("nvmlDeviceGetVbiosVersion", "vbios"),
-        ("nvmlDeviceGetGspFirmwareVersion", "gsp"),
-        ("nvmlDeviceGetMaxPcieLinkWidth", "pcie"),
-        ("nvmlDeviceGetPersistenceMode", "persistence"),
-        ("nvmlDeviceGetComputeMode", "compute_mode"),
-    ],
-)
-def test_what_is_not_known_of_it_is_left_out(
-    fake: Fake, pynvml: ModuleType, function: str, name: str
-) -> None:
+SHOWN = {
+    "nvmlSystemGetDriverVersion": "driver",
+    "nvmlSystemGetCudaDriverVersion_v2": "cuda",
+    "nvmlDeviceGetVbiosVersion": "vbios",
+    "nvmlDeviceGetGspFirmwareVersion": "gsp",
+    "nvmlDeviceGetMaxPcieLinkWidth": "pcie",
+    "nvmlDeviceGetPersistenceMode": "persistence",
+    "nvmlDeviceGetComputeMode": "compute_mode",
+}
+
+
+def test_what_is_not_known_of_it_is_left_out(fake: Fake, pynvml: ModuleType) -> None:
     fake.write(*scenario(*PLAIN, "gsp 1"))
-    all_of_it = only(nvidia.read(pynvml))["surroundings"]
-    fake.write(f"fail {function} 4", *scenario(*PLAIN, "gsp 1"))
-
-    found = only(nvidia.read(pynvml))
-
-    assert found["surroundings"] == {n: all_of_it[n] for n in all_of_it if n != name}
-    assert found["identity"] == H200
-
-
-# --- MIG -------------------------------------------------------------------------------------
+    whole = only(nvidia.read(pynvml))["surroundings"]
+    for function, name in SHOWN.items():
+        fake.write(f"fail {function} 4", *scenario(*PLAIN, "gsp 1"))
+        found = only(nvidia.read(pynvml))
+        assert found["surroundings"] == {n: value for n, value in whole.items() if n != name}
+        assert found["identity"] == H200
 
 
 def test_a_gpu_with_mig_is_its_instances(fake: Fake, pynvml: ModuleType) -> None:
@@ -356,95 +273,72 @@ def test_an_instance_whose_gpu_may_not_be_asked_is_there_all_the_same(
     assert gpu["identity"] == {**dict.fromkeys(H200), **known, **still}
 
 
-def test_an_instance_that_does_not_tell_its_profile_is_one_all_the_same(
-    fake: Fake, pynvml: ModuleType
-) -> None:
-    fake.write("fail nvmlDeviceGetName 3 dev=100", *scenario(*PLAIN, "mig 1"))
-
-    identity = only(nvidia.read(pynvml))["identity"]
-
-    assert (identity["gpu"], identity["mig"]) == ("NVIDIA H200", True)
-
-
-def test_a_gpu_whose_instances_may_not_be_listed_is_no_whole_one(
-    fake: Fake, pynvml: ModuleType
-) -> None:
-    fake.write("fail nvmlDeviceGetMigDeviceHandleByIndex 4", *scenario(*PLAIN, "mig 1"))
-
-    gpu = only(nvidia.read(pynvml))
-
-    assert (gpu["uuid"], gpu["identity"]["mig"]) == ("GPU-0", True)
+def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: ModuleType) -> None:
+    """One that does not tell its profile, and a GPU whose instances may not be listed."""
+    for rule, uuid in (
+        ("fail nvmlDeviceGetName 3 dev=100", "MIG-0-0"),
+        ("fail nvmlDeviceGetMigDeviceHandleByIndex 4", "GPU-0"),
+    ):
+        fake.write(rule, *scenario(*PLAIN, "mig 1"))
+        gpu = only(nvidia.read(pynvml))
+        identity = gpu["identity"]
+        assert (gpu["uuid"], identity["gpu"], identity["mig"]) == (uuid, "NVIDIA H200", True)
 
 
-@pytest.mark.parametrize("code", [6, 2], ids=["none there", "no such place"])
-def test_a_gpu_with_mig_and_no_instance_cannot_be_used(
-    fake: Fake, pynvml: ModuleType, code: int
-) -> None:
+def test_a_gpu_with_mig_and_no_instance_cannot_be_used(fake: Fake, pynvml: ModuleType) -> None:
     """The fake has an instance and hides it, as one has it before any is created."""
-    fake.write(f"fail nvmlDeviceGetMigDeviceHandleByIndex {code}", *scenario(*PLAIN, "mig 1"))
-
-    found = nvidia.read(pynvml)
-
-    assert found["gpus"] == []
-    assert found["trouble"] == (
-        "GPU 0: MIG is on and it has no instance: create one, or turn MIG off"
-    )
+    for code in (6, 2):
+        fake.write(f"fail nvmlDeviceGetMigDeviceHandleByIndex {code}", *scenario(*PLAIN, "mig 1"))
+        assert nvidia.read(pynvml) == {
+            "gpus": [],
+            "trouble": "GPU 0: MIG is on and it has no instance: create one, or turn MIG off",
+        }
 
 
-@pytest.mark.parametrize(
-    ("product", "mig", "name"),
-    [
-        ("NVIDIA H200", False, "H200"),
-        ("NVIDIA H200", None, "H200"),
-        ("NVIDIA H200", True, "H200_mig"),
-        ("NVIDIA H200 MIG 1g.18gb", "1g.18gb", "H200_1g.18gb"),
-        ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "1c.3g.20gb", "A100_1c.3g.20gb"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "1g.10gb+me", "H100_1g.10gb_me"),
-        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb-me", "1g.10gb-me", "H100_1g.10gb_no_me"),
-        (
-            "NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb+me.all",
-            "1g.24gb+me.all",
-            "RTX_PRO_6000_1g.24gb_me.all",
-        ),
-    ],
-)
-def test_instances_have_class_names_that_suites_may_use(
-    product: str, mig: Property, name: str
-) -> None:
+INSTANCES: dict[tuple[str, Property], str] = {
+    ("NVIDIA H200", False): "H200",
+    ("NVIDIA H200", None): "H200",
+    ("NVIDIA H200", True): "H200_mig",
+    ("NVIDIA H200 MIG 1g.18gb", "1g.18gb"): "H200_1g.18gb",
+    ("NVIDIA A100-SXM4-40GB MIG 1c.3g.20gb", "1c.3g.20gb"): "A100_1c.3g.20gb",
+    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb+me", "1g.10gb+me"): "H100_1g.10gb_me",
+    ("NVIDIA H100 80GB HBM3 MIG 1g.10gb-me", "1g.10gb-me"): "H100_1g.10gb_no_me",
+    (
+        "NVIDIA RTX PRO 6000 Blackwell Server Edition MIG 1g.24gb+me.all",
+        "1g.24gb+me.all",
+    ): "RTX_PRO_6000_1g.24gb_me.all",
+}
+
+
+def test_instances_have_class_names_that_suites_may_use() -> None:
     """A legal accelerator of a suite, and a legal part of a case's id."""
-    found = nvidia.instance_class(product, mig)
+    found = {known: nvidia.instance_class(*known) for known in INSTANCES}
 
-    assert found == name
-    assert re.fullmatch(_ACCELERATOR, found)
-    assert NAME.fullmatch(found)
-
-
-# --- no GPU ----------------------------------------------------------------------------------
+    assert found == INSTANCES
+    assert all(re.fullmatch(_ACCELERATOR, n) and NAME.fullmatch(n) for n in found.values())
 
 
-@pytest.mark.parametrize(
-    ("code", "why"),
-    [
-        (9, "NVIDIA's kernel driver is not loaded"),
-        (12, "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or "),
-        (18, "NVIDIA's driver was upgraded while loaded: reboot"),
-        (4, "this user may not open NVIDIA's device files"),
-        (999, "NVML does not start: "),
-    ],
-)
-def test_a_driver_that_does_not_start_is_no_gpu_and_says_why(
-    fake: Fake, pynvml: ModuleType, code: int, why: str
-) -> None:
-    fake.write(f"fail nvmlInit* {code}", *scenario())
-    found = nvidia.read(pynvml)
+def test_without_a_gpu_there_is_a_reason(fake: Fake, pynvml: ModuleType) -> None:
+    for lines, reason in (
+        ("fail nvmlInit* 9 | device", "NVIDIA's kernel driver is not loaded"),
+        (
+            "fail nvmlInit* 12 | device",
+            "NVIDIA's library libnvidia-ml.so.1 is not here: no driver is installed, or ",
+        ),
+        ("fail nvmlInit* 18 | device", "NVIDIA's driver was upgraded while loaded: reboot"),
+        ("fail nvmlInit* 4 | device", "this user may not open NVIDIA's device files"),
+        ("fail nvmlInit* 999 | device", "NVML does not start: "),
+        ("", "NVIDIA's driver runs, and lists no GPU"),
+        ("fail nvmlDeviceGetCount_v2 4 | device", "GPUs may not be counted: this user may "),
+    ):
+        fake.write(*lines.split(" | "))
+        found = nvidia.read(pynvml)
+        assert found["gpus"] == []
+        assert (found["trouble"] or "").startswith(reason)
 
-    assert found["gpus"] == []
-    assert (found["trouble"] or "").startswith(why)
 
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
+def test_one_gpu_that_is_broken_leaves_the_others(fake: Fake, pynvml: ModuleType) -> None:
+    for rule, reason in (
         (
             "fail nvmlDeviceGetHandleByIndex_v2 4 calls=2-2",
             "GPU 1 may not be asked: this user may not open NVIDIA's device files",
@@ -452,34 +346,14 @@ def test_a_driver_that_does_not_start_is_no_gpu_and_says_why(
         ("fail nvmlDeviceGetHandleByIndex_v2 15 calls=2-2", "GPU 1 may not be asked: "),
         ("fail nvmlDeviceGetEccMode 15 dev=1", "GPU 1: "),
         ("fail nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not tell its UUID"),
-    ],
-    ids=["forbidden", "lost", "lost meanwhile", "nameless"],
-)
-def test_one_gpu_that_is_broken_leaves_the_others(
-    fake: Fake, pynvml: ModuleType, line: str, why: str
-) -> None:
-    fake.write(line, "device", *PLAIN, "device", *PLAIN, "device", *PLAIN)
-    found = nvidia.read(pynvml)
-
-    assert [(gpu["uuid"], gpu["index"]) for gpu in found["gpus"]] == [("GPU-0", 0), ("GPU-2", 2)]
-    assert (found["trouble"] or "").startswith(why)
-
-
-@pytest.mark.parametrize(
-    ("lines", "why"),
-    [
-        ((), "NVIDIA's driver runs, and lists no GPU"),
-        (("fail nvmlDeviceGetCount_v2 4", "device"), "GPUs may not be counted: this user may "),
-    ],
-)
-def test_no_gpu_has_its_reason(
-    fake: Fake, pynvml: ModuleType, lines: tuple[str, ...], why: str
-) -> None:
-    fake.write(*lines)
-    found = nvidia.read(pynvml)
-
-    assert found["gpus"] == []
-    assert (found["trouble"] or "").startswith(why)
+    ):
+        fake.write(rule, *["device", *PLAIN] * 3)
+        found = nvidia.read(pynvml)
+        assert [(gpu["uuid"], gpu["index"]) for gpu in found["gpus"]] == [
+            ("GPU-0", 0),
+            ("GPU-2", 2),
+        ]
+        assert (found["trouble"] or "").startswith(reason)
 
 
 def test_nothing_is_ever_set(fake: Fake, pynvml: ModuleType) -> None:
@@ -502,26 +376,23 @@ def test_the_child_process_prints_what_nvml_tells(fake: Fake) -> None:
     assert done.stderr == ""
 
 
-@pytest.mark.parametrize(
-    ("product", "name"),
-    [
-        ("NVIDIA H100 80GB HBM3", "H100"),
-        ("NVIDIA H100 PCIe", "H100"),
-        ("NVIDIA H100 NVL", "H100"),
-        ("NVIDIA H200", "H200"),
-        ("NVIDIA B200", "B200"),
-        ("NVIDIA GH200 480GB", "GH200"),
-        ("NVIDIA A100-SXM4-80GB", "A100"),
-        ("NVIDIA A100-PCIE-40GB", "A100"),
-        ("NVIDIA L40S", "L40S"),
-        ("NVIDIA L4", "L4"),
-        ("Tesla T4", "T4"),
-        ("Tesla V100-SXM2-16GB", "V100"),
-        ("NVIDIA GeForce RTX 4090", "RTX_4090"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", "RTX_PRO_6000"),
-        ("NVIDIA RTX A6000", "A6000"),
-    ],
-)
-def test_products_have_the_class_names_that_suites_use(product: str, name: str) -> None:
-    """ "H200", not "NVIDIA H200"."""
-    assert nvidia.accelerator_class(product) == name
+PRODUCTS = {
+    "H100": ["NVIDIA H100 80GB HBM3", "NVIDIA H100 PCIe", "NVIDIA H100 NVL"],
+    "H200": ["NVIDIA H200"],
+    "B200": ["NVIDIA B200"],
+    "GH200": ["NVIDIA GH200 480GB"],
+    "A100": ["NVIDIA A100-SXM4-80GB", "NVIDIA A100-PCIE-40GB"],
+    "L40S": ["NVIDIA L40S"],
+    "L4": ["NVIDIA L4"],
+    "T4": ["Tesla T4"],
+    "V100": ["Tesla V100-SXM2-16GB"],
+    "RTX_4090": ["NVIDIA GeForce RTX 4090"],
+    "RTX_PRO_6000": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
+    "A6000": ["NVIDIA RTX A6000"],
+}
+
+
+def test_products_have_the_class_names_that_suites_use() -> None:
+    found = {name: {nvidia.accelerator_class(one) for one in PRODUCTS[name]} for name in PRODUCTS}
+
+    assert found == {name: {name} for name in PRODUCTS}

@@ -1,13 +1,9 @@
-"""Every failure of NVML has its reaction; every quantity has its ways, from new to old.
-
-The real nvidia-ml-py runs here on a library whose GPUs and failures a scenario describes.
-"""
+"""Every failure of NVML has its reaction; every quantity has its ways, from new to old."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from pathlib import Path
+from itertools import product
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
@@ -27,7 +23,7 @@ from pytest_mlperf.hardware._nvml import (
 )
 from pytest_mlperf.hardware.nvml_quantities import REASONS, identity, probes
 from tests.nvml import library
-from tests.nvml.library import Fake, scenario
+from tests.nvml.library import Fake
 
 pytestmark = pytest.mark.process
 
@@ -40,8 +36,6 @@ REFUSED = {
         "nvmlDeviceGetCurrentClocksThrottleReasons",
     ),
     "energy_j": (COUNTER, "field:83", "field:191"),
-    "sm_mhz": ("nvmlDeviceGetClockInfo",),
-    "memory_mhz": ("nvmlDeviceGetClockInfo",),
     "temperature_c": ("nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
     "memory_temperature_c": ("field:82",),
     "pstate": ("nvmlDeviceGetPerformanceState",),
@@ -52,43 +46,21 @@ REFUSED = {
     "pcie_generation": ("nvmlDeviceGetCurrPcieLinkGeneration",),
     "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth",),
     "pcie_replays": ("nvmlDeviceGetPcieReplayCounter",),
-    "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors",),
-    "ecc_corrected": ("nvmlDeviceGetTotalEccErrors",),
     "processes": ("nvmlDeviceGetComputeRunningProcesses_v3",),
     "limit_w": ("nvmlDeviceGetEnforcedPowerLimit",),
     "xids": ("nvmlDeviceRegisterEvents",),
-    "nvlinks": ("nvmlDeviceGetNvLinkState",),
-    "nvlink_bytes": ("nvmlDeviceGetNvLinkState",),
-    "nvlink_errors": ("nvmlDeviceGetNvLinkState",),
+    **dict.fromkeys(("sm_mhz", "memory_mhz"), ("nvmlDeviceGetClockInfo",)),
+    **dict.fromkeys(("ecc_uncorrected", "ecc_corrected"), ("nvmlDeviceGetTotalEccErrors",)),
+    **dict.fromkeys(("nvlinks", "nvlink_bytes", "nvlink_errors"), ("nvmlDeviceGetNvLinkState",)),
     "fabric_health": ("nvmlDeviceGetGpuFabricInfoV",),
 }
-"""What must fail for a quantity to be unavailable."""
-
-TOGETHER = (
-    {"sm_mhz", "memory_mhz"},
-    {"ecc_uncorrected", "ecc_corrected"},
-    {"nvlinks", "nvlink_bytes", "nvlink_errors"},
-)
 
 
-@pytest.fixture(scope="module")
-def pynvml() -> ModuleType:
-    return library.binding()
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Fake]:
-    found = Fake(tmp_path)
-    found.write(*scenario())
-    with found.here():
-        yield found
-
-
-@pytest.fixture
-def opened(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
-    found = NvmlLibrary(pynvml)
-    yield found
-    found.close()
+def together_with(name: str) -> set[str]:
+    """Return the quantities that are missing where one is refused."""
+    shared = {"nvmlDeviceGetClockInfo", "nvmlDeviceGetTotalEccErrors", "nvmlDeviceGetNvLinkState"}
+    same = {other for other, functions in REFUSED.items() if functions == REFUSED[name]}
+    return same if shared & set(REFUSED[name]) else {name}
 
 
 def probe(opened: NvmlLibrary, name: str = "energy_j", uuid: str = "GPU-0") -> Probe:
@@ -100,26 +72,19 @@ def all_probes(device: NvmlDevice) -> dict[str, Probe]:
     return probes(device, identity(device), driver)
 
 
-@pytest.mark.parametrize(
-    ("code", "words"),
-    [
+def test_a_library_that_does_not_start_says_what_to_do(fake: Fake, pynvml: ModuleType) -> None:
+    for code, words in (
         (12, "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
         (9, "kernel driver is not loaded"),
         (18, "reboot; until then its performance is suspect"),
         (4, "may not open"),
         (999, "NVML does not start: "),
         (37, "NVML does not start: "),
-    ],
-)
-def test_a_library_that_does_not_start_says_what_to_do(
-    fake: Fake, pynvml: ModuleType, code: int, words: str
-) -> None:
-    fake.write(f"fail nvmlInitWithFlags {code}", "device")
-
-    with pytest.raises(UnavailableNvml, match=words) as caught:
-        NvmlLibrary(pynvml)
-
-    assert caught.value.code == code
+    ):
+        fake.write(f"fail nvmlInitWithFlags {code}", "device")
+        with pytest.raises(UnavailableNvml, match=words) as caught:
+            NvmlLibrary(pynvml)
+        assert caught.value.code == code
 
 
 def test_another_package_of_the_same_name_is_told_apart() -> None:
@@ -128,12 +93,9 @@ def test_another_package_of_the_same_name_is_told_apart() -> None:
         NvmlLibrary(SimpleNamespace(__file__="/old/pynvml.py"))
 
 
-def test_a_gpu_that_is_not_here_is_named(opened: NvmlLibrary) -> None:
+def test_the_first_way_answers_and_is_remembered(opened: NvmlLibrary) -> None:
     with pytest.raises(UnavailableNvml, match="there is no GPU GPU-7 here"):
         find(opened, "GPU-7")
-
-
-def test_the_first_way_answers_and_is_remembered(opened: NvmlLibrary) -> None:
     counter = probe(opened)
 
     assert counter.read() == pytest.approx(1e6, rel=0.1)
@@ -174,15 +136,14 @@ def test_a_refusal_in_mid_run_is_a_missed_sample(fake: Fake, opened: NvmlLibrary
     assert (counter.way, counter.missed) == (COUNTER, 5)
 
 
-@pytest.mark.parametrize("code", [13, 2, 25, 26])
 def test_what_the_driver_does_not_know_is_asked_another_way_at_once(
-    fake: Fake, opened: NvmlLibrary, code: int
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
-    fake.write(f"fail {COUNTER} {code}", "device")
-    counter = probe(opened)
-
-    assert counter.read() is not None
-    assert counter.way == "field TOTAL_ENERGY_CONSUMPTION"
+    for code in (13, 2, 25, 26):
+        fake.write(f"fail {COUNTER} {code}", "device")
+        counter = probe(opened)
+        assert counter.read() is not None
+        assert counter.way == "field TOTAL_ENERGY_CONSUMPTION"
 
 
 def test_without_permission_the_quantity_is_given_up(fake: Fake, opened: NvmlLibrary) -> None:
@@ -195,64 +156,52 @@ def test_without_permission_the_quantity_is_given_up(fake: Fake, opened: NvmlLib
     assert fake.calls().count(COUNTER) == 1
 
 
-@pytest.mark.parametrize("code", [15, 16, 9, 18])
-def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: NvmlLibrary, code: int) -> None:
-    fake.write(f"fail {COUNTER} {code} calls=2-99", "device")
-    counter = probe(opened)
-    assert counter.read() is not None
+def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: NvmlLibrary) -> None:
+    for code in (15, 16, 9, 18):
+        fake.write(f"fail {COUNTER} {code} calls=2-99", "device")
+        counter = probe(opened)
+        assert counter.read() is not None
+        with pytest.raises(Lost) as caught:
+            counter.read()
+        assert caught.value.code == code
+        assert str(caught.value)
+    for code in (15, 16):
+        fake.write(f"fail field:77 {code}", "device")
+        with pytest.raises(Lost):
+            probe(opened, "throttle_ns").read()
 
-    with pytest.raises(Lost) as caught:
+
+def test_a_passing_failure_is_asked_three_more_times(fake: Fake, opened: NvmlLibrary) -> None:
+    for code, failures in product([10, 999, 37, 21], [1, 3, 4]):
+        fake.write(f"fail {COUNTER} {code} calls=2-{1 + failures}", "device")
+        counter = probe(opened)
         counter.read()
+        calls = fake.calls().count(COUNTER)
 
-    assert caught.value.code == code
-    assert str(caught.value)
-
-
-@pytest.mark.parametrize("code", [15, 16])
-def test_a_gpu_that_is_gone_shows_in_fields_too(fake: Fake, opened: NvmlLibrary, code: int) -> None:
-    fake.write(f"fail field:77 {code}", "device")
-
-    with pytest.raises(Lost):
-        probe(opened, "throttle_ns").read()
+        assert (counter.read() is not None) == (failures < 4)
+        assert counter.missed == (failures == 4)
+        assert fake.calls().count(COUNTER) - calls == min(failures + 1, 4)
 
 
-@pytest.mark.parametrize("code", [10, 999, 37, 21])
-@pytest.mark.parametrize(("failures", "answered"), [(1, True), (3, True), (4, False)])
-def test_a_passing_failure_is_asked_three_more_times(
-    fake: Fake, opened: NvmlLibrary, code: int, failures: int, answered: bool
+def test_a_dead_sensor_is_asked_once_a_time_and_given_up_after_its_chances(
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
-    fake.write(f"fail {COUNTER} {code} calls=2-{1 + failures}", "device")
-    counter = probe(opened)
-    counter.read()
-
-    assert (counter.read() is not None) == answered
-    assert counter.missed == (not answered)
-    assert fake.calls().count(COUNTER) == 1 + min(failures + 1, 4)
-
-
-def test_a_dead_sensor_is_asked_once_a_time(fake: Fake, opened: NvmlLibrary) -> None:
     """Four calls for each missed sample would slow the others down."""
     fake.write(f"fail {COUNTER} 999 calls=2-99", "device")
     counter = probe(opened)
-
     assert [counter.read() is None for _ in range(6)] == [False] + [True] * 5
     assert fake.calls().count(COUNTER) == 1 + 4 + 4
 
-
-def test_what_never_answers_is_given_up_after_its_chances(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write(f"fail {COUNTER} 999", "device")
     counter = probe(opened)
-    for _ in range(20):
-        assert counter.read() is None
+    assert [counter.read() for _ in range(20)] == [None] * 20
     counter.settle()
-
     assert counter.failure == f"{COUNTER} never answered, last with: Unknown Error (999)"
 
 
 def test_a_shut_down_library_is_started_again_once(fake: Fake, opened: NvmlLibrary) -> None:
     counter = probe(opened)
     fake.write("shutdown 0", "device")
-
     assert counter.read() is not None
     assert fake.calls().count("nvmlInitWithFlags") == 2
 
@@ -271,94 +220,81 @@ def test_a_shut_down_library_that_does_not_start_again_is_lost(
         counter.read()
 
 
-@pytest.mark.parametrize("name", sorted(REFUSED))
 def test_a_quantity_that_is_not_supported_leaves_the_others(
-    fake: Fake, opened: NvmlLibrary, name: str
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
-    fake.write(*(f"fail {function} 3" for function in REFUSED[name]), "device")
-    found = all_probes(find(opened, "GPU-0"))
-    for each in found.values():
-        for _ in range(20):
-            each.read()
-        each.settle()
-
-    missing = {each.name for each in found.values() if each.failure}
-    assert missing == next((group for group in TOGETHER if name in group), {name})
-    assert "Not Supported (3)" in str(found[name].failure)
-    assert all(each.way for each in found.values() if each.name not in missing)
-
-
-def test_every_quantity_has_a_test_of_its_absence(opened: NvmlLibrary) -> None:
     assert set(all_probes(find(opened, "GPU-0"))) == set(REFUSED)
+    for name, functions in REFUSED.items():
+        fake.write(*(f"fail {function} 3" for function in functions), "device")
+        found = all_probes(find(opened, "GPU-0"))
+        for quantity in found.values():
+            for _ in range(20):
+                quantity.read()
+            quantity.settle()
+
+        missing = {other for other, quantity in found.items() if quantity.failure}
+        assert missing == together_with(name)
+        assert "Not Supported (3)" in str(found[name].failure)
+        assert all(found[other].way for other in found.keys() - missing), name
 
 
 ERRORS = ("linkerror 2 7 12", "linkerror 1 3 1", "linkerror 0 7 2")
 """Twelve checksum errors and two replays on link 7, one recovery of link 3."""
 
 
-@pytest.mark.parametrize(
-    ("lines", "kind", "way"),
-    [
-        (("device", "arch 10"), ("receive", "packet"), "fields 206, 207, 208, 211, 215"),
-        (("device",), ("crc", "replay"), "fields 161, 162, 163"),
-        (("device", "arch 8"), ("crc", "replay"), "nvmlDeviceGetNvLinkErrorCounter"),
-        (("fail field:16* 3", "device"), ("crc", "replay"), "nvmlDeviceGetNvLinkErrorCounter"),
-    ],
-    ids=["NVLink 5", "NVLink 4", "NVLink 3", "an older driver"],
-)
+LINKS = {
+    "device | arch 10": ("receive", "packet", "fields 206, 207, 208, 211, 215"),
+    "device": ("crc", "replay", "fields 161, 162, 163"),
+    "device | arch 8": ("crc", "replay", "nvmlDeviceGetNvLinkErrorCounter"),
+    "fail field:16* 3 | device": ("crc", "replay", "nvmlDeviceGetNvLinkErrorCounter"),
+}
+"""NVLink 5, 4, 3 and an older driver: what errors of links are called, and how they are read."""
+
+
 def test_errors_of_links_are_read_as_each_generation_tells_them(
-    fake: Fake, opened: NvmlLibrary, lines: tuple[str, ...], kind: tuple[str, str], way: str
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
     """By kind and link; links without any are left out, so that a clean board is empty."""
-    fake.write(*lines, *ERRORS, "device")
-    one, clean = (all_probes(find(opened, f"GPU-{n}"))["nvlink_errors"] for n in (0, 1))
-    read = [one.read() for _ in range(9)][-1]
-    empty = [clean.read() for _ in range(9)][-1]
+    for lines, (checksum, replay, way) in LINKS.items():
+        fake.write(*lines.split(" | "), *ERRORS, "device")
+        errors, clean = (all_probes(find(opened, f"GPU-{n}"))["nvlink_errors"] for n in (0, 1))
+        read = [errors.read() for _ in range(9)][-1]
 
-    assert read == {kind[0]: {7: 12}, "recovery": {3: 1}, kind[1]: {7: 2}}
-    assert one.way == way
-    assert empty == {}
-
-
-@pytest.mark.parametrize(("arch", "way"), [(9, "fields 138 and 139"), (10, "fields 202 and 204")])
-def test_traffic_of_links_is_in_bytes(fake: Fake, opened: NvmlLibrary, arch: int, way: str) -> None:
-    traffic = "nvlink 18 18 sent=3e9 received=1e9"
-    fake.write("device", f"arch {arch}", traffic, "device", f"arch {arch}", "nvlink 0 18")
-    up, down = (all_probes(find(opened, f"GPU-{n}"))["nvlink_bytes"] for n in (0, 1))
-    sent, received = [up.read() for _ in range(9)][-1]
-    nothing = [down.read() for _ in range(9)][-1]
-    moment_s = time.monotonic() - fake.t0
-
-    assert up.way == way
-    assert sent == pytest.approx(1e12 + 3e9 * moment_s, rel=0.01)
-    assert received == pytest.approx(1e12 + 1e9 * moment_s, rel=0.01)
-    assert nothing is None
-    assert "Not Supported (3)" in str(down.failure)
+        assert read == {checksum: {7: 12}, "recovery": {3: 1}, replay: {7: 2}}
+        assert errors.way == way
+        assert [clean.read() for _ in range(9)][-1] == {}
 
 
-@pytest.mark.parametrize(
-    ("name", "lacking", "way"),
-    [
-        (
-            "reasons",
-            "nvmlDeviceGetCurrentClocksEventReasons",
-            "nvmlDeviceGetCurrentClocksThrottleR",
-        ),
+def test_traffic_of_links_is_in_bytes(fake: Fake, opened: NvmlLibrary) -> None:
+    for arch, way in ((9, "fields 138 and 139"), (10, "fields 202 and 204")):
+        traffic = "nvlink 18 18 sent=3e9 received=1e9"
+        fake.write("device", f"arch {arch}", traffic, "device", f"arch {arch}", "nvlink 0 18")
+        up, down = (all_probes(find(opened, f"GPU-{n}"))["nvlink_bytes"] for n in (0, 1))
+        sent, received = [up.read() for _ in range(9)][-1]
+        nothing = [down.read() for _ in range(9)][-1]
+        moment_s = time.monotonic() - fake.t0
+
+        assert up.way == way
+        assert sent == pytest.approx(1e12 + 3e9 * moment_s, rel=0.01)
+        assert received == pytest.approx(1e12 + 1e9 * moment_s, rel=0.01)
+        assert nothing is None
+        assert "Not Supported (3)" in str(down.failure)
+
+
+def test_an_older_driver_is_asked_the_older_way(fake: Fake, opened: NvmlLibrary) -> None:
+    for name, lacking, way in (
+        ("reasons", REFUSED["reasons"][0], "nvmlDeviceGetCurrentClocksThrottleR"),
         ("temperature_c", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
         ("memory_used", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"),
         ("average_w", "field:185", "nvmlDeviceGetPowerUsage"),
         ("energy_j", COUNTER, "field TOTAL_ENERGY_CONSUMPTION"),
-    ],
-)
-def test_an_older_driver_is_asked_the_older_way(
-    fake: Fake, opened: NvmlLibrary, name: str, lacking: str, way: str
-) -> None:
-    new = probe(opened, name).read()
-    fake.write(f"fail {lacking} 13", "device", "mem 150754820096 1000000000")
-    old = probe(opened, name)
-
-    assert old.read() == pytest.approx(new, rel=0.6)
-    assert str(old.way).startswith(way)
+    ):
+        fake.write("device")
+        new = probe(opened, name).read()
+        fake.write(f"fail {lacking} 13", "device", "mem 150754820096 1000000000")
+        old = probe(opened, name)
+        assert old.read() == pytest.approx(new, rel=0.6)
+        assert str(old.way).startswith(way)
 
 
 def test_power_of_the_module_is_asked_where_the_gpu_alone_does_not_tell(
@@ -374,28 +310,22 @@ def test_power_of_the_module_is_asked_where_the_gpu_alone_does_not_tell(
     assert scope(identity(device), power) == "module"
 
 
-@pytest.mark.parametrize(
-    ("architecture", "name", "allowed"),
-    [
+def test_a_mean_of_a_second_is_never_taken_for_power(fake: Fake, opened: NvmlLibrary) -> None:
+    """Before Ampere, and on GA100, the plain reading is that of the moment."""
+    for architecture, name, allowed in (
         (6, "Tesla T4", True),
         (5, "Tesla V100-SXM2-16GB", True),
         (7, "NVIDIA A100-SXM4-80GB", True),
         (7, "NVIDIA A40", False),
         (8, "NVIDIA L4", False),
         (9, "NVIDIA H200", False),
-    ],
-)
-def test_a_mean_of_a_second_is_never_taken_for_power(
-    fake: Fake, opened: NvmlLibrary, architecture: int, name: str, allowed: bool
-) -> None:
-    """Before Ampere, and on GA100, the plain reading is that of the moment."""
-    fake.write("device", f"name {name}", f"arch {architecture}", "instant none")
-    power = probe(opened, "power_w")
-    for _ in range(20):
-        power.read()
-
-    assert power.way == ("nvmlDeviceGetPowerUsage" if allowed else None)
-    assert bool(power.failure) != allowed
+    ):
+        fake.write("device", f"name {name}", f"arch {architecture}", "instant none")
+        power = probe(opened, "power_w")
+        for _ in range(20):
+            power.read()
+        assert power.way == ("nvmlDeviceGetPowerUsage" if allowed else None), name
+        assert bool(power.failure) != allowed
 
 
 def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> None:
@@ -404,71 +334,59 @@ def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> 
     assert probe(opened, "power_w").read() is None
 
 
-@pytest.mark.parametrize(
-    ("name", "architecture", "whole", "second"),
-    [
-        ("Tesla V100-SXM2-16GB", 5, False, False),
-        ("NVIDIA A40", 7, True, True),
-        ("NVIDIA GeForce RTX 3090", 7, True, True),
-        ("NVIDIA A100-SXM4-80GB", 7, False, False),
-        ("NVIDIA A30", 7, False, False),
-        ("NVIDIA H100 80GB HBM3", 9, False, True),
-        ("NVIDIA H200", 9, False, True),
-        ("NVIDIA B200", 10, False, True),
-        ("Something new", None, False, False),
-    ],
-)
-def test_only_sensors_known_to_see_all_of_the_time_are_witnesses(
-    name: str, architecture: int | None, whole: bool, second: bool
-) -> None:
-    found = {"name": name, "architecture": architecture}
+def test_only_sensors_known_to_see_all_of_the_time_are_witnesses() -> None:
+    """Whether power covers all of the time, and whether it is the mean of a second."""
+    witnesses = {
+        ("Tesla V100-SXM2-16GB", 5): (False, False),
+        ("NVIDIA A40", 7): (True, True),
+        ("NVIDIA GeForce RTX 3090", 7): (True, True),
+        ("NVIDIA A100-SXM4-80GB", 7): (False, False),
+        ("NVIDIA A30", 7): (False, False),
+        ("NVIDIA H100 80GB HBM3", 9): (False, True),
+        ("NVIDIA H200", 9): (False, True),
+        ("NVIDIA B200", 10): (False, True),
+        ("Something new", None): (False, False),
+    }
+    known = {key: {"name": key[0], "architecture": key[1]} for key in witnesses}
 
-    assert covers(found) is whole
-    assert averages(found) is second
+    assert {key: (covers(gpu), averages(gpu)) for key, gpu in known.items()} == witnesses
 
 
-@pytest.mark.parametrize(
-    ("name", "first"), [("NVIDIA GH200 480GB", "of the module"), ("NVIDIA H200", "POWER_")]
-)
-def test_where_the_counter_is_the_modules_so_is_the_power(
-    fake: Fake, opened: NvmlLibrary, name: str, first: str
-) -> None:
+def test_where_the_counter_is_the_modules_so_is_the_power(fake: Fake, opened: NvmlLibrary) -> None:
     """On a superchip the counter counts the CPU too: its witness must as well."""
-    fake.write("device", f"name {name}", "module here")
+    for name, first in (("NVIDIA GH200 480GB", "of the module"), ("NVIDIA H200", "POWER_")):
+        fake.write("device", f"name {name}", "module here")
+        for quantity in ("power_w", "average_w"):
+            found = probe(opened, quantity)
+            assert found.read() == pytest.approx(300)
+            assert first in (found.way or "")
+            assert ("module" in (found.way or "")) == (first == "of the module")
 
-    for quantity in ("power_w", "average_w"):
-        found = probe(opened, quantity)
-        assert found.read() == pytest.approx(300)
-        assert first in (found.way or "")
-        assert ("module" in (found.way or "")) == (first == "of the module")
 
-
-@pytest.mark.parametrize("driver", ["575.51.03", "580.65.06", "580.82.07", "595.45.04"])
 def test_slowdowns_are_counted_whatever_the_number_of_their_field(
-    fake: Fake, opened: NvmlLibrary, driver: str
+    fake: Fake, opened: NvmlLibrary
 ) -> None:
     """The numbers changed within driver branch 580."""
     fake.t0 -= 10
-    fake.write(
-        f"driver {driver}",
-        "device",
-        "event 0x20 after=1 until=1.5",
-        "event 0x40 after=2 until=2.25",
-        "event 0x80 after=3 until=3.125",
-        "event 0x4 after=4 until=5",
-    )
-
-    found = probe(opened, "throttle_ns").read()
-
-    assert {name: ns / 1e9 for name, ns in found.items() if ns} == pytest.approx(
-        {
-            "sw_power_cap": 1.0,
-            "thermal": 0.5,
-            "sw_thermal_slowdown": 0.5,
-            "hw_thermal_slowdown": 0.25,
-            "hw_power_brake_slowdown": 0.125,
-        }
-    )
+    for driver in ("575.51.03", "580.65.06", "580.82.07", "595.45.04"):
+        fake.write(
+            f"driver {driver}",
+            "device",
+            "event 0x20 after=1 until=1.5",
+            "event 0x40 after=2 until=2.25",
+            "event 0x80 after=3 until=3.125",
+            "event 0x4 after=4 until=5",
+        )
+        found = probe(opened, "throttle_ns").read()
+        assert {name: ns / 1e9 for name, ns in found.items() if ns} == pytest.approx(
+            {
+                "sw_power_cap": 1.0,
+                "thermal": 0.5,
+                "sw_thermal_slowdown": 0.5,
+                "hw_thermal_slowdown": 0.25,
+                "hw_power_brake_slowdown": 0.125,
+            }
+        ), driver
 
 
 def test_an_old_driver_counts_in_another_function(fake: Fake, opened: NvmlLibrary) -> None:
@@ -484,11 +402,10 @@ def test_an_old_driver_counts_in_another_function(fake: Fake, opened: NvmlLibrar
     assert found["sw_power_cap"] == pytest.approx(1e9)
 
 
-@pytest.mark.parametrize("bit", [*REASONS, 0x800])
-def test_each_event_reason_is_read_as_it_is(fake: Fake, opened: NvmlLibrary, bit: int) -> None:
-    fake.write("device", f"event {bit:#x}")
-
-    assert probe(opened, "reasons").read() == bit
+def test_each_event_reason_is_read_as_it_is(fake: Fake, opened: NvmlLibrary) -> None:
+    for bit in (*REASONS, 0x800):
+        fake.write("device", f"event {bit:#x}")
+        assert probe(opened, "reasons").read() == bit
 
 
 def test_processes_are_listed_with_their_memory(fake: Fake, opened: NvmlLibrary) -> None:
@@ -516,24 +433,18 @@ def test_an_identity_leaves_out_what_is_not_told(fake: Fake, opened: NvmlLibrary
     assert (found["vbios"], found["ecc"], found["mig"]) == (None, None, None)
 
 
-@pytest.mark.parametrize(
-    ("instances", "uuid", "instance", "shared"),
-    [
+def test_an_instance_is_read_as_the_whole_gpu(fake: Fake, opened: NvmlLibrary) -> None:
+    for instances, uuid, instance, shared in (
         (0, "GPU-0", False, False),
         (1, "MIG-0-0", True, False),
         (3, "MIG-0-2", True, True),
         (3, "GPU-0", False, True),
-    ],
-)
-def test_an_instance_is_read_as_the_whole_gpu(
-    fake: Fake, opened: NvmlLibrary, instances: int, uuid: str, instance: bool, shared: bool
-) -> None:
-    fake.write("device", f"mig {instances}", "wave const 321")
-    device = find(opened, uuid)
-
-    assert (device.instance, device.instances, device.shared) == (instance, instances, shared)
-    assert all_probes(device)["power_w"].read() == pytest.approx(321)
-    assert identity(device)["uuid"] == "GPU-0"
+    ):
+        fake.write("device", f"mig {instances}", "wave const 321")
+        device = find(opened, uuid)
+        assert (device.instance, device.instances, device.shared) == (instance, instances, shared)
+        assert all_probes(device)["power_w"].read() == pytest.approx(321)
+        assert identity(device)["uuid"] == "GPU-0"
 
 
 def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: NvmlLibrary) -> None:
@@ -555,24 +466,18 @@ def test_an_instance_whose_gpu_is_not_told_is_unavailable(fake: Fake, opened: Nv
 
 
 def test_nothing_is_ever_set(fake: Fake, opened: NvmlLibrary) -> None:
-    """The log of calls, which would show it, has no setter in it."""
-    for each in all_probes(find(opened, "GPU-0")).values():
-        each.read()
+    """The log of calls has no setter in it, and would show one."""
+    for quantity in all_probes(find(opened, "GPU-0")).values():
+        quantity.read()
     called = set(fake.calls())
+    opened.nvml.nvmlDeviceSetPersistenceMode(find(opened, "GPU-0").handle, 1)
 
     assert len(called) > 25
     assert called & set(library.setters()) == set()
-
-
-def test_a_setter_would_show_in_the_log(fake: Fake, opened: NvmlLibrary) -> None:
-    opened.nvml.nvmlDeviceSetPersistenceMode(find(opened, "GPU-0").handle, 1)
-
     assert "nvmlDeviceSetPersistenceMode" in fake.calls()
 
 
-@pytest.mark.parametrize(
-    ("code", "told"),
-    [(3, "Not Supported (3)"), (37, "an error of the fake library (37)")],
-)
-def test_codes_are_told_with_their_number(pynvml: Any, code: int, told: str) -> None:
-    assert nvml.words(pynvml.NVMLError(code)) == told
+def test_codes_are_told_with_their_number(pynvml: Any) -> None:
+    words = {3: "Not Supported (3)", 37: "an error of the fake library (37)"}
+
+    assert {code: nvml.words(pynvml.NVMLError(code)) for code in words} == words

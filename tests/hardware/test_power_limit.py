@@ -7,9 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -17,26 +16,14 @@ import pytest
 from pytest_mlperf.hardware import machine, power_limit
 from pytest_mlperf.hardware._nvml import NvmlLibrary, find
 from pytest_mlperf.hardware.power_limit import LimitNote, Refused, noted
-from tests.nvml.library import Fake, binding
+from tests.nvml.library import Fake
 
 pytestmark = pytest.mark.process  # the library is compiled
 
 H200 = "limit 700 min=200 max=700"
 TWO = ("device", H200, "device", H200)
-
-
-@pytest.fixture(scope="module")
-def pynvml() -> ModuleType:
-    return binding()
-
-
-@pytest.fixture
-def fake(tmp_path: Path) -> Iterator[Fake]:
-    """Two GPUs at 700 W, which can be set to 200 to 700 W."""
-    found = Fake(tmp_path)
-    found.write(*TWO)
-    with found.here():
-        yield found
+SCENARIO = TWO
+"""Two GPUs at 700 W, which can be set to 200 to 700 W."""
 
 
 @pytest.fixture
@@ -48,139 +35,112 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return place
 
 
-@pytest.fixture
-def library(fake: Fake, pynvml: ModuleType) -> Iterator[NvmlLibrary]:
-    opened = NvmlLibrary(pynvml)
-    yield opened
-    opened.close()
+def set_to(opened: NvmlLibrary, folder: Path, watts: int, uuid: str = "GPU-0") -> None:
+    power_limit.set_limit(find(opened, uuid), watts, folder)
 
 
-def set_to(library: NvmlLibrary, folder: Path, watts: int, uuid: str = "GPU-0") -> None:
-    power_limit.set_limit(find(library, uuid), watts, folder)
-
-
-def note(**changes: Any) -> LimitNote:
-    usual = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
-    return LimitNote(**{**usual, **changes})
+USUAL: dict[str, Any] = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000}
+USUAL["set_mw"] = 500_000
+NOTE = LimitNote(**USUAL)
 
 
 def leave(folder: Path, **changes: Any) -> Path:
     """Write a note as a guard that was killed leaves it."""
     place = folder / "GPU-0.power-limit.json"
-    content = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
-    place.write_text(json.dumps({**content, **changes}))
+    place.write_text(json.dumps({**USUAL, **changes}))
     return place
 
 
 def test_the_limit_before_is_noted_and_given_back(
-    fake: Fake, library: NvmlLibrary, folder: Path
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
-    set_to(library, folder, 500)
+    set_to(opened, folder, 500)
     during = fake.limit_w(), noted(folder)
 
-    done = power_limit.restore_all(library, ["GPU-0", "GPU-1"], folder)
+    done = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
 
-    assert during == (500, {"GPU-0": note()})
+    assert during == (500, {"GPU-0": NOTE})
     assert (fake.limit_w(), noted(folder)) == (700, {})
     assert done["done"] == ["GPU-0 has its power limit of 700 W back, from 500 W"]
     assert fake.limit_w(1) is None
 
 
 def test_a_limit_that_is_there_already_needs_no_right(
-    fake: Fake, library: NvmlLibrary, folder: Path
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
-    fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *TWO)
+    fake.write(f"fail {SET} 4", *TWO)
 
-    set_to(library, folder, 700)
+    set_to(opened, folder, 700)
 
     assert noted(folder) == {}
-    assert "nvmlDeviceSetPowerManagementLimit" not in fake.calls()
+    assert SET not in fake.calls()
 
 
-@pytest.mark.parametrize(
-    ("lines", "uuid", "watts", "layer", "told"),
-    [
-        (TWO, "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 can be set to 200 to 700 W"),
-        (TWO, "GPU-0", 195, "suite", r"power_limit_w = 195: .* 200 to 700 W"),
-        (
-            ("fail nvmlDeviceSetPowerManagementLimit 4", *TWO),
-            "GPU-0",
-            500,
-            "permission",
-            r"this user may not set .* of GPU-0; run as root .* sudo nvidia-smi -i GPU-0 -pl 500",
-        ),
-        (
-            ("fail nvmlDeviceSetPowerManagementLimit 3", *TWO),
-            "GPU-0",
-            500,
-            "suite",
-            "the limit of GPU-0 cannot be set",
-        ),
-        (
-            ("fail nvmlDeviceSetPowerManagementLimit 999", *TWO),
-            "GPU-0",
-            500,
-            "gpu",
-            r"GPU-0 could not be set to 500 W: .*\(999\)",
-        ),
-        (("device", H200, "mig 2"), "GPU-0", 500, "suite", "GPU-0 is divided by MIG"),
-        (("device", H200, "mig 2"), "MIG-0-1", 500, "suite", "MIG-0-1 is divided by MIG"),
-    ],
-    ids=["above", "below", "no right", "not supported", "broken", "divided", "instance"],
-)
+SET = "nvmlDeviceSetPowerManagementLimit"
+
+REFUSED: list[tuple[str, str, int, str, str]] = [
+    ("", "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 can be set to 200 to 700 W"),
+    ("", "GPU-0", 195, "suite", r"power_limit_w = 195: .* 200 to 700 W"),
+    (
+        f"fail {SET} 4",
+        "GPU-0",
+        500,
+        "permission",
+        r"this user may not set .* of GPU-0; run as root .* sudo nvidia-smi -i GPU-0 -pl 500",
+    ),
+    (f"fail {SET} 3", "GPU-0", 500, "suite", "the limit of GPU-0 cannot be set"),
+    (f"fail {SET} 999", "GPU-0", 500, "gpu", r"GPU-0 could not be set to 500 W: .*\(999\)"),
+    ("mig 2", "GPU-0", 500, "suite", "GPU-0 is divided by MIG"),
+    ("mig 2", "MIG-0-1", 500, "suite", "MIG-0-1 is divided by MIG"),
+]
+"""What else the scenario says, GPU, watts, layer of the error and its sentence."""
+
+
 def test_what_cannot_be_set_is_refused_in_one_sentence(
-    fake: Fake,
-    library: NvmlLibrary,
-    folder: Path,
-    lines: tuple[str, ...],
-    uuid: str,
-    watts: int,
-    layer: str,
-    told: str,
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
-    fake.write(*lines)
-
-    with pytest.raises(Refused, match=told) as error:
-        set_to(library, folder, watts, uuid)
-
-    assert error.value.layer == layer
-    assert (fake.limit_w(), noted(folder)) == (None, {})
+    for line, uuid, watts, layer, message in REFUSED:
+        fake.write(*(["device", H200, line] if line == "mig 2" else [line, *TWO]))
+        with pytest.raises(Refused, match=message) as error:
+            set_to(opened, folder, watts, uuid)
+        assert error.value.layer == layer
+        assert (fake.limit_w(), noted(folder)) == (None, {})
 
 
 def test_a_limit_that_is_not_kept_to_is_refused(
-    fake: Fake, library: NvmlLibrary, folder: Path
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
     fake.write("device", f"{H200} enforced=450")
 
     with pytest.raises(Refused, match="GPU-0 was set to 500 W and keeps to 450 W"):
-        set_to(library, folder, 500)
-    power_limit.restore_all(library, ["GPU-0"], folder)
+        set_to(opened, folder, 500)
+    power_limit.restore_all(opened, ["GPU-0"], folder)
 
     assert fake.limit_w() == 700
 
 
 def test_what_somebody_else_set_meanwhile_is_left_alone(
-    fake: Fake, library: NvmlLibrary, folder: Path
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
     """As an administrator does, or a reboot: the note is of no use any more."""
-    set_to(library, folder, 500)
-    library.nvml.nvmlDeviceSetPowerManagementLimit(find(library, "GPU-0").handle, 600_000)
+    set_to(opened, folder, 500)
+    opened.nvml.nvmlDeviceSetPowerManagementLimit(find(opened, "GPU-0").handle, 600_000)
 
-    done = power_limit.restore_all(library, ["GPU-0"], folder)
+    done = power_limit.restore_all(opened, ["GPU-0"], folder)
 
     assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which somebody else set"]
     assert (fake.limit_w(), noted(folder)) == (600, {})
 
 
 def test_what_cannot_be_given_back_says_how_to(
-    fake: Fake, library: NvmlLibrary, folder: Path
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
     """The note stays for who may; other GPUs have theirs back."""
     for uuid in ("GPU-0", "GPU-1"):
-        set_to(library, folder, 500, uuid)
-    fake.write("fail nvmlDeviceSetPowerManagementLimit 4 dev=0", *TWO)
+        set_to(opened, folder, 500, uuid)
+    fake.write(f"fail {SET} 4 dev=0", *TWO)
 
-    said = power_limit.restore_all(library, ["GPU-0", "GPU-1"], folder)
+    said = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
 
     (trouble,) = said["troubles"]
     assert trouble.startswith("GPU-0 still has the power limit of 500 W that a case set, and had")
@@ -190,12 +150,12 @@ def test_what_cannot_be_given_back_says_how_to(
 
 
 def test_a_note_that_cannot_be_written_lets_nothing_be_set(
-    fake: Fake, library: NvmlLibrary, folder: Path
+    fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
     (folder / "GPU-0.power-limit.json").mkdir()
 
     with pytest.raises(Refused, match="is noted there before another is set, and it cannot be"):
-        set_to(library, folder, 500)
+        set_to(opened, folder, 500)
 
     assert fake.limit_w() is None
     assert noted(folder) == {}
@@ -229,7 +189,7 @@ def pipe(place: Path) -> None:
 )
 def test_what_is_no_note_is_none(folder: Path, spoil: Callable[[Path], object]) -> None:
     place = leave(folder)
-    assert noted(folder) == {"GPU-0": note()}
+    assert noted(folder) == {"GPU-0": NOTE}
 
     spoil(place)
 
@@ -241,10 +201,7 @@ def test_a_note_of_another_user_is_none(folder: Path, monkeypatch: pytest.Monkey
     leave(folder)
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
-    assert noted(folder) == ({"GPU-0": note()} if os.getuid() == 0 else {})
-
-
-# --- the process -----------------------------------------------------------------------------
+    assert noted(folder) == ({"GPU-0": NOTE} if os.getuid() == 0 else {})
 
 
 class Guard:
@@ -311,12 +268,9 @@ def test_what_a_killed_process_left_can_be_given_back(fake: Fake, folder: Path) 
         check=True,
     )
 
-    assert left == (500, {"GPU-0": note()})
+    assert left == (500, {"GPU-0": NOTE})
     assert json.loads(done.stdout)["troubles"] == []
     assert (fake.limit_w(), noted(folder)) == (700, {})
-
-
-# --- the machine -----------------------------------------------------------------------------
 
 
 def test_a_session_sees_the_limit_that_a_gpu_will_have_again(

@@ -55,28 +55,37 @@ def test_it_says_first_what_it_reads_and_how(fake: Fake) -> None:
     assert (ready["driver"], ready["cuda"]) == ("595.45.04", 13000)
 
 
+def test_records_are_ticks_with_a_counter_at_some_and_states_now_and_then(fake: Fake) -> None:
+    child = sampled(fake, 2.1)
+    (end,) = child.of("end")
+    ticks, states = child.of("t"), child.of("s")
+
+    assert len(ticks) == end["ticks"] + 1
+    assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
+    assert 0 < len([t for t in ticks if len(t) == 6]) < len(ticks)
+    assert {tuple(s)[2:] for s in states} >= {STATE, SLOW}
+    assert {tuple(s)[2:] for s in states} <= {STATE, SLOW, STATE + SLOW}
+
+
+@pytest.mark.quiet
 def test_records_come_at_the_rates_that_it_said(fake: Fake) -> None:
     """Power and reasons at each tick, the counter at some, slower state now and then."""
     child = sampled(fake, 2.1)
     (end,) = child.of("end")
     ticks, states = child.of("t"), child.of("s")
     seconds = end["elapsed_s"]
-    print(f"{end['cpu_s'] / seconds:.2%} of a core; {end['ticks']} ticks, {end['slow']} late")
 
     assert child.ready["rates"]["trace_hz"] == 50
     assert end["planned"] == pytest.approx(50 * seconds, abs=2)
     assert end["ticks"] > 0.8 * end["planned"]
-    assert len(ticks) == end["ticks"] + 1
-    assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
-    counted = [t for t in ticks if len(t) == 6]
-    assert len(counted) == pytest.approx(len(ticks) / 3, abs=2)
-    assert {tuple(s)[2:] for s in states} == {STATE, SLOW, STATE + SLOW}
+    assert len([t for t in ticks if len(t) == 6]) == pytest.approx(len(ticks) / 3, abs=2)
     assert 6 <= sum("sm_mhz" in s for s in states) <= 13
     assert 2 <= sum("processes" in s for s in states) <= 5
     # Expected below 1 %; on a machine busy with other things clocks and caches are not ours.
     assert end["cpu_s"] / seconds < 0.05
 
 
+@pytest.mark.quiet
 def test_slow_probes_are_read_less_often(fake: Fake) -> None:
     """A counter that keeps a core busy for 4 ms, and a power that takes 1.5 ms of waiting."""
     fake.write(f"latency {COUNTER} 4000 spin", "latency nvmlDeviceGetFieldValues 3000", "device")
@@ -103,13 +112,7 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "until"),
-    [
-        ("mean=1000", 0.3),
-        ("mean=167", 0.3),
-        ("mean=500 steps=500 after=-5", 0.9),
-        ("mean=1000 steps=1000 after=-5", 0.9),
-    ],
+    ("mean", "until"), [("mean=167", 0.3), ("mean=1000 steps=1000 after=-5", 0.9)]
 )
 def test_what_worked_just_before_has_faded_from_the_utilisation(
     fake: Fake, mean: str, until: float
@@ -142,22 +145,15 @@ def test_nothing_is_ever_set(fake: Fake) -> None:
 
 
 def test_several_gpus_are_told_apart(fake: Fake) -> None:
-    """By the index in the order asked for, not NVML's order."""
+    """By the index in the order asked for, not NVML's order; also where one is not here."""
     fake.write("device", "wave const 100", "device", "wave const 400")
-    child = sampled(fake, 0.3, "GPU-1", "GPU-0")
-
-    assert [gpu["uuid"] for gpu in child.ready["gpus"]] == ["GPU-1", "GPU-0"]
-    assert {(t[1], t[2]) for t in child.of("t")} == {(0, 400.0), (1, 100.0)}
-
-
-def test_a_gpu_that_is_not_here_is_said_and_the_other_sampled(fake: Fake) -> None:
-    child = sampled(fake, 0.2, "GPU-9", "GPU-0")
-    missing, here = child.ready["gpus"]
+    child = sampled(fake, 0.3, "GPU-1", "GPU-9", "GPU-0")
+    first, missing, last = child.ready["gpus"]
 
     why = "there is no GPU GPU-9 here"
-    assert missing == {"index": 0, "uuid": "GPU-9", "unavailable": why, "lost": True}
-    assert here["index"] == 1
-    assert {t[1] for t in child.of("t")} == {1}
+    assert missing == {"index": 1, "uuid": "GPU-9", "unavailable": why, "lost": True}
+    assert [(gpu["uuid"], gpu["index"]) for gpu in (first, last)] == [("GPU-1", 0), ("GPU-0", 2)]
+    assert {(t[1], t[2]) for t in child.of("t")} == {(0, 400.0), (2, 100.0)}
 
 
 def test_two_instances_of_one_gpu_are_counted_once(fake: Fake) -> None:
@@ -168,19 +164,15 @@ def test_two_instances_of_one_gpu_are_counted_once(fake: Fake) -> None:
     assert {t[1] for t in child.of("t")} == {0, 2}
 
 
-@pytest.mark.parametrize(
-    ("code", "suspect"), [(12, False), (9, False), (18, True), (4, False), (999, False)]
-)
-def test_without_nvml_there_is_one_record_and_a_good_end(
-    fake: Fake, code: int, suspect: bool
-) -> None:
-    fake.write(f"fail nvmlInitWithFlags {code}", "device")
-    with Child(fake) as child:
-        pass
+def test_without_nvml_there_is_one_record_and_a_good_end(fake: Fake) -> None:
+    for code, suspect in ((12, False), (18, True)):
+        fake.write(f"fail nvmlInitWithFlags {code}", "device")
+        with Child(fake) as child:
+            pass
 
-    assert child.ready["unavailable"]
-    assert child.ready["suspect"] is suspect
-    assert len(child.records) == 1
+        assert child.ready["unavailable"]
+        assert child.ready["suspect"] is suspect
+        assert len(child.records) == 1
 
 
 def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
@@ -225,7 +217,7 @@ def test_a_gpu_whose_driver_hangs_makes_no_other_wait(fake: Fake) -> None:
     ticks = {index: [t for t in child.of("t") if t[1] == index] for index in (0, 1)}
     after = [t for t in ticks[1] if t[0] > fake.t0 + 0.1]
 
-    assert len(after) > 15
+    assert len(after) > 5
     assert all(t[0] < fake.t0 + 0.1 for t in ticks[0])
     assert not child.of("end")
 
@@ -270,15 +262,6 @@ def test_missed_samples_are_null_and_counted(fake: Fake) -> None:
 
     assert set(powers) == {None, 200.0}
     assert end["gpus"][0]["missed"]["power_w"] == [t[2] for t in child.of("t")].count(None)
-
-
-def test_a_quantity_that_is_refused_is_said_once_and_not_asked(fake: Fake) -> None:
-    fake.write(*(f"fail {function} 3" for function in (COUNTER, "field:83", "field:191")), "device")
-    child = sampled(fake, 0.3)
-
-    assert "Not Supported (3)" in child.ready["gpus"][0]["unavailable_quantities"]["energy_j"]
-    assert {len(t) for t in child.of("t")} == {4}
-    assert fake.calls().count(COUNTER) == 3
 
 
 def test_it_ends_when_its_stdin_does_even_in_a_call_that_hangs(fake: Fake) -> None:

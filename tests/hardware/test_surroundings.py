@@ -7,8 +7,6 @@ import os
 import platform
 from pathlib import Path
 
-import pytest
-
 from pytest_mlperf.hardware import host as surroundings
 
 CPU = "sys/devices/system/cpu"
@@ -28,48 +26,47 @@ def test_a_machine_that_tells_nothing_has_its_python_alone(tmp_path: Path) -> No
     assert found == {"python": f"{platform.python_implementation()} {platform.python_version()}"}
 
 
-@pytest.mark.parametrize(
-    ("files", "name", "value"),
-    [
-        ({"proc/sys/kernel/osrelease": "6.8.0-45-generic\n"}, "kernel", "6.8.0-45-generic"),
-        (
-            {"proc/cpuinfo": "processor : 0\nmicrocode\t: 0x2b000603\n\nmicrocode : 0x1\n"},
-            "microcode",
-            "0x2b000603",
-        ),
-        ({"proc/cpuinfo": "processor : 0\nmodel name : ARM\n"}, "microcode", None),
-        ({f"{CPU}/smt/active": "1\n"}, "smt", "on"),
-        ({f"{CPU}/smt/active": "0\n"}, "smt", "off"),
-        ({f"{CPU}/smt/active": "notsupported\n"}, "smt", None),
-        ({f"{CPU}/cpufreq/boost": "1\n"}, "boost", "on"),
-        ({f"{CPU}/cpufreq/boost": "0\n"}, "boost", "off"),
-        ({f"{CPU}/intel_pstate/no_turbo": "0\n"}, "boost", "on"),
-        ({f"{CPU}/intel_pstate/no_turbo": "1\n", f"{CPU}/cpufreq/boost": "1\n"}, "boost", "off"),
-        ({"sys/devices/system/node/node0/cpulist": "0-3\n"}, "numa", "1 node"),
-        (
-            {
-                "sys/devices/system/node/node0/cpulist": "0-3\n",
-                "sys/devices/system/node/node1/cpulist": "4-7\n",
-                "sys/devices/system/node/online": "0-1\n",
-                "proc/sys/kernel/numa_balancing": "1\n",
-            },
-            "numa",
-            "2 nodes, balancing on",
-        ),
-        (
-            {
-                "sys/devices/system/node/node0/cpulist": "0-3\n",
-                "sys/devices/system/node/node1/cpulist": "4-7\n",
-            },
-            "numa",
-            "2 nodes",
-        ),
-    ],
-)
-def test_each_is_read_where_linux_tells_it(
-    tmp_path: Path, files: dict[str, str], name: str, value: str | None
-) -> None:
-    assert surroundings.read(tree(tmp_path, files), {}).get(name) == value
+NODES = {
+    "sys/devices/system/node/node0/cpulist": "0-3\n",
+    "sys/devices/system/node/node1/cpulist": "4-7\n",
+}
+
+READINGS: list[tuple[dict[str, str], str, str | None]] = [
+    ({"proc/sys/kernel/osrelease": "6.8.0-45-generic\n"}, "kernel", "6.8.0-45-generic"),
+    (
+        {"proc/cpuinfo": "processor : 0\nmicrocode\t: 0x2b000603\n\nmicrocode : 0x1\n"},
+        "microcode",
+        "0x2b000603",
+    ),
+    ({"proc/cpuinfo": "processor : 0\nmodel name : ARM\n"}, "microcode", None),
+    ({f"{CPU}/smt/active": "1\n"}, "smt", "on"),
+    ({f"{CPU}/smt/active": "0\n"}, "smt", "off"),
+    ({f"{CPU}/smt/active": "notsupported\n"}, "smt", None),
+    ({f"{CPU}/cpufreq/boost": "1\n"}, "boost", "on"),
+    ({f"{CPU}/cpufreq/boost": "0\n"}, "boost", "off"),
+    ({f"{CPU}/intel_pstate/no_turbo": "0\n"}, "boost", "on"),
+    ({f"{CPU}/intel_pstate/no_turbo": "1\n", f"{CPU}/cpufreq/boost": "1\n"}, "boost", "off"),
+    ({"sys/devices/system/node/node0/cpulist": "0-3\n"}, "numa", "1 node"),
+    (
+        {
+            **NODES,
+            "sys/devices/system/node/online": "0-1\n",
+            "proc/sys/kernel/numa_balancing": "1\n",
+        },
+        "numa",
+        "2 nodes, balancing on",
+    ),
+    (NODES, "numa", "2 nodes"),
+]
+
+
+def test_each_is_read_where_linux_tells_it(tmp_path: Path) -> None:
+    found = [
+        (files, name, surroundings.read(tree(tmp_path / str(number), files), {}).get(name))
+        for number, (files, name, _) in enumerate(READINGS)
+    ]
+
+    assert found == READINGS
 
 
 PODMAN = """engine="podman-5.2.0"
@@ -81,28 +78,28 @@ rootless=1
 """
 
 
-@pytest.mark.parametrize(
-    ("files", "environ", "value"),
-    [
-        ({}, {}, None),
-        ({".dockerenv": ""}, {}, "docker"),
-        ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
-        ({"run/.containerenv": ""}, {"container": "podman"}, "podman"),
-        ({"run/.containerenv": PODMAN}, {"container": "podman"}, "bench:24.08@0123456789ab"),
-        ({"run/.containerenv": 'image="localhost/bench"\n'}, {}, "bench"),
-        ({}, {"container": "lxc"}, "lxc"),
-        ({"run/systemd/container": "systemd-nspawn\n"}, {}, "systemd-nspawn"),
-        ({}, {"APPTAINER_CONTAINER": "/home/alice/bench.sif"}, "bench.sif"),
-        ({}, {"SINGULARITY_CONTAINER": "/home/alice/bench.sif"}, "bench.sif"),
-    ],
-)
-def test_a_container_is_known_by_its_image_else_by_its_kind(
-    tmp_path: Path, files: dict[str, str], environ: dict[str, str], value: str | None
-) -> None:
-    """Never by what names a host, a user or the very container."""
-    found = surroundings.read(tree(tmp_path, files), environ)
+CONTAINERS: list[tuple[dict[str, str], dict[str, str], str | None]] = [
+    ({}, {}, None),
+    ({".dockerenv": ""}, {}, "docker"),
+    ({".dockerenv": ""}, {"KUBERNETES_SERVICE_HOST": "10.0.0.1"}, "kubernetes"),
+    ({"run/.containerenv": ""}, {"container": "podman"}, "podman"),
+    ({"run/.containerenv": PODMAN}, {"container": "podman"}, "bench:24.08@0123456789ab"),
+    ({"run/.containerenv": 'image="localhost/bench"\n'}, {}, "bench"),
+    ({}, {"container": "lxc"}, "lxc"),
+    ({"run/systemd/container": "systemd-nspawn\n"}, {}, "systemd-nspawn"),
+    ({}, {"APPTAINER_CONTAINER": "/home/alice/bench.sif"}, "bench.sif"),
+    ({}, {"SINGULARITY_CONTAINER": "/home/alice/bench.sif"}, "bench.sif"),
+]
 
-    assert found.get("container") == value
+
+def test_a_container_is_known_by_its_image_else_by_its_kind(tmp_path: Path) -> None:
+    """Never by what names a host, a user or the very container."""
+    found = []
+    for number, (files, environ, _) in enumerate(CONTAINERS):
+        root = tree(tmp_path / str(number), files)
+        found.append((files, environ, surroundings.read(root, environ).get("container")))
+
+    assert found == CONTAINERS
 
 
 def test_this_machine_is_read_without_naming_its_host_or_its_user() -> None:

@@ -34,81 +34,61 @@ SLICED = [
 MIXED = [whole(A, 0, "NVIDIA A100-PCIE-40GB"), whole(B, 1), whole(C, 2)]
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        # nothing
-        ("", []),
-        (" ", []),
-        ("-1", []),
-        ("NoDevFiles", []),
-        ("none", []),
-        ("GPU-dead", []),
-        ("H200", []),
-        # by number
-        ("0", [A]),
-        ("2,0", [C, A]),
-        ("0,1,2", [A, B, C]),
-        (" 1 , 0 ", [B, A]),
-        ("+1", [B]),
-        ("01", [B]),
-        ("1gpu2", [B]),
-        # an entry that is none ends the list
-        ("0,2,-1,1", [A, C]),
-        ("0,3,1", [A]),
-        ("3,0", []),
-        ("0,,1", [A]),
-        ("1,", [B]),
-        ("0,NoDevFiles,1", [A]),
-        (f"{A},GPU-dead,{C}", [A]),
-        ("99999999999999999999", []),
-        # by UUID, or as much of it as tells it from the others
-        (C, [C]),
-        (f"{C},{A}", [C, A]),
-        ("GPU-8932f", [A]),
-        ("GPU-8932", []),
-        ("GPU-4", [C]),
-        ("GPU-", []),
-        (f"{A}-more", []),
-        ("gpu-41000000-0002", []),
-        (A.removeprefix("GPU-"), []),
-        (f"{C},0", [C, A]),
-        # twice
-        ("0,0", []),
-        (f"1,{B}", []),
-        ("GPU-41,2,0", []),
-        ("0,5,0", [A]),
-    ],
-)
-def test_each_form_means_what_it_means_to_cuda(value: str, expected: list[str]) -> None:
+FORMS = {
+    (): ["", " ", "-1", "NoDevFiles", "none", "GPU-dead", "H200", "3,0", "9" * 20],
+    (A,): ["0", "GPU-8932f"],
+    (B,): ["+1", "01", "1gpu2"],
+    (C,): [C, "GPU-4"],
+    (C, A): ["2,0", f"{C},{A}", f"{C},0"],
+    (A, B, C): ["0,1,2"],
+    (B, A): [" 1 , 0 "],
+}
+"""GPUs that are visible, by the forms that name them: a number, a UUID, as much as tells it."""
+
+ENDED = {
+    (A,): ["0,3,1", "0,,1", "0,NoDevFiles,1", f"{A},GPU-dead,{C}", "0,5,0"],
+    (B,): ["1,"],
+    (A, C): ["0,2,-1,1"],
+}
+"""An entry that names no GPU ends the list."""
+
+NOTHING = [
+    *("GPU-8932", "GPU-", f"{A}-more", "gpu-41000000-0002", A.removeprefix("GPU-")),
+    *("0,0", f"1,{B}", "GPU-41,2,0"),
+]
+"""What tells no GPU from the others, and what names one twice."""
+
+
+def test_each_form_means_what_it_means_to_cuda() -> None:
+    expected = dict.fromkeys(NOTHING, ())
+    for table in (FORMS, ENDED):
+        expected |= {form: gpus for gpus, forms in table.items() for form in forms}
     for order in ({}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}):
-        assert visible(THREE, {"CUDA_VISIBLE_DEVICES": value, **order}) == expected
+        found = {
+            form: tuple(visible(THREE, {"CUDA_VISIBLE_DEVICES": form, **order}))
+            for form in expected
+        }
+        assert found == expected
 
 
-@pytest.mark.parametrize(
-    ("value", "expected"),
-    [
-        (None, [A, "MIG-b0", "MIG-b1", "MIG-c0"]),
-        ("MIG-b1", ["MIG-b1"]),
-        ("MIG-c0,MIG-b0", ["MIG-c0", "MIG-b0"]),
-        (f"MIG-{B}/2/0", ["MIG-b1"]),
-        (f"MIG-{B}/2/0,MIG-b1", []),
-        (f"MIG-{B}/3/0", []),
-        ("MIG-b", []),
-        (f"MIG-{A}", []),
-        # a divided GPU as a whole: its first instance
-        ("1", ["MIG-b0"]),
-        ("2,0", ["MIG-c0", A]),
-        (B, ["MIG-b0"]),
-        ("1,MIG-b0", []),
-    ],
-)
-def test_instances_are_named_by_their_uuid_or_their_older_address(
-    value: str | None, expected: list[str]
-) -> None:
-    environ = {} if value is None else {"CUDA_VISIBLE_DEVICES": value}
+def test_instances_are_named_by_their_uuid_or_their_older_address() -> None:
+    """A divided GPU as a whole is its first instance."""
+    expected = {
+        "MIG-b1": ["MIG-b1"],
+        "MIG-c0,MIG-b0": ["MIG-c0", "MIG-b0"],
+        f"MIG-{B}/2/0": ["MIG-b1"],
+        f"MIG-{B}/2/0,MIG-b1": [],
+        f"MIG-{B}/3/0": [],
+        "MIG-b": [],
+        f"MIG-{A}": [],
+        "1": ["MIG-b0"],
+        "2,0": ["MIG-c0", A],
+        B: ["MIG-b0"],
+        "1,MIG-b0": [],
+    }
 
-    assert visible(SLICED, environ) == expected
+    assert {form: visible(SLICED, {"CUDA_VISIBLE_DEVICES": form}) for form in expected} == expected
+    assert visible(SLICED, {}) == [A, "MIG-b0", "MIG-b1", "MIG-c0"]
 
 
 def test_without_the_variable_all_are_visible() -> None:
@@ -129,21 +109,13 @@ def test_a_number_means_nothing_where_the_fastest_comes_first_and_products_diffe
         )
 
 
-@pytest.mark.parametrize(
-    ("environ", "expected"),
-    [
-        ({}, [A, B, C]),
-        ({"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}, [B]),
-        ({"CUDA_VISIBLE_DEVICES": f"{C},GPU-8932a"}, [C, B]),
-        ({"CUDA_VISIBLE_DEVICES": "-1"}, []),
-        ({"CUDA_VISIBLE_DEVICES": "7"}, []),
-        ({"CUDA_VISIBLE_DEVICES": ""}, []),
-    ],
-)
-def test_all_else_is_clear_on_a_machine_of_several_products(
-    environ: dict[str, str], expected: list[str]
-) -> None:
-    assert visible(MIXED, environ) == expected
+def test_all_else_is_clear_on_a_machine_of_several_products() -> None:
+    expected = {f"{C},GPU-8932a": [C, B], "-1": [], "7": [], "": []}
+
+    assert {form: visible(MIXED, {"CUDA_VISIBLE_DEVICES": form}) for form in expected} == expected
+    assert visible(MIXED, {}) == [A, B, C]
+    in_order = {"CUDA_VISIBLE_DEVICES": "1", "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert visible(MIXED, in_order) == [B]
 
 
 @given(st.permutations(range(3)), st.integers(0, 3))

@@ -91,49 +91,35 @@ def speed(block: Block, precision: str) -> Speed:
     return found
 
 
-# --- what is compared with what --------------------------------------------------------------
-
-
 def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
-    names = ["w4a16", "int8", "best", "fp8", "int4", "fp16", "fp32", "bf16", "fp64", "nvfp4"]
+    names = "w4a16 int8 best fp8 int4 fp16 fp32 bf16 fp64 nvfp4"
 
-    block = only(*(measured(case(name), 1.0) for name in names))
+    block = only(*(measured(case(name), 1.0) for name in names.split(" ")))
 
-    order = [each.case.precision for each in block.entries]
-    assert order == [
-        "fp64",
-        "fp32",
-        "bf16",
-        "fp16",
-        "fp8",
-        "int8",
-        "int4",
-        "w4a16",
-        "nvfp4",
-        "best",
-    ]
+    order = " ".join(each.case.precision for each in block.entries)
+    assert order == "fp64 fp32 bf16 fp16 fp8 int8 int4 w4a16 nvfp4 best"
 
 
 @pytest.mark.parametrize(
     ("names", "blocks"),
     [
-        ("ort-fp32 ort-int8", {"ort-fp32": "ort-fp32 ort-int8"}),
-        ("ort-int8 ort-fp16 ort-bf16", {"ort-bf16": "ort-bf16 ort-fp16 ort-int8"}),
+        ("ort-fp32 ort-int8", ["ort-fp32 ort-int8"]),
+        ("ort-int8 ort-fp16 ort-bf16", ["ort-bf16 ort-fp16 ort-int8"]),
         (
             "ort-fp32 ort-int8 torch-fp32 torch-bf16",
-            {"ort-fp32": "ort-fp32 ort-int8", "torch-fp32": "torch-fp32 torch-bf16"},
+            ["ort-fp32 ort-int8", "torch-fp32 torch-bf16"],
         ),
-        ("ort-fp32 trt-fp16 trt-fp8", {"ort-fp32": "ort-fp32 trt-fp16 trt-fp8"}),
-        ("plain-fp16 cached-fp16", {"plain-fp16": "plain-fp16 cached-fp16"}),
-        ("ort-int8", {"ort-int8": "ort-int8"}),
+        ("ort-fp32 trt-fp16 trt-fp8", ["ort-fp32 trt-fp16 trt-fp8"]),
+        ("plain-fp16 cached-fp16", ["plain-fp16 cached-fp16"]),
+        ("ort-int8", ["ort-int8"]),
     ],
 )
-def test_what_is_compared_with_what(names: str, blocks: dict[str, str]) -> None:
-    """An engine that has the reference precision and others is its own reference."""
-    assert {
-        block.reference.name: " ".join(each.name for each in block.entries)
-        for block in blocks_of(of_entries(names))
-    } == blocks
+def test_what_is_compared_with_what(names: str, blocks: list[str]) -> None:
+    """The reference stands first; an engine that has its precision and others is its own."""
+    found = blocks_of(of_entries(names))
+
+    assert [" ".join(each.name for each in block.entries) for block in found] == blocks
+    assert [block.reference.name for block in found] == [block.split()[0] for block in blocks]
 
 
 def of_entries(names: str) -> list[CaseResult]:
@@ -190,9 +176,6 @@ def test_entries_are_called_by_their_precision_where_that_tells_them_apart() -> 
 
     assert [same.label(each) for each in same.entries] == ["fp32", "int8"]
     assert [other.label(each) for each in other.entries] == ["ort-fp32", "trt-int8"]
-
-
-# --- scores ----------------------------------------------------------------------------------
 
 
 def score_of(block: Block, precision: str) -> Score:
@@ -270,9 +253,6 @@ def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() 
 
     assert [each.metric for each in entry(judged, "fp32").scores] == ["top1"]
     assert [each.metric for each in entry(unjudged, "fp32").scores] == ["top1", "top5"]
-
-
-# --- speed -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -379,8 +359,6 @@ def test_what_a_figure_rests_on_is_noted() -> None:
     ]
 
 
-# --- the table -------------------------------------------------------------------------------
-
 ERROR = replace(verdicts.ERROR, case=case("int4"), headline="engine: no int4 | here")
 RESULTS = session(
     scored(case("fp32"), 76.0),
@@ -421,30 +399,13 @@ def test_the_terminal_shows_it_below_the_table_of_cases() -> None:
 
 @pytest.mark.parametrize(
     ("width", "lost"),
-    [
-        (120, ""),
-        (100, "needed"),
-        (80, "needed spread"),
-        (60, "needed spread interval"),
-    ],
+    [(120, ""), (100, "needed"), (80, "needed spread"), (60, "needed spread interval")],
 )
 def test_a_narrow_terminal_loses_what_is_least_needed(width: int, lost: str) -> None:
-    every = [
-        "entry",
-        "metric",
-        "score",
-        "needed",
-        "points",
-        "interval",
-        "accuracy",
-        "samples/s",
-        "speed",
-        "spread",
-    ]
+    every = "entry metric score needed points interval accuracy samples/s speed spread"
+    kept = [name for name in every.split(" ") if name not in lost.split(" ")]
 
-    assert precision_lines(RESULTS, width)[1].split() == [
-        name for name in every if name not in lost.split()
-    ]
+    assert precision_lines(RESULTS, width)[1].split() == kept
 
 
 def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.case import Case
@@ -32,6 +33,14 @@ SUBJECT = Subject(
     identity={"gpu": "NVIDIA H200", "ecc": True, "mig": None},
     fingerprint={"engine": "onnxruntime", "engine.version": "1.20.1"},
 )
+
+
+def texts_of(kind: str) -> dict[str, str]:
+    """Return what is expected on a terminal, by the name of the verdict and the columns."""
+    file = Path(__file__).parents[1] / "data" / "terminal_texts.txt"
+    sections = file.read_text("utf-8").split(f"==== {kind} ")[1:]
+    parts = (section.partition("\n====")[0].partition("\n") for section in sections)
+    return {title: text.rstrip("\n") for title, _, text in parts}
 
 
 def run(number: int = 1, *, case: Case = CASE, **metrics: float) -> Run:

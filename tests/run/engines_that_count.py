@@ -17,10 +17,10 @@ def tokens_of(index: int) -> int:
 class Counts(Engine):
     """Answers from three threads, and says at the end what it answered in its measured run."""
 
-    def __init__(
-        self, dataset: Dataset, model: str | None, precision: str, *, forgets: int = 0
-    ) -> None:
-        self._forgets = forgets
+    forgets = 0
+    """Batches of the measured run that it does not count."""
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str) -> None:
         self._lock = threading.Lock()
         self._loads = 0
         self._calls = self._samples = self._tokens = 0
@@ -47,10 +47,14 @@ class Counts(Engine):
                 self._calls += 1
                 self._samples += len(ids)
                 self._tokens += sum(counts)
-            if self._calls <= self._forgets:
+            if self._calls <= self.forgets:
                 sink.done(ids)
                 return
         sink.done(ids, None, counts)
+
+
+class Forgets(Counts):
+    forgets = 1
 
 
 class SaysNothing(Counts):

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -18,7 +19,7 @@ from typing import Any, Self
 import psutil
 
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
-from pytest_mlperf.run.child.protocol import Event, WorkerSpec
+from pytest_mlperf.run.child.protocol import Event, RunFinished, WorkerSpec
 
 LIMIT_S = 60.0
 """A worker that needs longer hangs."""
@@ -89,15 +90,9 @@ class RunningWorker:
         file.write_text(self._spec.to_json(), "utf-8")
         self.events, theirs = os.pipe()
         with self.log.open("wb") as log:
+            module = "pytest_mlperf.run.worker.worker"
             self.process = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "pytest_mlperf.run.worker.worker",
-                    file,
-                    "--events",
-                    str(theirs),
-                ],
+                [sys.executable, "-m", module, file, "--events", str(theirs)],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -184,6 +179,36 @@ def run_to_end(spec: WorkerSpec) -> tuple[list[Event], int]:
             if event["event"] == "ready":
                 worker.send(command="stop")
         return events, worker.exit_code()
+
+
+def result_of(**changes: Any) -> dict[str, Any]:
+    """Return what a worker tells of a run of 125 samples in 10 s."""
+    usual = RunFinished(
+        issued=125,
+        completed=125,
+        duration_s=10.0,
+        within_se=0.0,
+        token_metrics={},
+        notes={},
+        faults=[],
+        completing_threads=1,
+        replicas=[],
+        client={},
+    )
+    return {**asdict(usual), **changes}
+
+
+def entry(key: str, value: Any, *, is_error: bool = False, is_warning: bool = False) -> str:
+    """Return a line of a detail log as LoadGen writes it."""
+    metadata = {"is_error": is_error, "is_warning": is_warning, "file": "x.cc", "line_no": 1}
+    text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
+    return f":::MLLOG {text}\n"
+
+
+def only(events: list[Event], name: str) -> Event:
+    """Return the one event of this name."""
+    (event,) = (event for event in events if event["event"] == name)
+    return event
 
 
 def error_of(events: list[Event]) -> Event:

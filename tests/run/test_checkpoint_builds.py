@@ -9,9 +9,9 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -30,6 +30,9 @@ from pytest_mlperf.suite.plan import Planned, plan_suite
 from tests.jobs import job_of
 from tests.run import other_python
 from tests.run.builders_that_fail import NO_WEIGHTS
+from tests.run.test_sink import in_threads
+
+pytestmark = pytest.mark.process
 
 SUITE = """\
 schema = 1
@@ -92,8 +95,6 @@ class Lab:
         return Conditions(
             folder=self.path / ".mlperf" / "runs" / "now",
             session="now",
-            commit=None,
-            handicap=0,
             patience=Patience(progress_s=progress_s),
             lease_limit_s=60,
             machine=detect(gpus=False),
@@ -132,35 +133,41 @@ def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
     return found
 
 
-@pytest.mark.process
-def test_a_checkpoint_is_built_once(lab: Lab) -> None:
-    first, second = lab.build(), lab.build()
-
-    assert first == second
+def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
+    """Two versions of a builder differ by the version alone: it is shown as what changed."""
+    builder = lab.path / "builders_that_fail.py"
+    first = lab.build()
+    assert lab.build() == first
     assert lab.times_built == 1
     assert first.folder.parent.parent == lab.builds
     assert (first.folder / "tokenizer.json").read_text("utf-8") == "{}"
+    first.require({"weights_sha256": first.weights_sha256[:16]})
+    first.require({})
+    with pytest.raises(RunError, match="its weights are not those that were built"):
+        first.require({"weights_sha256": "0" * 16})
 
-
-@pytest.mark.process
-def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
-    builder = lab.path / "builders_that_fail.py"
-    keys = [lab.build().folder.parent.name, lab.build("int4").folder.parent.name]
-    keys.append(lab.build(more=", size = 3").folder.parent.name)
-    (lab.model / "config.json").write_text("{}", "utf-8")
-    keys.append(lab.build().folder.parent.name)
-    (lab.model / "model.safetensors").write_bytes(NO_WEIGHTS + b" ")
-    keys.append(lab.build().folder.parent.name)
     lab.version("1.1")
-    keys.append(lab.build().folder.parent.name)
+    later = lab.build()
+    names = first.facts.keys() | later.facts.keys()
+    changed = {k: (first.facts.get(k), later.facts.get(k)) for k in names}
+    assert {k: pair for k, pair in changed.items() if pair[0] != pair[1]} == {
+        "build.acme-quantiser": ("1.0", "1.1")
+    }
+    assert later.facts["build.recipe"] == "int8"
+    assert later.facts["build.quantisation"] == "none at all"
+
+    built = [first, later, lab.build("int4"), lab.build(more=", size = 3")]
+    (lab.model / "config.json").write_text("{}", "utf-8")
+    built.append(lab.build())
+    (lab.model / "model.safetensors").write_bytes(NO_WEIGHTS + b" ")
+    built.append(lab.build())
     builder.write_text(builder.read_text("utf-8") + "# changed\n", "utf-8")
     lab.version("1.1")
-    keys.append(lab.build().folder.parent.name)
+    built.append(lab.build())
+    keys = {checkpoint.folder.parent.name for checkpoint in built}
+    assert len(keys) == len(built) == lab.times_built
 
-    assert len(set(keys)) == len(keys) == lab.times_built
 
-
-@pytest.mark.process
 def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
     shutil.copy(HERE / "prompts_of_ones_own.py", lab.path)
     more = ", calibration = {{ use = 'prompts_of_ones_own:prompts', first = {} }}"
@@ -175,30 +182,17 @@ def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
     assert differing == {"build.calibration_digest"}
 
 
-@pytest.mark.process
-def test_samples_that_are_no_prompts_are_refused_before_anything_is_built(lab: Lab) -> None:
+def test_what_cannot_be_built_of_is_refused_before_anything_is_built(lab: Lab) -> None:
     with pytest.raises(RunError, match=r"sample \d+ of the data set is int; "):
         lab.build(more=", calibration = 4")
     with pytest.raises(RunError, match="calibration asks for 40 samples, and the data set has 32"):
         lab.build(more=", calibration = 40")
+    (lab.model / "model.safetensors").rename(lab.model / "pytorch_model.bin")
+    with pytest.raises(RunError, match="has no safetensors files to quantise"):
+        lab.build()
     assert lab.times_built == 0
 
 
-@pytest.mark.process
-def test_a_builders_version_is_told(lab: Lab) -> None:
-    """Two versions differ in the fingerprint by the version alone: it is shown as what changed."""
-    before = lab.build().facts
-    lab.version("1.1")
-    now = lab.build().facts
-
-    assert {k: (before.get(k), now.get(k)) for k in now if before.get(k) != now.get(k)} == {
-        "build.acme-quantiser": ("1.0", "1.1")
-    }
-    assert now["build.recipe"] == "int8"
-    assert now["build.quantisation"] == "none at all"
-
-
-@pytest.mark.process
 def test_what_is_unchanged_is_not_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     old = time.time() - 3600
     for file in lab.model.iterdir():
@@ -211,7 +205,6 @@ def test_what_is_unchanged_is_not_read_again(lab: Lab, monkeypatch: pytest.Monke
     assert lab.build() == first
 
 
-@pytest.mark.process
 @pytest.mark.parametrize(
     ("recipe", "message", "log"),
     [
@@ -236,7 +229,6 @@ def test_a_builder_that_fails_leaves_an_error_and_nothing_else(
     assert lab.left() == []
 
 
-@pytest.mark.process
 def test_a_builder_that_hangs_is_killed(lab: Lab) -> None:
     with pytest.raises(RunError, match="no progress for 5 s, 1 of 2 layers; killed; raise the ini"):
         lab.build("hangs", progress_s=5)
@@ -256,7 +248,6 @@ Lab(Path({path!r})).build("hangs")
 """
 
 
-@pytest.mark.process
 def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
     code = PARENT.format(path=str(lab.path), root=str(HERE.parents[1]))
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE)
@@ -276,56 +267,39 @@ def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
     assert [name for name in lab.left() if name.endswith(".tmp")] == []
 
 
-@pytest.mark.process
 def test_two_at_once_build_one(lab: Lab) -> None:
     planned, found = lab.planned(), list[Checkpoint | None]()
     folders = [new_folder(lab.conditions().folder, "case") for _ in range(2)]
 
-    def one(folder: Path) -> None:
+    def build(folder: Path) -> None:
         found.append(checkpoint_for(job_of(planned), lab.conditions(), folder, lambda _: None))
 
-    threads = [threading.Thread(target=one, args=(folder,)) for folder in folders]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(build, folder) for folder in folders)
 
     assert lab.times_built == 1
     assert found[0] == found[1] is not None
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("damage", ["shorter", "gone", "provenance"])
-def test_a_damaged_checkpoint_is_built_again(lab: Lab, damage: str) -> None:
-    """A file that is cut short or gone is never loaded."""
+def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:
     folder = lab.build().folder
-    match damage:
-        case "shorter":
-            (folder / "model.safetensors").write_bytes(b"")
-        case "gone":
-            (folder / "tokenizer.json").unlink()
-        case "provenance":
-            (folder.parent / "provenance.json").write_text("{", "utf-8")
-
+    (folder / "model.safetensors").write_bytes(b"")
     assert lab.build().folder == folder
-    assert lab.times_built == 2
+    (folder / "tokenizer.json").unlink()
+    assert lab.build().folder == folder
+    (folder.parent / "provenance.json").write_text("{", "utf-8")
+    assert lab.build().folder == folder
+
+    assert lab.times_built == 4
     assert (folder / "model.safetensors").read_bytes() == NO_WEIGHTS
 
 
-@pytest.mark.process
-def test_other_weights_than_those_that_were_built_are_an_error(lab: Lab) -> None:
-    built = lab.build()
-
-    built.require({"weights_sha256": built.weights_sha256[:16]})
-    built.require({})
-    with pytest.raises(RunError, match="its weights are not those that were built"):
-        built.require({"weights_sha256": "0" * 16})
-
-
-@pytest.mark.process
-def test_a_folder_of_builds_can_be_shared(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """PYTEST_MLPERF_BUILDS names it; files there may be read as the umask says."""
+def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """PYTEST_MLPERF_BUILDS names it; options stand there as the suite writes them."""
     monkeypatch.setenv(SHARED, str(lab.path / "shared"))
+    monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
+    monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")
 
     built = lab.build()
 
@@ -333,22 +307,10 @@ def test_a_folder_of_builds_can_be_shared(lab: Lab, monkeypatch: pytest.MonkeyPa
     assert not (lab.path / "shared" / ".gitignore").exists()
     assert (built.folder / "config.json").stat().st_mode & 0o444
     assert builds_folder(Path("/x/.mlperf/runs/id")) == lab.path / "shared"
-
-
-@pytest.mark.process
-def test_secrets_in_options_are_not_written_down(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Options stand in provenance and fingerprint as the suite writes them."""
-    monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
-    monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")
-
-    built = lab.build()
-
-    text = (built.folder.parent / "provenance.json").read_text("utf-8")
     assert "${ACME_JOURNAL}" in built.facts["build.options"]
-    assert str(lab.path) not in text
+    assert str(lab.path) not in (built.folder.parent / "provenance.json").read_text("utf-8")
 
 
-@pytest.mark.process
 def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
     python = other_python.environment(lab.path / "other")
     more = f', python = "{python}"'
@@ -373,26 +335,13 @@ def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
     assert made["versions"] == {"acme-quantiser": "1.0"}
 
 
-def test_a_python_that_is_not_there_is_a_skip(lab: Lab) -> None:
+def test_what_is_not_there_is_a_skip_and_looking_at_a_suite_imports_nothing(lab: Lab) -> None:
     with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
         lab.build(more=', python = "nowhere/bin/python"')
-
-
-@pytest.mark.process
-def test_a_model_without_safetensors_is_refused(lab: Lab) -> None:
-    (lab.model / "model.safetensors").rename(lab.model / "pytorch_model.bin")
-
-    with pytest.raises(RunError, match="has no safetensors files to quantise"):
-        lab.build()
-
-
-def test_the_state_of_code_of_ones_own_is_not_asked(lab: Lab) -> None:
-    """Looking at a suite imports no code of the user's own."""
     assert state_of(job_of(lab.planned()).build, lab.path / ".mlperf") == ""
     assert lab.left() == []
 
 
-@pytest.mark.process
 def test_what_a_killed_builder_of_another_checkpoint_left_is_removed(lab: Lab) -> None:
     store = CheckpointStore(lab.builds)
     with store.alone("busy", limit_s=1, waiting=lambda _: None):

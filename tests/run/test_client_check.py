@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from typing import Any
 
-import pytest
-
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.run.worker._client_check import BUSY, TOKENS_UNDER_WAY, with_reach
 from pytest_mlperf.run.worker._handicap import EngineAround, HandicapEngine
@@ -76,21 +74,13 @@ def test_long_answers_are_cut_and_count_as_what_they_are() -> None:
     assert reach < 4 / cut.null.takes_s / 400
 
 
-@pytest.mark.parametrize("idle", [{"client_busy": BUSY / 2}, {"requests": 0, "tokens": 0}])
-def test_a_client_that_had_little_to_do_is_not_measured(idle: dict[str, Any]) -> None:
-    engine = Asked()
-
-    assert checked(engine, **idle) is None
-    assert not engine.asked
-
-
-@pytest.mark.parametrize("around", [lambda one: one, EngineAround])
-def test_an_engine_that_is_no_client_has_no_reach(around: Any) -> None:
-    assert checked(around(Answers())) is None
-
-
-def test_what_is_slow_on_purpose_is_no_client() -> None:
-    engine = Asked()
-
-    assert checked(HandicapEngine(engine, 0.1)) is None
-    assert checked(EngineAround(engine)) is not None
+def test_what_had_little_to_do_or_is_no_client_is_not_measured() -> None:
+    idle: list[dict[str, Any]] = [{"client_busy": BUSY / 2}, {"requests": 0, "tokens": 0}]
+    for changes in idle:
+        engine = Asked()
+        assert checked(engine, **changes) is None
+        assert not engine.asked
+    assert checked(Answers()) is None
+    assert checked(EngineAround(Answers())) is None
+    assert checked(HandicapEngine(Asked(), 0.1)) is None, "slow on purpose"
+    assert checked(EngineAround(Asked())) is not None

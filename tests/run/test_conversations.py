@@ -21,8 +21,7 @@ from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import COLUMNS, LOG, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
 from tests.engines.recording import Samples
-from tests.run.harness import settings
-from tests.run.test_curve import Answers, log_of, point, refuse
+from tests.run.test_curve import Answers, asked_for, log_of, point, refuse
 
 
 class Recorded(Samples):
@@ -57,9 +56,8 @@ def run(
     engine: Answers, points: Sequence[int], pauses_s: Sequence[Any] = PAUSES_S, *, ms: int = 150
 ) -> tuple[dict[str, Any], SlotSink]:
     sink = SlotSink(refuse, tokens=bool(engine.tokens), records=True)
-    asked = replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=ms)
-    loop = ClosedLoop(engine, sink, conversations(Recorded(pauses_s), range(0)), asked)
-    log = loop.run("run", 0.004, lambda: None)
+    loaded = conversations(Recorded(pauses_s), range(0))
+    log = ClosedLoop(engine, sink, loaded, asked_for(points, ms=ms)).run("run", 0.004, lambda: None)
     assert sink.outstanding == sink.under_way == 0
     assert sink.faults.count == 0
     return log, sink
@@ -69,6 +67,7 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     engine = Seen()
     run(engine, [3])
 
+    assert engine.most == 3
     assert "" not in engine.asked
     assert len(engine.asked) > 6
     whole = [[0, 1, 2], [3], [4, 5]]
@@ -82,13 +81,6 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     assert len(ended) >= len(engine.asked) - 3, "at most one of each slot is broken off at the end"
 
 
-def test_no_more_conversations_are_under_way_than_asked_for() -> None:
-    engine = Seen()
-    run(engine, [1, 4])
-
-    assert engine.most == 4
-
-
 def test_a_session_is_of_one_conversation_under_way_in_one_run() -> None:
     one, other = Seen(), Seen()
     run(one, [1])
@@ -97,13 +89,6 @@ def test_a_session_is_of_one_conversation_under_way_in_one_run() -> None:
     assert one.asked.keys().isdisjoint(other.asked)
     both = min(len(one.seen), len(other.seen))
     assert one.seen[:both] == other.seen[:both], "what is asked is the same"
-
-
-def test_what_is_alone_has_no_session() -> None:
-    sink = SlotSink(refuse, tokens=False)
-    sink.take_slot(1, Asked(5), 0)
-
-    assert sink.session(1) == sink.session(2) == ""
 
 
 def test_a_turn_is_asked_when_its_pause_is_over() -> None:
@@ -170,9 +155,8 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("turns", "expected"),
-    [
+def test_a_note_sets_first_turns_beside_later_ones() -> None:
+    for turns, expected in (
         (
             [(1, 9, 0.4, 0.1), (2, 9, 0.2, 0.05), (5, 3, 0.3, 0.02)],
             "TTFT 100 ms of first turns, 20",
@@ -181,12 +165,10 @@ def test_a_client_that_does_not_keep_up_is_no_pause() -> None:
             [(1, 9, 0.4, 0.0), (20, 9, 0.2, 0.0)],
             "latency 400 ms of first turns, 200 to 200 ms of turns 2 to 20 and later",
         ),
-    ],
-)
-def test_a_note_sets_first_turns_beside_later_ones(turns: Any, expected: str) -> None:
-    (note,) = curve_figures(log_of(point(4, turns=turns)), "cpu").notes
-
-    assert note.startswith(f"at 4: median {expected}")
+    ):
+        (note,) = curve_figures(log_of(point(4, turns=turns)), "cpu").notes
+        assert note.startswith(f"at 4: median {expected}")
+    assert not curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu").notes
 
 
 def test_a_window_in_which_tools_work_is_not_stalled() -> None:
@@ -196,42 +178,25 @@ def test_a_window_in_which_tools_work_is_not_stalled() -> None:
     assert not curve_figures(log_of(point(4, parts=parts, paused=1.0)), "cpu").notes
 
 
-def test_without_later_turns_there_is_nothing_to_set_beside() -> None:
-    assert not curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu").notes
+def test_turns_count_from_their_conversations_begin() -> None:
+    """All turns are asked, however few samples a run holds."""
+    asked = conversations(Recorded(PAUSES_S), range(2))
 
-
-# --- which samples follow which ---------------------------------------------------------------
-
-
-def test_all_turns_are_asked_however_few_samples_a_run_holds() -> None:
-    assert len(conversations(Recorded(PAUSES_S), range(2)).indices) == 6
+    assert [asked.turn(index) for index in asked.indices] == [1, 2, 3, 1, 1, 2]
+    assert asked.begins == [0, 3, 4]
+    assert Conversations(range(6)).turn(3) is None
     assert conversations(Samples(["x"] * 6), range(2)).indices == range(2)
 
 
-def test_turns_count_from_their_conversations_begin() -> None:
-    asked = conversations(Recorded(PAUSES_S), range(0))
-
-    assert [asked.turn(index) for index in range(6)] == [1, 2, 3, 1, 1, 2]
-    assert asked.begins == [0, 3, 4]
-    assert Conversations(range(6)).turn(3) is None
-
-
-@pytest.mark.parametrize(
-    ("pauses_s", "expected"),
-    [
-        ([0.0], "pause_s of sample 0 is 0.0; None, as the first sample follows none, is needed"),
-        ([None, -1.0], "pause_s of sample 1 is -1.0; seconds, or None, is needed"),
-        ([None, float("nan")], "pause_s of sample 1 is nan"),
-        ([None, "1"], "pause_s of sample 1 is '1'"),
-    ],
-)
-def test_a_data_set_that_says_what_cannot_be_is_refused(
-    pauses_s: Sequence[Any], expected: str
-) -> None:
-    with pytest.raises(RunError) as caught:
-        conversations(Recorded(pauses_s), range(0))
-
-    assert expected in str(caught.value)
+def test_a_data_set_that_says_what_cannot_be_is_refused() -> None:
+    for pauses_s, expected in (
+        ([0.0], "sample 0 is 0.0; None, as the first sample follows none, is needed"),
+        ([None, -1.0], "sample 1 is -1.0; seconds, or None, is needed"),
+        ([None, float("nan")], "sample 1 is nan"),
+        ([None, "1"], "sample 1 is '1'"),
+    ):
+        with pytest.raises(RunError, match=f"pause_s of {expected}"):
+            conversations(Recorded(pauses_s), range(0))
 
 
 @given(st.lists(st.sampled_from([None, 0.0, 1.0]), max_size=30), st.integers(0, 9))
@@ -271,10 +236,12 @@ def test_slots_are_due_in_the_order_of_their_pauses() -> None:
     assert slots.waiting == 0
 
 
-def test_a_slow_sink_hands_the_session_through() -> None:
+def test_only_turns_have_a_session_which_a_slow_sink_hands_through() -> None:
     from pytest_mlperf.run.worker._handicap import SlowSink
 
     sink = SlotSink(refuse, tokens=False)
-    sink.take_slot(1, Asked(5, 7, 1), 0)
+    sink.take_slot(1, Asked(5), 0)
+    sink.take_slot(3, Asked(5, 7, 1), 0)
 
-    assert SlowSink(sink, 0.1).session(1) == sink.session(1) != ""
+    assert sink.session(1) == sink.session(2) == ""
+    assert SlowSink(sink, 0.1).session(3) == sink.session(3) != ""

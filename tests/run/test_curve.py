@@ -6,7 +6,7 @@ import itertools
 import json
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
+from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run.curve import (
     CurveLog,
@@ -73,11 +74,23 @@ def refuse(error: BaseException) -> None:
     raise error
 
 
+def asked_for(points: Sequence[float], *, ms: int = 60) -> LoadGenSettings:
+    """Return settings of a closed loop with windows of so many ms."""
+    return replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=ms)
+
+
+def closed(
+    engine: Engine, sink: SlotSink, points: Sequence[float], begun: Callable[[], None] = bool
+) -> dict[str, Any]:
+    """Return what a closed loop over ten samples logs."""
+    loop = ClosedLoop(engine, sink, Conversations(range(10)), asked_for(points))
+    return loop.run("run", 0.004, begun)
+
+
 def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[str, Any]:
     """Return what a closed loop logs of windows of 60 ms."""
     sink = SlotSink(refuse, tokens=tokens)
-    asked = replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=60)
-    log = ClosedLoop(engine, sink, Conversations(range(10)), asked).run("run", 0.004, lambda: None)
+    log = closed(engine, sink, points)
     assert sink.outstanding == 0
     assert sink.faults.count == 0
     return log
@@ -109,19 +122,12 @@ def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
 
 
 def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
-    engine, asked = Answers(), 4
     sink = SlotSink(refuse, tokens=False)
-    completed = []
-    loop = ClosedLoop(
-        engine,
-        sink,
-        Conversations(range(10)),
-        replace(settings("Offline"), scenario="Concurrency", points=[asked], min_duration_ms=20),
-    )
+    completed: list[int] = []
 
-    loop.run("run", 0.0, lambda: completed.append(sink.completed))
+    closed(Answers(), sink, [4], lambda: completed.append(sink.completed))
 
-    assert completed[0] >= WARM * asked
+    assert completed[0] >= WARM * 4
 
 
 def test_a_window_with_too_few_requests_goes_on_by_whole_lengths() -> None:
@@ -175,18 +181,12 @@ def test_an_engine_that_answers_inside_submit_cannot_have_two_under_way(tmp_path
     assert "of 2 requests were under way" in reason.text
 
 
-@pytest.mark.parametrize(("tokens", "text"), [(None, "no n_tokens"), ([1], "at least 2 tokens")])
-def test_a_language_model_that_does_not_count_ends_the_run(
-    tokens: list[int] | None, text: str
-) -> None:
-    sink = SlotSink(refuse, tokens=True)
-    sink.take_slot(1, Asked(5), 0)
-
-    with pytest.raises(RunError, match=text):
-        sink.done([1], None, tokens)
-
-
-def test_tokens_are_to_be_streamed_where_a_user_sees_them() -> None:
+def test_a_language_model_that_does_not_count_ends_the_run() -> None:
+    for tokens, text in ((None, "no n_tokens"), ([1], "at least 2 tokens")):
+        sink = SlotSink(refuse, tokens=True)
+        sink.take_slot(1, Asked(5), 0)
+        with pytest.raises(RunError, match=text):
+            sink.done([1], None, tokens)
     assert SlotSink(refuse, tokens=True).needs_first_tokens
     assert not SlotSink(refuse, tokens=False).needs_first_tokens
 
@@ -205,9 +205,8 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
             assert isinstance(sink, SlotSink)
             sink.lost(ids)
 
-    engine, sink = Loses(tokens=5), SlotSink(refuse, tokens=True, records=True, may_fail=0.1)
-    asked = replace(settings("Offline"), points=[4], min_duration_ms=60)
-    log = ClosedLoop(engine, sink, Conversations(range(10)), asked).run("run", 0.004, lambda: None)
+    sink = SlotSink(refuse, tokens=True, records=True, may_fail=0.1)
+    log = closed(Loses(tokens=5), sink, [4])
 
     (tmp_path / LOG).write_text(json.dumps(log))
     curve = read_curve(tmp_path / LOG)
@@ -235,9 +234,6 @@ def test_what_was_not_asked_for_frees_no_slot() -> None:
 
     assert sink.faults.count == 2
     assert sink.freed.qsize() == 1
-
-
-# --- what a log means ------------------------------------------------------------------------
 
 
 def point(concurrency: int = 4, **changes: Any) -> PointWindow:
@@ -318,21 +314,22 @@ def test_drift_is_a_share_and_turns_with_time(values: list[float], factor: float
     assert drift(values[::-1])[0] == pytest.approx(-moved, abs=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        ("", "Expecting value"),
-        ('{"schema": 9, "points": [], "samples": 1}', "schema 9, not 2"),
-        ('{"schema": 2, "samples": 1}', "'points'"),
-        ('{"schema": 2, "samples": 1, "points": []}', "no points"),
-        ('{"schema": 2, "samples": 1, "points": [{}]}', "missing"),
-    ],
-)
-def test_a_log_that_is_none_is_named(tmp_path: Path, content: str, words: str) -> None:
-    (tmp_path / LOG).write_text(content)
-
-    with pytest.raises(RunError, match=words):
-        read_curve(tmp_path / LOG)
+def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
+    logs = {
+        "": "Expecting value",
+        '{"schema": 9, "points": [], "samples": 1}': "schema 9, not 2",
+        '{"schema": 2, "samples": 1}': "'points'",
+        '{"schema": 2, "samples": 1, "points": []}': "no points",
+        '{"schema": 2, "samples": 1, "points": [{}]}': "missing",
+    }
+    for value in (0.0, -1.0, float("nan"), float("inf")):
+        damaged = asdict(point(metrics={"throughput": value}))
+        text = json.dumps({"schema": 2, "samples": 1, "points": [damaged]})
+        logs[text] = "throughput at 4 is"
+    for content, words in logs.items():
+        (tmp_path / LOG).write_text(content)
+        with pytest.raises(RunError, match=words):
+            read_curve(tmp_path / LOG)
 
 
 def test_a_log_of_an_earlier_build_does_not_tell_of_its_client(tmp_path: Path) -> None:
@@ -345,21 +342,10 @@ def test_a_log_of_an_earlier_build_does_not_tell_of_its_client(tmp_path: Path) -
     assert read.client_reach is None
 
 
-@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
-def test_a_log_holds_figures_and_no_others(tmp_path: Path, value: float) -> None:
-    damaged = asdict(point(metrics={"throughput": value}))
-    (tmp_path / LOG).write_text(json.dumps({"schema": 2, "samples": 1, "points": [damaged]}))
-
-    with pytest.raises(RunError, match="throughput at 4 is"):
-        read_curve(tmp_path / LOG)
-
-
-@pytest.mark.parametrize("most", ["64", "1000", "auto", ""])
-def test_a_client_that_sends_enough_at_a_time_may_be_driven(most: str) -> None:
-    require_room({"concurrency": most} if most else {}, [1, 64])
-    require_room({"concurrency": "1"}, [])
-
-
 def test_a_client_that_would_hold_requests_back_is_refused() -> None:
+    for most in ("64", "1000", "auto"):
+        require_room({"concurrency": most}, [1, 64])
+    require_room({}, [1, 64])
+    require_room({"concurrency": "1"}, [])
     with pytest.raises(RunError, match="of which the engine sends 63 at a time: set its option"):
         require_room({"concurrency": "63"}, [1, 64])

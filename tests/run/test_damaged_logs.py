@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog, answers
+from tests.run.harness import entry
 
 Edit = Callable[[bytes], bytes]
 T = TypeVar("T")
@@ -66,13 +68,6 @@ NASTY = (
 )
 
 
-def entry(key: str, value: Any, *, is_error: bool = False, is_warning: bool = False) -> str:
-    """Return a line as LoadGen writes it."""
-    metadata = {"is_error": is_error, "is_warning": is_warning, "file": "x.cc", "line_no": 1}
-    text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
-    return f":::MLLOG {text}\n"
-
-
 WHOLE = "".join(entry(key, value) for key, value in VALUES.items())
 WARNING = entry(*ALLOCATION, is_warning=True)
 
@@ -111,9 +106,6 @@ def read_all(detail: Detail) -> None:
     assert {error.log for error in refused} <= {detail.path}
 
 
-# --- detail log ------------------------------------------------------------------------------
-
-
 def test_a_warning_after_the_last_key_is_no_cut(tmp_path: Path) -> None:
     """LoadGen adds it when a thread that completed many samples has ended."""
     detail = parse_detail(written(tmp_path, WHOLE + WARNING + WARNING))
@@ -121,18 +113,11 @@ def test_a_warning_after_the_last_key_is_no_cut(tmp_path: Path) -> None:
     assert detail.valid
     assert detail.num_errors == 0
     detail.require_no_errors()
-
-
-def test_a_warning_after_the_end_of_an_accuracy_log_is_no_cut(tmp_path: Path) -> None:
-    lines = entry("effective_test_mode", "AccuracyOnly") + entry("power_end", TIME)
-
-    assert parse_detail(written(tmp_path, lines + WARNING)).num_errors == 0
-
-
-@pytest.mark.parametrize("more", [entry("result_validity", "VALID"), entry("e", "", is_error=True)])
-def test_anything_else_after_the_last_key_is_refused(tmp_path: Path, more: str) -> None:
-    with pytest.raises(RunError, match="goes on after 'num_errors', with"):
-        parse_detail(written(tmp_path, WHOLE + more))
+    accuracy_run = entry("effective_test_mode", "AccuracyOnly") + entry("power_end", TIME)
+    assert parse_detail(written(tmp_path, accuracy_run + WARNING)).num_errors == 0
+    for more in (entry("result_validity", "VALID"), entry("e", "", is_error=True)):
+        with pytest.raises(RunError, match="goes on after 'num_errors', with"):
+            parse_detail(written(tmp_path, WHOLE + more))
 
 
 def test_an_error_that_was_logged_counts_whatever_the_count_says(tmp_path: Path) -> None:
@@ -141,25 +126,18 @@ def test_an_error_that_was_logged_counts_whatever_the_count_says(tmp_path: Path)
     assert parse_detail(log).num_errors == 1
 
 
-@pytest.mark.parametrize("version", ["4.1", "5.0.15 @ abc", "5.0"])
-def test_a_log_of_an_old_loadgen_is_not_called_cut(tmp_path: Path, version: str) -> None:
-    log = entry("loadgen_version", version) + entry("result_validity", "VALID")
-
-    with pytest.raises(RunError, match=rf"is of LoadGen {version[:3]}.*5\.0\.16 and newer"):
-        parse_detail(written(tmp_path, log))
-
-
-@pytest.mark.parametrize("version", ["5.0.16", "5.1.0", "6.0.17 @ d6147c7eb7", "", "unknown"])
-def test_without_its_last_key_the_log_of_a_newer_one_is_cut(tmp_path: Path, version: str) -> None:
-    log = entry("loadgen_version", version) + entry("result_validity", "VALID")
-
-    with pytest.raises(RunError, match="is cut: LoadGen ends it with 'num_errors'"):
-        parse_detail(written(tmp_path, log))
+def test_without_its_last_key_a_log_is_cut_or_of_an_old_loadgen(tmp_path: Path) -> None:
+    cut = "is cut: LoadGen ends it with 'num_errors'"
+    newer = dict.fromkeys(["5.0.16", "5.1.0", "6.0.17 @ d6147c7eb7", "", "unknown"], cut)
+    old = {one: rf"is of LoadGen {one[:3]}.*5\.0\.16" for one in ("4.1", "5.0.15 @ abc", "5.0")}
+    for version, match in {**newer, **old}.items():
+        log = entry("loadgen_version", version) + entry("result_validity", "VALID")
+        with pytest.raises(RunError, match=match):
+            parse_detail(written(tmp_path, log))
 
 
-@pytest.mark.parametrize(
-    ("key", "value", "words"),
-    [
+def test_a_value_of_another_type_is_refused_with_file_and_line(tmp_path: Path) -> None:
+    cases: list[tuple[str, Any, str]] = [
         ("num_errors", "a/b", "num_errors is 'a/b', not a count"),
         ("num_errors", -1, "num_errors is -1, not a count"),
         ("num_errors", False, "not a count"),
@@ -171,31 +149,23 @@ def test_without_its_last_key_the_log_of_a_newer_one_is_cut(tmp_path: Path, vers
         ("power_begin", "yesterday", "not a time as"),
         ("power_end", None, "not a time as"),
         ("result_samples_per_second", "fast", "not a number"),
-    ],
-)
-def test_a_value_of_another_type_is_refused_with_file_and_line(
-    tmp_path: Path, key: str, value: Any, words: str
-) -> None:
-    path = written(tmp_path, "".join(entry(k, v) for k, v in {**VALUES, key: value}.items()))
-
-    with pytest.raises(RunError) as raised:
-        parse_detail(path)
-
-    assert f"{path}:{list(VALUES).index(key) + 1} is damaged: {key} is " in str(raised.value)
-    assert words in str(raised.value)
+    ]
+    for key, value, words in cases:
+        path = written(tmp_path, "".join(entry(k, v) for k, v in {**VALUES, key: value}.items()))
+        with pytest.raises(RunError) as raised:
+            parse_detail(path)
+        place = f"{path}:{list(VALUES).index(key) + 1} is damaged: {key} is "
+        assert place in str(raised.value)
+        assert words in str(raised.value)
 
 
-@pytest.mark.parametrize("rate", [float("inf"), float("nan"), 10**18 - 10**18])
-def test_a_rate_that_is_no_number_is_no_figure(tmp_path: Path, rate: float) -> None:
-    log = "".join(entry(k, v) for k, v in {**VALUES, "result_samples_per_second": rate}.items())
-
-    with pytest.raises(RunError, match=r"result_samples_per_second is .* it must be positive"):
-        parse_detail(written(tmp_path, log)).metrics("Offline")
-
-
-def test_a_log_without_a_window_says_so(tmp_path: Path) -> None:
+def test_what_a_log_does_not_hold_is_no_figure(tmp_path: Path) -> None:
+    for rate in (float("inf"), float("nan"), 0):
+        values = {**VALUES, "result_samples_per_second": rate}
+        detail = parse_detail(written(tmp_path, "".join(map(entry, values, values.values()))))
+        with pytest.raises(RunError, match=r"result_samples_per_second is .* must be positive"):
+            detail.metrics("Offline")
     detail = parse_detail(written(tmp_path, entry("num_errors", 0)))
-
     with pytest.raises(RunError, match="has no power_begin and no power_end"):
         _ = detail.window_s
 
@@ -240,10 +210,9 @@ def test_a_damaged_detail_log_is_never_another_error(
         assert found.log == str(path)
 
 
-@pytest.mark.parametrize("nasty", NASTY)
-def test_no_value_of_any_key_is_another_error(tmp_path: Path, nasty: str) -> None:
+def test_no_value_of_any_key_is_another_error(tmp_path: Path) -> None:
     lines = WHOLE.splitlines()
-    for number, (key, value) in enumerate(VALUES.items()):
+    for (number, (key, value)), nasty in itertools.product(enumerate(VALUES.items()), NASTY):
         changed = lines[number].replace(f'"value": {json.dumps(value)}', f'"value": {nasty}')
         assert changed != lines[number] or json.dumps(value) == nasty, key
         path = written(tmp_path, "\n".join([*lines[:number], changed, *lines[number + 1 :], ""]))
@@ -254,20 +223,16 @@ def test_no_value_of_any_key_is_another_error(tmp_path: Path, nasty: str) -> Non
             assert f"{path}:{number + 1} " in str(found) or "is cut" in str(found)
 
 
-@pytest.mark.parametrize("nasty", NASTY)
-@pytest.mark.parametrize("part", ["key", "metadata"])
-def test_no_other_part_of_a_line_is_another_error(tmp_path: Path, part: str, nasty: str) -> None:
-    line = {"key": '"error_runtime"', "value": "1", "metadata": '{"is_error": true}', part: nasty}
-    text = ", ".join(f'"{name}": {value}' for name, value in line.items())
-    path = written(tmp_path, f":::MLLOG {{{text}}}\n{WHOLE}")
-    found = attempt(lambda: parse_detail(path))
-    if isinstance(found, Detail):
-        read_all(found)
-    else:
-        assert f"{path}:1 is no log entry of LoadGen" in str(found)
-
-
-# --- accuracy log ----------------------------------------------------------------------------
+def test_no_other_part_of_a_line_is_another_error(tmp_path: Path) -> None:
+    usual = {"key": '"error_runtime"', "value": "1", "metadata": '{"is_error": true}'}
+    for part, nasty in itertools.product(("key", "metadata"), NASTY):
+        text = ", ".join(f'"{name}": {value}' for name, value in {**usual, part: nasty}.items())
+        path = written(tmp_path, f":::MLLOG {{{text}}}\n{WHOLE}")
+        found = attempt(partial(parse_detail, path))
+        if isinstance(found, Detail):
+            read_all(found)
+        else:
+            assert f"{path}:1 is no log entry of LoadGen" in str(found)
 
 
 def accuracy(folder: Path, text: bytes) -> Path:
@@ -283,33 +248,27 @@ def answer(index: object, data: str) -> str:
 ANSWERS = ("[\n" + ",\n".join(answer(i, 4 * f"0{i}") for i in range(3)) + "\n]\n").encode()
 
 
-@pytest.mark.parametrize("text", ["[\n]\n", "[\n\n]\n", "[\n\n]"])
-def test_a_log_without_answers_is_called_empty(tmp_path: Path, text: str) -> None:
-    with pytest.raises(RunError, match="is empty: LoadGen logged no answer"):
-        AccuracyLog(accuracy(tmp_path, text.encode()))
+def test_a_log_of_something_else_is_called_empty_or_damaged(tmp_path: Path) -> None:
+    for text in ("[\n]\n", "[\n\n]\n", "[\n\n]"):
+        with pytest.raises(RunError, match="is empty: LoadGen logged no answer"):
+            AccuracyLog(accuracy(tmp_path, text.encode()))
+    for line in (answer(0, "ABC"), answer("9" * 5000, "AB"), answer(-1, "AB")):
+        with pytest.raises(RunError, match=rf"{ACCURACY}:2 is damaged: .* is no answer"):
+            AccuracyLog(accuracy(tmp_path, f"[\n{line}\n]\n".encode()))
 
 
-@pytest.mark.parametrize("line", [answer(0, "ABC"), answer("9" * 5000, "AB"), answer(-1, "AB")])
-def test_a_line_that_is_no_answer_is_named_where_it_is_found(tmp_path: Path, line: str) -> None:
-    with pytest.raises(RunError, match=rf"{ACCURACY}:2 is damaged: .* is no answer"):
-        AccuracyLog(accuracy(tmp_path, f"[\n{line}\n]\n".encode()))
+def test_samples_of_no_block_of_two_or_missing_are_named(tmp_path: Path) -> None:
+    log = accuracy(tmp_path, ANSWERS)
+    block = {"log": log, "indices": [7, 8, 9]}
 
-
-def test_a_sample_beyond_those_that_were_asked_is_named_with_their_count(tmp_path: Path) -> None:
-    path = accuracy(tmp_path, ANSWERS)
-
-    with pytest.raises(RunError, match="answers sample 2 of a run of 2 samples, 0 to 1") as raised:
-        answers([{"log": path, "indices": [70, 80]}])
-    assert raised.value.log == str(path)
-
-
-def test_samples_that_are_missing_or_answered_in_two_blocks_are_named(tmp_path: Path) -> None:
-    block = {"log": accuracy(tmp_path, ANSWERS), "indices": [7, 8, 9]}
-
-    with pytest.raises(RunError, match="sample 7 was answered twice"):
-        answers([block, block])
-    with pytest.raises(RunError, match="1 samples were not answered, first: 5"):
-        answers([{**block, "indices": [7, 8, 9, 5]}])
+    for blocks, match in (
+        ([{"log": log, "indices": [70, 80]}], "answers sample 2 of a run of 2 samples, 0 to 1"),
+        ([block, block], "sample 7 was answered twice"),
+        ([{**block, "indices": [7, 8, 9, 5]}], "1 samples were not answered, first: 5"),
+    ):
+        with pytest.raises(RunError, match=match) as raised:
+            answers(blocks)
+        assert raised.value.log in (None, str(log))
 
 
 @given(text=edits(ANSWERS))

@@ -6,13 +6,12 @@ A sampler really runs, on a library that a scenario drives; what it wrote is jud
 from __future__ import annotations
 
 import datetime as dt
-import json
-import os
 import re
 import resource
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -25,11 +24,11 @@ from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.hardware.machine import Machine, UsedGpu, detect
 from pytest_mlperf.hardware.nvml_quantities import REASONS
 from pytest_mlperf.run import measure, reading
-from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions, ControlRun, LostGpus
 from pytest_mlperf.run.figures import Figures
-from pytest_mlperf.run.logs import CLOCK, DETAIL, PREFIX, Detail, parse_detail
+from pytest_mlperf.run.logs import CLOCK, DETAIL, Detail, parse_detail
 from pytest_mlperf.run.power import figures as power_figures
+from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.doubts import Doubts, doubts
 from pytest_mlperf.run.power.figures import SUSPECT, Meter, Sampled
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
@@ -37,7 +36,8 @@ from pytest_mlperf.run.reading import Evidence
 from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
 from tests.nvml.library import Fake
-from tests.run.harness import settings
+from tests.run.conftest import fake_gpus
+from tests.run.harness import entry, result_of, settings
 
 pytestmark = pytest.mark.process
 
@@ -65,21 +65,9 @@ COUNTED = [0x20, 0x40, 0x80]
 """Reasons for heat and brake that a GPU counts in ns, so that a short one is not missed."""
 
 
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    found = Fake(tmp_path)
-    found.write("device")
-    for name, value in found.environment.items():
-        if os.environ.get(name) != value:
-            monkeypatch.setenv(name, value)
-    return found
-
-
 def until(moment_s: float) -> None:
     time.sleep(max(0.0, moment_s - time.monotonic()))
 
-
-LATE = (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
 
 OURS = ("proc 77 2000000000 after=0.5", "util 90 40 after=0.5")
 """The engine's process and its work: a GPU without them would not have done the work."""
@@ -89,36 +77,111 @@ def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
     """Sample these GPUs from before the window to after it."""
     fake.t0 = time.monotonic() + 60  # at rest: what the scenario tells of is yet to come
     fake.write(*general, *(line for gpu in gpus for line in ("device", *gpu)))
-    uuids = [f"GPU-{i}" for i in range(len(gpus))]
-    with PowerSampling(uuids, fake.folder, watch_s=0.02) as running:
+    with PowerSampling([*USED][: len(gpus)], fake.folder, watch_s=0.02) as running:
         fake.restart(*general, *(line for gpu in gpus for line in ("device", *gpu, *OURS)))
         until(fake.t0 + END_S + 1.3)
     return running.log
 
 
-def judged(fake: Fake, log: PowerLog) -> list[Doubts]:
-    begin_s, end_s = fake.t0 + BEGIN_S, fake.t0 + END_S
-    return [doubts(gpu, begin_s, end_s, warm_s=fake.t0 + 0.9) for gpu in log.gpus]
+@dataclass(frozen=True)
+class Watched:
+    """GPUs by name, and all that was sampled of them."""
+
+    fake: Fake
+    log: PowerLog
+    names: Sequence[str] = ()
+
+    def gpu(self, name: str) -> GpuLog:
+        return self.log.gpus[self.names.index(name)]
+
+    def at(self, moment_s: float) -> float:
+        """Return when this moment of the scenario was."""
+        return self.fake.t0 + moment_s
+
+    def judged(self, gpu: GpuLog) -> Doubts:
+        return doubts(gpu, self.at(BEGIN_S), self.at(END_S), warm_s=self.at(0.9))
+
+    def run(self, *names: str) -> Sampled:
+        """Return what was sampled of the window of a run on these GPUs, or on all."""
+        detail = parse_detail(logged(self.fake, self.fake.folder / "run"))
+        log = replace(self.log, gpus=tuple(map(self.gpu, names))) if names else self.log
+        return power_figures.sampled(FIGURES, log, detail, warm_s=self.at(0.9), used=USED)
+
+    def title(self, name: str) -> str:
+        """Return what a run says of a GPU that it lost."""
+        number = self.names.index(name)
+        bus = f"0000:{number + 1:02x}:00.0"
+        return f"GPU {number} (GPU-{number}, PCI {bus}) of replica {number}"
+
+
+USED = {
+    f"GPU-{n}": UsedGpu(
+        uuid=f"GPU-{n}", name=f"GPU {n}", bus=f"0000:{n + 1:02x}:00.0", replica=f"replica {n}"
+    )
+    for n in range(64)
+}
+"""What a session knows of its GPUs, each with a process of its own."""
+
+ALL_REASONS = sum([*INVALID, *NOTED])
+
+GPUS = {
+    "steady": ["wave const 300"],
+    "weaker": ["wave const 200"],
+    "reset": ["wave const 300", "energy 100 reset=2"],
+    "lost": ["wave const 300"],
+    "needs reset": ["wave const 300"],
+    "told by XID": ["xid 79 at=2"],
+    "told by both": ["xid 79 at=1.9"],
+    "linked": ["nvlink 18 18 sent=3e9 received=1e9"],
+    "unlinked": ["nvlink none", "xid 13 at=9"],
+    "used": ["proc 100 2147483648 after=0.3", "proc 666 1073741824 after=1.8 until=4"],
+    "capped": ["limit 700 later=500 at=2"],
+    "narrowed": ["pcie 5 16 5 16 width=8 at=2"],
+    "with errors": ["xid 31 at=0.2", "xid 94 at=2"],
+    "without events": ["xid 31 at=0.2", "xid 94 at=2"],
+    "held back outside": [
+        f"event {ALL_REASONS:#x} after=0 until=0.3",
+        f"event {ALL_REASONS:#x} after=3.7",
+    ],
+    "resting": ["wave steps 0:80 1:500 3:80"],
+    "restless": ["wave square 80 500 0.3"],
+    "counting": [
+        "ecc 1 1 corrected=7 uncorrected=2 after=1.5",
+        "pcie 5 16 5 16 replay=3 after=1.5",
+        "temp 40 rise=10",
+    ],
+    "slowed": ["clocks 1980 3201", "event 0x40 after=2 sm=990"],
+}
+"""What happens to each of the GPUs that one sampler watches."""
+
+FAILS = {
+    "lost": "fail * 15 dev={} after=2",
+    "needs reset": "fail * 16 dev={} after=2",
+    "told by both": "fail nvmlDeviceGetP* 15 dev={0} after=2\nfail field:186 15 dev={0} after=2",
+    "without events": "fail nvmlDeviceRegisterEvents 3 dev={}",
+}
+
+
+@pytest.fixture(scope="module")
+def watched(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Watched]:
+    names = [*GPUS]
+    general = [line.format(names.index(name)) for name, line in FAILS.items()]
+    with pytest.MonkeyPatch.context() as patch:
+        fake = fake_gpus(tmp_path_factory.mktemp("watched"), patch)
+        yield Watched(fake, sampled(fake, general, *GPUS.values()), names)
+
+
+def started(fake: Fake, *lines: str, gpus: Sequence[str] = ("GPU-0",)) -> Watched:
+    """Return what a sampler says that is ended when it has started."""
+    fake.write(*lines)
+    with PowerSampling(gpus, fake.folder, watch_s=0.02) as running:
+        pass
+    return Watched(fake, running.log)
 
 
 FIGURES = Figures(
     metrics={"throughput": 100.0}, samples=300, queries=300, duration_s=END_S - BEGIN_S
 )
-
-
-USED = {
-    f"GPU-{n}": UsedGpu(
-        uuid=f"GPU-{n}", name=f"GPU {n}", bus=f"0000:0{n + 1}:00.0", replica=f"replica {n}"
-    )
-    for n in range(2)
-}
-"""What a session knows of two GPUs, each with a process of its own."""
-
-
-def measured(fake: Fake, log: PowerLog, folder: Path) -> Sampled:
-    """Return what was sampled of the window."""
-    detail = parse_detail(logged(fake, folder))
-    return power_figures.sampled(FIGURES, log, detail, warm_s=fake.t0 + 0.9, used=USED)
 
 
 def logged(fake: Fake, folder: Path, **values: object) -> Path:
@@ -131,21 +194,9 @@ def logged(fake: Fake, folder: Path, **values: object) -> Path:
 
     window = {"power_begin": text(BEGIN_S), "power_end": text(END_S)}
     entries = {**values, **window, "num_errors": 0}
-    lines = [
-        PREFIX + json.dumps({"key": key, "value": value, "metadata": {"is_error": False}})
-        for key, value in entries.items()
-    ]
     log = folder / DETAIL
-    log.write_text("\n".join(lines) + "\n")
+    log.write_text("".join(map(entry, entries, entries.values())))
     return log
-
-
-def texts(reasons: Sequence[Reason]) -> tuple[str, ...]:
-    return tuple(map(str, reasons))
-
-
-def notes(given: Doubts) -> tuple[str, ...]:
-    return tuple(sign.in_words() for sign in given.signs)
 
 
 def test_every_reason_is_in_one_of_the_tables() -> None:
@@ -154,57 +205,83 @@ def test_every_reason_is_in_one_of_the_tables() -> None:
 
 
 def test_each_event_reason_has_the_verdict_of_its_share(fake: Fake) -> None:
+    """Heat that no sample shows is judged by the time that the GPU counted."""
     window_s = END_S - BEGIN_S
-    asked = [(bit, share * window_s) for bit in [*INVALID, *NOTED] for share in (0.1, 1 / 3)]
-    gpus = [[f"event {bit:#x} after=2 until={2 + seconds:.4f}"] for bit, seconds in asked]
+    seen = [(bit, share * window_s) for bit in [*INVALID, *NOTED] for share in (0.1, 1 / 3)]
+    counted = [(bit, share * window_s) for bit in COUNTED for share in (0.005, 0.02)]
+    gpus = [[f"event {bit:#x} after=2 until={2 + s:.4f}"] for bit, s in (*seen, *counted)]
+    blind = range(len(seen), len(gpus))
+    general = [f"fail nvmlDeviceGetCurrentClocks* 3 dev={n}" for n in blind]
+    found = Watched(fake, sampled(fake, general, *gpus))
 
-    for (bit, seconds), given in zip(asked, judged(fake, sampled(fake, [], *gpus)), strict=True):
-        said = f"{bit:#x} for {seconds:.3f} s: {given}"
-        told = texts(given.invalid) if bit in INVALID else notes(given)
-        assert given.energy == (), said
-        assert len([*given.invalid, *given.signs]) == len(told), said
+    for gpu, (bit, seconds) in zip(found.log.gpus, (*seen, *counted), strict=True):
+        given = found.judged(gpu)
+        case = f"{bit:#x} for {seconds:.3f} s: {given}"
+        invalid = [str(reason) for reason in given.invalid]
+        signs = [sign.in_words() for sign in given.signs]
+        assert given.energy == (), case
         if bit == 0x1 and seconds < 0.2 * window_s:
-            assert told == (), said
-        else:
-            assert len(told) == 1, said
-            assert told[0].startswith({**INVALID, **NOTED}[bit]), said
-            assert "% of the window" in told[0], said
+            assert (invalid, signs) == ([], []), case
+            continue
+        (sentence,) = [*invalid, *signs]
+        assert bool(invalid) == (bit in INVALID and seconds > 0.01 * window_s), case
+        assert sentence.startswith({**INVALID, **NOTED}[bit]), case
+        assert "% of the window" in sentence, case
+        if int(gpu.uuid.removeprefix("GPU-")) in blind:
+            assert f"for {seconds:.2f} s" in sentence, case
+            held_s = gpu.held_back_s(found.at(BEGIN_S), found.at(END_S))
+            assert max(held_s.values()) == pytest.approx(seconds, abs=0.001), case
 
 
-def test_heat_that_no_sample_shows_is_judged_by_its_count(fake: Fake) -> None:
-    asked = [(bit, share * (END_S - BEGIN_S)) for bit in COUNTED for share in (0.005, 0.02)]
-    gpus = [[f"event {bit:#x} after=2 until={2 + seconds:.4f}"] for bit, seconds in asked]
-    blind = ["fail nvmlDeviceGetCurrentClocks* 3"]
-
-    for (bit, seconds), given in zip(asked, judged(fake, sampled(fake, blind, *gpus)), strict=True):
-        told, other = (texts(given.invalid), notes(given))[:: 1 if seconds > 0.03 else -1]
-        (sentence,) = told
-        assert sentence.startswith(INVALID[bit])
-        assert f"for {seconds:.2f} s" in sentence
-        assert other == ()
+def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
+    assert watched.judged(watched.gpu("held back outside")) == Doubts()
 
 
-def test_a_reason_outside_the_window_is_no_ones_fault(fake: Fake) -> None:
-    """Before it and after it, where the GPU did not work for us."""
-    all_of_them = sum([*INVALID, *NOTED])
-    gpu = [f"event {all_of_them:#x} after=0 until=0.3", f"event {all_of_them:#x} after=3.7"]
+def test_a_log_tells_rates_clocks_and_what_it_cost(watched: Watched) -> None:
+    log, gpu = watched.log, watched.gpu("steady")
 
-    assert judged(fake, sampled(fake, [], gpu)) == [Doubts()]
+    assert (log.ended, log.suspect, log.clock_stepped) == (True, False, False)
+    assert (log.unavailable, log.driver) == (None, "595.45.04")
+    assert log.monotonic(time.time()) == pytest.approx(time.monotonic(), abs=0.005)
+    assert log.ticks is not None
+    assert log.ticks[0] <= log.ticks[1] <= 50 * 10 * len(GPUS)
+    assert log.cpu_share is not None
+    assert (gpu.rate_hz, gpu.limit_w) == (50, 700)
 
 
-@pytest.mark.parametrize("code", [15, 16])
-def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(fake: Fake, tmp_path: Path, code: int) -> None:
+def test_counts_of_errors_and_clocks_are_those_of_the_window(watched: Watched) -> None:
+    counting, slowed = watched.gpu("counting"), watched.gpu("slowed")
+
+    assert counting.risen(watched.at(BEGIN_S), watched.at(END_S)) == {
+        "ecc_uncorrected": 2,
+        "ecc_corrected": 7,
+        "pcie_replays": 3,
+    }
+    heat = counting.series("temperature_c", watched.at(BEGIN_S), watched.at(END_S))
+    assert len(heat) >= 5
+    assert [reading.value for reading in heat] == sorted(reading.value for reading in heat)
+    assert heat[-1].value > heat[0].value + 10
+    for begin_s, end_s, mhz in ((0.3, 1.8, 1980), (2.3, 3.5, 990)):
+        clocks = slowed.series("sm_mhz", watched.at(begin_s), watched.at(end_s))
+        assert {reading.value for reading in clocks} == {mhz}
+
+
+@pytest.mark.parametrize(("name", "code"), [("lost", 15), ("needs reset", 16)])
+def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(
+    watched: Watched, name: str, code: int
+) -> None:
     """With its speed, and with the energy of the one that still answers."""
-    log = sampled(fake, [f"fail * {code} dev=1 after=2"], ["wave const 300"], ["wave const 300"])
-    run = measured(fake, log, tmp_path / "run")
+    run, gpu = watched.run("steady", name), watched.gpu(name)
 
-    (why,) = texts(run.invalid)
-    assert run.invalid[0].key is Key.GPU_LOST
-    assert why.startswith("GPU 1 (GPU-1, PCI 0000:02:00.0) of replica 1 was lost at ")
-    moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", why)
+    (why,) = run.invalid
+    assert why.key is Key.GPU_LOST
+    assert why.text.startswith(f"{watched.title(name)} was lost at ")
+    assert f"({code})" in why.text
+    moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", why.text)
     assert moment
     assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
-    assert f"({code})" in why
+    energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
+    assert f"the GPU was lost: {gpu.lost}" in energy.invalid
     assert run.power is not None
     assert (run.power.joules, run.power.gated) == (None, False)
     assert run.power.by_gpu["GPU-0"] == pytest.approx(600, rel=0.03)
@@ -249,34 +326,32 @@ def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: P
 
 
 def test_a_gpu_that_fell_off_the_bus_is_lost_whatever_nvml_answers_by_then(
-    fake: Fake, tmp_path: Path
+    watched: Watched,
 ) -> None:
     """By the driver's XID 79, which is told beside NVML's own word where both come."""
-    lost = ["fail nvmlDeviceGetP* 15 dev=1 after=2", "fail field:186 15 dev=1 after=2"]
-    log = sampled(fake, lost, ["xid 79 at=2"], ["xid 79 at=1.9"])
-    first, second = texts(measured(fake, log, tmp_path / "run").invalid)
+    names = ("told by XID", "told by both")
+    first, second = (reason.text for reason in watched.run(*names).invalid)
 
-    assert "GPU 0 (GPU-0, PCI 0000:01:00.0) of replica 0 was lost at " in first
+    assert first.startswith(f"{watched.title(names[0])} was lost at ")
     assert first.endswith("it has fallen off the bus; the driver reported XID 79")
-    assert "GPU 1 (GPU-1, PCI 0000:02:00.0) of replica 1 was lost at " in second
+    assert second.startswith(f"{watched.title(names[1])} was lost at ")
     assert second.endswith("; the driver reported XID 79")
 
 
-def test_traffic_over_nvlink_is_a_figure_of_each_gpu(fake: Fake, tmp_path: Path) -> None:
+def test_traffic_over_nvlink_is_a_figure_of_each_gpu(watched: Watched) -> None:
     """Bytes by the counters' growth over the window; not known is not 0."""
-    links = ["nvlink 18 18 sent=3e9 received=1e9", "nvlink none"]
-    log = sampled(fake, [], *([line, "xid 13 at=9"] for line in links))
-    first, second = measured(fake, log, tmp_path / "run").gpus
+    first, second = watched.run("linked", "unlinked").gpus
 
     assert first.state["nvlink_sent"] == pytest.approx(3e9, rel=1e-3)
     assert first.state["nvlink_received"] == pytest.approx(1e9, rel=1e-3)
     assert "nvlink_sent" not in second.state
-    assert (first.name, second.name) == ("GPU 0", "GPU 1")
+    assert [gpu.name for gpu in (first, second)] == [
+        f"GPU {watched.names.index(name)}" for name in ("linked", "unlinked")
+    ]
 
 
-def test_each_gpus_energy_is_kept_with_its_uncertainty(fake: Fake, tmp_path: Path) -> None:
-    log = sampled(fake, [], ["wave const 300"], ["wave const 200"])
-    run = measured(fake, log, tmp_path / "run")
+def test_each_gpus_energy_is_kept_with_its_uncertainty(watched: Watched) -> None:
+    run = watched.run("steady", "weaker")
 
     assert [gpu.joules for gpu in run.gpus] == pytest.approx([600, 400], rel=0.03)
     assert run.power is not None
@@ -284,24 +359,38 @@ def test_each_gpus_energy_is_kept_with_its_uncertainty(fake: Fake, tmp_path: Pat
     assert run.power.uncertainty_j == pytest.approx(sum(g.uncertainty_j or 0 for g in run.gpus))
 
 
-def test_a_process_that_comes_in_mid_run_makes_it_invalid(fake: Fake, tmp_path: Path) -> None:
+def test_a_process_that_comes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
     """And one that is there from the start to the warm-up's end is ours."""
-    ours = "proc 100 2147483648 after=0.3"
-    log = sampled(fake, [], [ours], [ours, "proc 666 1073741824 after=1.8 until=4"])
-    run = measured(fake, log, tmp_path / "run")
+    text = (
+        f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
+    )
+    assert watched.run("steady", "used").invalid == (Reason(key=Key.USED_BY_OTHERS, text=text),)
 
-    said = "GPU 1: used by others during the run: process 666 (1.0 GiB)"
-    assert run.invalid == (Reason(key=Key.USED_BY_OTHERS, text=said),)
+    gpu = watched.gpu("used")
+    (other,) = gpu.foreign(watched.at(0.9))
+    assert (other.pid, other.memory) == (666, 2**30)
+    assert watched.at(1.8) <= other.seen_s <= watched.at(1.8) + 1.1
+    assert gpu.foreign(watched.at(0.9), allowed=[666]) == gpu.before_us() == ()
 
 
-def test_a_counter_that_goes_back_is_not_gated(fake: Fake, tmp_path: Path) -> None:
-    log = sampled(fake, [], ["wave const 300", "energy 100 reset=2"])
-    power = measured(fake, log, tmp_path / "run").power
+def test_what_was_there_before_us_is_named_unless_it_may_be(fake: Fake) -> None:
+    (gpu,) = started(fake, "device", "proc 42 1000", "proc 43 2000").log.gpus
+
+    assert [process.pid for process in gpu.before_us()] == [42, 43]
+    assert [process.pid for process in gpu.before_us(allowed=[42])] == [43]
+    assert gpu.foreign(time.monotonic()) == ()
+
+
+def test_a_counter_that_goes_back_is_not_gated(watched: Watched) -> None:
+    power = watched.run("reset").power
+    energy = watched.gpu("reset").energy(watched.at(BEGIN_S), watched.at(END_S))
 
     assert power is not None
     assert not power.gated
     assert any("the energy counter went back from" in note for note in power.notes)
     assert power.joules == pytest.approx(600, rel=0.03)
+    assert energy.method == "trace"
+    assert any("the energy counter went back from" in why for why in energy.invalid)
 
 
 LATE_OFFLINE = {
@@ -310,26 +399,18 @@ LATE_OFFLINE = {
     "result_min_duration_met": False,
 }
 
-IN_TIME = {"issue_p99": 0.0, "loop_p99": 0.0}
-
 
 def evidence(fake: Fake, log: PowerLog, folder: Path) -> Evidence:
     """Return what is left of a run of which each witness has something to say."""
     path = logged(fake, folder, **LATE_OFFLINE)
-    result = {
-        "token_metrics": {"goodput": 0},
-        "notes": {"tokens_together": "tokens came together"},
-        "faults": [],
-        "issued": 300,
-        "completed": 300,
-        "duration_s": END_S - BEGIN_S,
-        "within_se": None,
-        "client": IN_TIME,
-        "finishes": {},
-        "contention": None,
-        "accepted_drafts": None,
-        "replicas": [],
-    }
+    result = result_of(
+        token_metrics={"goodput": 0},
+        notes={"tokens_together": "tokens came together"},
+        issued=300,
+        completed=300,
+        duration_s=END_S - BEGIN_S,
+        client={"issue_p99": 0.0, "loop_p99": 0.0},
+    )
     return Evidence(
         settings=settings("Offline"),
         finished={"event": "finished", "folder": str(path.parent), "result": result},
@@ -357,16 +438,8 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         'accelerators = ["H200"]\n[[scenarios]]\nname = "Offline"\n',
         "utf-8",
     )
-    conditions = Conditions(
-        folder=tmp_path,
-        session="s",
-        commit=None,
-        handicap=0.0,
-        patience=Patience(),
-        lease_limit_s=1.0,
-        machine=detect(gpus=False),
-        meter=Meter(path=tmp_path / "meter.csv"),
-    )
+    meter = Meter(path=tmp_path / "meter.csv")
+    conditions = Conditions(folder=tmp_path, session="s", machine=detect(gpus=False), meter=meter)
     reads: list[Path] = []
 
     def counted(path: Path) -> Detail:
@@ -386,32 +459,19 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
     assert capped.startswith("clocks are held back to stay within the power limit")
     assert own_speed == "the machine's own speed is not known: no compiler"
     assert worker == "the worker was slow to end"
-    assert run.invalid == LATE
+    assert run.invalid == (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
     assert run.wall is not None
     assert run.power is not None
     assert run.power.joules is not None
     assert run.metrics["samples_per_joule"] == pytest.approx(300 / run.power.joules)
 
 
-def test_a_driver_upgraded_while_loaded_is_told_beside_the_speed(
-    fake: Fake, tmp_path: Path
-) -> None:
-    run = measured(fake, sampled(fake, ["fail nvmlInitWithFlags 18"], []), tmp_path / "run")
-
-    assert (run.power, run.invalid) == (None, ())
-    assert "reboot; until then its performance is suspect" in str(run.power_unknown)
-    assert run.notes == (SUSPECT,)
-
-
 @pytest.mark.parametrize("code", [9, 15, 16])
 def test_a_driver_that_is_gone_at_the_samplers_start_makes_the_run_invalid(
-    fake: Fake, tmp_path: Path, code: int
+    fake: Fake, code: int
 ) -> None:
     """The session has seen the GPU: it was lost since, as in the retry of a run that lost it."""
-    fake.write(f"fail nvmlInitWithFlags {code}", "device")
-    with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
-        pass
-    run = measured(fake, running.log, tmp_path / "run")
+    run = started(fake, f"fail nvmlInitWithFlags {code}", "device").run()
 
     (why,) = run.invalid
     assert why.key is Key.GPU_LOST
@@ -428,39 +488,44 @@ def test_a_driver_that_is_gone_at_the_samplers_start_makes_the_run_invalid(
     ids=["killed", "crashed", "stopped"],
 )
 def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
-    fake: Fake, tmp_path: Path, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
+    fake: Fake, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its file may end in the middle of a line; the whole lines are kept."""
     monkeypatch.setattr("pytest_mlperf.run.power.sampling.GRACE_S", 0.5)
-    fake.write("device")
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("device", *OURS, "event 0x40 after=1")
         until(fake.t0 + 2.2)
         assert running._process is not None
         running._process.send_signal(broken)
         until(fake.t0 + END_S + 0.2)
-    run = measured(fake, running.log, tmp_path / "run")
+    with running.path.open("a") as file:
+        file.write('{"t":[123.4,0,30')
+    run = Watched(fake, running.log).run()
 
-    assert run.power is None
+    assert (run.power, run.state) == (None, {})
     assert str(run.power_unknown).startswith(how)
-    assert run.state == {}
     assert run.metrics == {}  # of energy; the speed is of another witness
     assert re.match(r"not watched from [01]\.\d s on: ", run.notes[-1])
     assert how in run.notes[-1]
     assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
+    assert (running.log.ended, running.log.ticks) == (False, None)
+    trace = running.log.gpus[0].trace
+    assert len(trace) > 20
+    assert max(reading.value for reading in trace) == 300
 
 
-def test_a_sampler_that_broke_before_the_run_saw_nothing_of_it(fake: Fake, tmp_path: Path) -> None:
+def test_a_sampler_that_broke_before_the_run_saw_nothing_of_it(fake: Fake) -> None:
     fake.restart("device")
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         assert running._process is not None
         running._process.kill()
-    run = measured(fake, running.log, tmp_path / "run")
+    run = Watched(fake, running.log).run()
 
     assert (run.invalid, run.power) == ((), None)
     assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler broke (signal 9")
 
 
-def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake, tmp_path: Path) -> None:
+def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
     """As on a disk that is full; here a file may not grow by more than half a second's records."""
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("device", *OURS)
@@ -468,29 +533,27 @@ def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake, tmp_path: Pa
         most = running.path.stat().st_size + 1000
         resource.prlimit(running._process.pid, resource.RLIMIT_FSIZE, (most, most))
         until(fake.t0 + END_S + 0.2)
-    run = measured(fake, running.log, tmp_path / "run")
 
-    assert "File too large" in str(run.power_unknown)
+    assert "File too large" in str(Watched(fake, running.log).run().power_unknown)
 
 
-def test_errors_of_the_driver_in_the_run_are_told(fake: Fake, tmp_path: Path) -> None:
-    events = ["xid 31 at=0.2", "xid 94 at=2"]
-    log = sampled(fake, ["fail nvmlDeviceRegisterEvents 3 dev=1"], events, events)
-    run = measured(fake, log, tmp_path / "run")
+def test_errors_of_the_driver_in_the_run_are_told(watched: Watched) -> None:
+    run = watched.run("with errors", "without events")
 
-    assert run.notes == ("GPU 0: the driver reported XID 94 during the run: dmesg says more",)
-    assert "xids" in log.gpus[1].missing
+    name = f"GPU {watched.names.index('with errors')}"
+    assert run.notes == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
+    assert "xids" in watched.gpu("without events").missing
     assert run.invalid == ()
 
 
-def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(fake: Fake, tmp_path: Path) -> None:
-    log = sampled(fake, [], ["limit 700 later=500 at=2"], ["pcie 5 16 5 16 width=8 at=2"])
-    run = measured(fake, log, tmp_path / "run")
+def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
+    run = watched.run("capped", "narrowed")
+    capped, narrowed = (f"GPU {watched.names.index(name)}" for name in ("capped", "narrowed"))
 
     (why,) = run.invalid
     assert why.key is Key.POWER_LIMIT_CHANGED
-    assert "GPU 0: the power limit changed from 700 to 500 W" in why.text
-    assert run.notes == ("GPU 1: the PCIe link fell from x16 to x8 in the run",)
+    assert f"{capped}: the power limit changed from 700 to 500 W" in why.text
+    assert run.notes == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
 
 
 def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
@@ -514,50 +577,58 @@ def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
     assert "115 W, 80 W before the engine was loaded" in why.text
 
 
-def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake, tmp_path: Path) -> None:
+def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> None:
     """The GPU behind it may not be asked for anything, and nothing of it becomes a 0."""
     fake.write("fail * 4 dev=0", "device", "mig 2")
     with PowerSampling(["MIG-0-0"], fake.folder, watch_s=0.02) as running:
         until(fake.t0 + END_S + 1.0)
-    run = measured(fake, running.log, tmp_path / "run")
+    run = Watched(fake, running.log).run()
+    (gpu,) = running.log.gpus
 
     assert run.invalid == ()
     assert run.metrics == {}  # of energy; the speed is of another witness
     assert run.power is not None
     assert (run.power.joules, run.power.mean_w, run.power.peak_w) == (None, None, None)
     assert not run.power.gated
-    assert "which MIG instances share this GPU and its energy may not be seen here" in (
-        run.power.notes
+    assert (
+        "which MIG instances share this GPU and its energy may not be seen here" in run.power.notes
     )
     assert any("Insufficient Permissions (4)" in note for note in run.power.notes)
+    assert (gpu.facts["shared"], gpu.trace, gpu.counter) == (None, (), ())
 
 
 @pytest.mark.parametrize(
-    ("how", "words"),
+    ("code", "gpu", "words"),
     [
-        (["fail nvmlInitWithFlags 12"], "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
-        (["fail nvmlInitWithFlags 4"], "may not open"),
-        (["fail nvmlInitWithFlags 999"], "NVML does not start"),
+        (12, "GPU-0", "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
+        (4, "GPU-0", "may not open"),
+        (999, "GPU-0", "NVML does not start"),
+        (18, "GPU-0", "reboot; until then its performance is suspect"),
+        (None, "GPU-5", "GPU-5: there is no GPU GPU-5 here"),
     ],
 )
 def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(
-    fake: Fake, tmp_path: Path, how: list[str], words: str
+    fake: Fake, code: int | None, gpu: str, words: str
 ) -> None:
-    fake.write(*how, "device")
-    with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
-        pass
-    run = measured(fake, running.log, tmp_path / "run")
+    fails = [f"fail nvmlInitWithFlags {code}"] if code else []
+    found = started(fake, *fails, "device", gpus=[gpu])
+    run = found.run()
 
-    assert (run.power, run.invalid) == (None, ())
+    assert words in str(found.log.unavailable)
+    lost = [] if code else [Key.GPU_LOST]
+    assert (run.power, [why.key for why in run.invalid]) == (None, lost)
     assert run.metrics == {}  # of energy; the speed is of another witness
     assert words in str(run.power_unknown)
+    assert found.log.suspect == (code == 18)
+    assert run.notes == ((SUSPECT,) if code == 18 else ())
+    for each in found.log.gpus:
+        energy = each.energy(0.0, 10.0)
+        assert (energy.joules, energy.mean_w, energy.peak_w) == (None, None, None)
+        assert energy.notes
 
 
-def test_joules_above_idle_are_a_metric_where_idle_was_seen(fake: Fake, tmp_path: Path) -> None:
-    resting = ["wave steps 0:80 1:500 3:80"]
-    one = sampled(fake, [], resting)
-    run = measured(fake, one, tmp_path / "one")
-    both = measured(fake, sampled(fake, [], resting, ["wave square 80 500 0.3"]), tmp_path / "both")
+def test_joules_above_idle_are_a_metric_where_idle_was_seen(watched: Watched) -> None:
+    run, both = watched.run("resting"), watched.run("resting", "restless")
 
     assert run.power is not None
     assert run.power.idle_w == pytest.approx(80)

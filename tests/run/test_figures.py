@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
-import mlperf_loadgen
 import pytest
 
 from pytest_mlperf.core.errors import RunError
@@ -13,13 +12,14 @@ from pytest_mlperf.core.reason import Key
 from pytest_mlperf.run.figures import Load, client_findings, figures, load_findings, per_gpu
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _delivery as delivery
-from pytest_mlperf.run.worker import _delivery as limited
 from pytest_mlperf.run.worker import _sink as sink
 from pytest_mlperf.run.worker import clocks as token_times
-from pytest_mlperf.run.worker._delivery import LimitedSink, Port, TokenSink
+from pytest_mlperf.run.worker._delivery import LimitedSink, TokenSink
 from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
-from tests.run.harness import run_to_end, settings, spec
+from tests.run.harness import only, result_of, run_to_end, settings, spec
+from tests.run.test_sink import Received, give_up
+from tests.run.test_token_times import Clock
 
 RATE = {"result_completed_samples_per_sec": 12.5}
 QUERIES = {f"result_{p}_percentile_latency_ns": 50_000_000 for p in ("50.00", "90.00", "99.00")}
@@ -32,16 +32,7 @@ def detail(**values: Any) -> Detail:
 
 
 def result(notes: dict[str, str] | None = None, **ours: float) -> dict[str, Any]:
-    return {
-        "token_metrics": ours,
-        "notes": notes or {},
-        "completed": 125,
-        "issued": 125,
-        "duration_s": 10.0,
-    }
-
-
-# --- goodput -------------------------------------------------------------------------------------
+    return result_of(token_metrics=ours, notes=notes or {})
 
 
 def test_loadgens_figures_count_where_it_has_them() -> None:
@@ -58,25 +49,22 @@ def test_loadgens_figures_count_where_it_has_them() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "zeros", "note"),
+    ("latency_s", "goodput", "zeros", "note"),
     [
+        (0.049, 0.0, ("goodput",), "goodput is 0: no request met its limits"),
         (
-            {"latency_p99": 0.049, "goodput": 0.0},
-            ("goodput",),
-            "goodput is 0: no request met its limits",
-        ),
-        (
-            {"latency_p99": 0.005, "goodput": 12.5},
+            0.005,
+            12.5,
             (),
             "goodput is not known: requests waited up to 0.045 s before the engine was given them",
         ),
     ],
-    ids=["0", "not known"],
 )
 def test_goodput_of_0_is_no_goodput_that_is_not_known(
-    ours: dict[str, float], zeros: tuple[str, ...], note: str
+    latency_s: float, goodput: float, zeros: tuple[str, ...], note: str
 ) -> None:
     """LoadGen counts the wait before an engine that is slow to take samples; our stamps do not."""
+    ours = {"latency_p99": latency_s, "goodput": goodput}
     found = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
 
     assert "goodput" not in found.metrics
@@ -90,37 +78,17 @@ def test_a_time_that_cannot_be_is_an_error() -> None:
         figures(result(tpot_p50=0.0), detail(), "Server")
 
 
-class Clock:
-    now_s = 0.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    for module in (delivery, limited, sink, token_times):
+    clock = Clock(0.0)
+    for module in (delivery, sink, token_times):
         monkeypatch.setattr(module, "perf_counter", clock)
     return clock
 
 
-def port() -> Port:
-    """Doors behind which nobody is."""
-    return Port(
-        response=mlperf_loadgen.QuerySampleResponse,
-        complete=lambda _: None,
-        first_token=lambda _: None,
-    )
-
-
-def give_up(error: BaseException) -> NoReturn:
-    raise error
-
-
 def test_only_samples_that_met_the_limit_count(clock: Clock) -> None:
     """In any order of completion, one by one or many at once; a repeated one does not."""
-    found = LimitedSink(give_up, port(), limit_s=1.0)
+    found = LimitedSink(give_up, Received().port, limit_s=1.0)
     found.expect([1, 2, 3])
     clock.now_s = 0.5
     found.expect([4])
@@ -135,63 +103,49 @@ def test_only_samples_that_met_the_limit_count(clock: Clock) -> None:
     assert found.faults.count == 1
 
 
-@pytest.mark.parametrize("late", [0, 12, 40])
-def test_goodput_of_a_language_model_counts_answers_in_time(clock: Clock, late: int) -> None:
+def test_goodput_of_a_language_model_counts_answers_in_time(clock: Clock) -> None:
     """Late ones wait for their first token, the others do not."""
-    found = TokenSink(give_up, port(), needs_first=True, limits_s=(0.5, 10.0))
-    found.expect(range(40))
-    found.first_tokens(range(late, 40))
-    clock.now_s = 1.0
-    found.first_tokens(range(late))
-    clock.now_s = 4.0
-    found.done(range(40), None, [4] * 40)
+    for late in (0, 12, 40):
+        clock.now_s = 0.0
+        found = TokenSink(give_up, Received().port, needs_first=True, limits_s=(0.5, 10.0))
+        found.expect(range(40))
+        found.first_tokens(range(late, 40))
+        clock.now_s = 1.0
+        found.first_tokens(range(late))
+        clock.now_s = 4.0
+        found.done(range(40), None, [4] * 40)
+        assert found.token_metrics["goodput"] == (40 - late) / 4.0
 
-    assert found.token_metrics["goodput"] == (40 - late) / 4.0
-
-
-def test_without_limits_there_is_no_goodput(clock: Clock) -> None:
-    found = TokenSink(give_up, port(), needs_first=False)
-    found.expect([1])
-    clock.now_s = 1.0
-    found.done([1], None, [4])
-
-    assert "goodput" not in found.token_metrics
+    unlimited = TokenSink(give_up, Received().port, needs_first=False)
+    unlimited.expect([1])
+    clock.now_s = 5.0
+    unlimited.done([1], None, [4])
+    assert "goodput" not in unlimited.token_metrics
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("limit_s", "in_time"), [(1.0, 1.0), (1e-6, 0.0)], ids=["all in time", "none in time"]
-)
+@pytest.mark.parametrize(("limit_s", "in_time"), [(1.0, 1.0), (1e-6, 0.0)])
 def test_a_run_of_loadgen_counts_what_met_its_limit(
     tmp_path: Path, limit_s: float, in_time: float
 ) -> None:
     case = settings("Server", latency_limit_ns=round(limit_s * 1e9), target_qps=500.0)
+    options = {"latency_s": 5e-4, "threads": 1}
 
-    events, code = run_to_end(
-        spec(tmp_path, options={"latency_s": 5e-4, "threads": 1}, settings=case)
-    )
+    events, code = run_to_end(spec(tmp_path, options=options, settings=case))
 
     assert code == 0
-    (done,) = (event for event in events if event["event"] == "finished")
-    ours = done["result"]["token_metrics"]
-    throughput = parse_detail(tmp_path / "performance" / DETAIL).metrics("Server")["throughput"]
-    assert ours["goodput"] == pytest.approx(throughput * in_time, rel=0.1)
-    assert "goodput" not in parse_detail(tmp_path / "performance" / DETAIL).values
+    log = parse_detail(tmp_path / "performance" / DETAIL)
+    expected = log.metrics("Server")["throughput"] * in_time
+    ours = only(events, "finished")["result"]["token_metrics"]
+    assert ours["goodput"] == pytest.approx(expected, rel=0.1)
+    assert "goodput" not in log.values
 
 
-# --- GPUs ----------------------------------------------------------------------------------------
+def test_tokens_of_each_gpu() -> None:
+    for accelerator, expected in (("H200", 100.0), ("8xH100", 12.5), ("cpu", None)):
+        found = per_gpu({"tokens_per_second": 100.0}, accelerator)
+        assert found.get("tokens_per_second_per_gpu") == expected
 
-
-@pytest.mark.parametrize(
-    ("accelerator", "expected"), [("H200", 100.0), ("8xH100", 12.5), ("cpu", None)]
-)
-def test_tokens_of_each_gpu(accelerator: str, expected: float | None) -> None:
-    found = per_gpu({"tokens_per_second": 100.0}, accelerator)
-
-    assert found.get("tokens_per_second_per_gpu") == expected
-
-
-# --- the client's own time -----------------------------------------------------------------------
 
 SERVED = """
 schema = 1
@@ -214,25 +168,20 @@ latency_p99 = { max_rise = "10%" }
 """
 
 
-@pytest.mark.parametrize(
-    ("loop_s", "keys", "noted"),
-    [(0.65, [Key.CLIENT_LATE], False), (0.1, [], True), (0.001, [], False)],
-)
-def test_a_run_of_a_late_client_is_not_judged(
-    tmp_path: Path, loop_s: float, keys: list[Key], noted: bool
-) -> None:
+def test_a_run_of_a_late_client_is_not_judged(tmp_path: Path) -> None:
     path = tmp_path / "s.mlperf.toml"
     path.write_text(SERVED, "utf-8")
-    (case,) = plan_suite(path)
-    client = {"issue_p99": 0.0, "loop_p99": loop_s}
+    job = job_of(plan_suite(path)[0])
+    for loop_s, keys, noted in (
+        (0.65, [Key.CLIENT_LATE], False),
+        (0.1, [], True),
+        (1e-3, [], False),
+    ):
+        client = {"issue_p99": 0.0, "loop_p99": loop_s}
+        found = client_findings({"latency_p99": 0.712}, client, job)
+        assert [reason.key for reason in found.invalid] == keys
+        assert bool(found.notes) is noted
 
-    found = client_findings({"latency_p99": 0.712}, client, job_of(case))
-
-    assert [reason.key for reason in found.invalid] == keys
-    assert bool(found.notes) is noted
-
-
-# --- a busy machine ------------------------------------------------------------------------------
 
 ASKED = """
 schema = 1

@@ -50,50 +50,35 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, s
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("then", "now", "recorded", "differs"),
-    [
-        ("suite", "suite", (), None),
-        ("suite", "baseline", (), None),
-        ("baseline", "elsewhere", (), "commit {baseline} → {elsewhere}"),
-        ("baseline", "elsewhere", ("accepted",), None),
-        ("elsewhere", "code", ("accepted",), "commit {elsewhere} → {code}"),
-        ("code", "suite", (), "commit {code} → {suite}"),
-    ],
-)
-def test_a_commit_of_baselines_holds_the_same_code(
-    history: tuple[Path, dict[str, str]],
-    then: str,
-    now: str,
-    recorded: tuple[str, ...],
-    differs: str | None,
-) -> None:
+def test_a_commit_of_baselines_holds_the_same_code(history: tuple[Path, dict[str, str]]) -> None:
     folder, commits = history
-    others = [folder / name for name in recorded]
-
-    found = code_differs(folder, commits[then], commits[now], others)
-
-    assert found == (differs and differs.format(**commits))
+    cases: list[tuple[str, str, tuple[str, ...], bool]] = [
+        ("suite", "suite", (), False),
+        ("suite", "baseline", (), False),
+        ("baseline", "elsewhere", (), True),
+        ("baseline", "elsewhere", ("accepted",), False),
+        ("elsewhere", "code", ("accepted",), True),
+        ("code", "suite", (), True),
+    ]
+    for then, now, recorded, differs in cases:
+        others = [folder / name for name in recorded]
+        expected = f"commit {commits[then]} → {commits[now]}" if differs else None
+        assert code_differs(folder, commits[then], commits[now], others) == expected
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("then", "now", "differs"),
-    [
-        (None, None, None),
-        (None, "0123456789ab", "commit unknown → 0123456789ab"),
-        ("0123456789ab", None, "commit 0123456789ab → unknown"),
-        ("0123456789ab+", "0123456789ab+", "files were changed and not committed (0123456789ab+)"),
-        ("0123456789ab", "{code}", "commit 0123456789ab is not in this clone"),
-        ("--output=a", "{code}", "commit --output=a is not in this clone"),
-    ],
-)
-def test_what_is_not_known_to_be_the_same_differs(
-    history: tuple[Path, dict[str, str]], then: str | None, now: str | None, differs: str | None
-) -> None:
+def test_what_is_not_known_to_be_the_same_differs(history: tuple[Path, dict[str, str]]) -> None:
     folder, commits = history
-
-    assert code_differs(folder, then, now and now.format(**commits)) == differs
+    a, code = "0123456789ab", commits["code"]
+    cases: dict[tuple[str | None, str | None], str | None] = {
+        (None, None): None,
+        (None, a): f"commit unknown → {a}",
+        (a, None): f"commit {a} → unknown",
+        (f"{a}+", f"{a}+"): f"files were changed and not committed ({a}+)",
+        (a, code): f"commit {a} is not in this clone",
+        ("--output=a", code): "commit --output=a is not in this clone",
+    }
+    assert {case: code_differs(folder, *case) for case in cases} == cases
     assert not (folder / "a").exists()
 
 

@@ -17,14 +17,9 @@ GIB = 1 << 30
 MEM = f"mem {140 * GIB} {GIB // 2}"
 
 
-@pytest.fixture
-def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
-    found = Fake(tmp_path)
-    found.write("device", MEM)
-    for name, value in found.environment.items():
-        if os.environ.get(name) != value:
-            monkeypatch.setenv(name, value)
-    return found
+@pytest.fixture(autouse=True)
+def used(fake: Fake) -> None:
+    fake.write("device", MEM)
 
 
 def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Path) -> None:

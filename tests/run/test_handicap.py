@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -71,17 +72,14 @@ class Works(Engine):
         return {"version": "7"}
 
 
-@pytest.mark.parametrize("handicap", [0.05, 0.1, 0.5, 0.9])
-@pytest.mark.parametrize("work_s", [2e-4, 0.003, 2.0])
-def test_each_samples_work_takes_as_much_longer_as_speed_was_taken_away(
-    clock: Clock, work_s: float, handicap: float
-) -> None:
-    recorder = Recorder(clock)
-    begun_s = clock.now_s
-    HandicapEngine(Works(clock, work_s), handicap).submit(range(1, 6), range(5), recorder)
+def test_each_samples_work_takes_as_much_longer_as_speed_was_taken_away(clock: Clock) -> None:
+    for work_s, handicap in itertools.product((2e-4, 0.003, 2.0), (0.05, 0.1, 0.5, 0.9)):
+        recorder = Recorder(clock)
+        begun_s = clock.now_s
+        HandicapEngine(Works(clock, work_s), handicap).submit(range(1, 6), range(5), recorder)
 
-    expected_s = [number * work_s / (1 - handicap) for number in range(1, 6)]
-    assert [at_s - begun_s for at_s in recorder.at_s] == pytest.approx(expected_s, rel=0.01)
+        expected_s = [number * work_s / (1 - handicap) for number in range(1, 6)]
+        assert [at_s - begun_s for at_s in recorder.at_s] == pytest.approx(expected_s, rel=0.01)
 
 
 def test_waits_that_take_too_long_do_not_add_up(clock: Clock) -> None:
@@ -148,7 +146,7 @@ def test_everything_an_engine_says_arrives_unchanged(clock: Clock) -> None:
     assert engine.metrics_pages() == ("http://h/metrics",)
 
 
-@pytest.mark.parametrize("handicap", [-0.1, 1.0, 1.5, float("nan")])
-def test_a_handicap_is_a_share_below_one(clock: Clock, handicap: float) -> None:
-    with pytest.raises(ValueError, match=f"handicap={handicap!r}"):
-        HandicapEngine(Works(clock, 0.0), handicap)
+def test_a_handicap_is_a_share_below_one(clock: Clock) -> None:
+    for handicap in (-0.1, 1.0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=f"handicap={handicap!r}"):
+            HandicapEngine(Works(clock, 0.0), handicap)

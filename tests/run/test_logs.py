@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +11,8 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
-from tests.run.harness import RunningWorker, run_to_end, settings, spec
-
-
-def entry(key: str, value: Any, *, is_error: bool = False) -> str:
-    """Return a line as LoadGen writes it."""
-    metadata = {"is_error": is_error, "is_warning": False, "file": "results.cc", "line_no": 1}
-    text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
-    return f":::MLLOG {text}\n"
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog
+from tests.run.harness import entry, run_to_end, settings, spec
 
 
 def written(folder: Path, *lines: str) -> Path:
@@ -27,37 +21,32 @@ def written(folder: Path, *lines: str) -> Path:
     return path
 
 
-def parsed(folder: Path, values: dict[str, Any]) -> Detail:
+def parsed(folder: Path, values: Mapping[str, Any]) -> Detail:
     lines = [entry(key, value) for key, value in values.items()]
     return parse_detail(written(folder, *lines, entry("num_errors", 0)))
 
 
-@pytest.fixture(scope="module")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of a worker that did a performance run and an accuracy block."""
-    folder = tmp_path_factory.mktemp("real")
-    with RunningWorker(spec(folder, settings=settings("Server"))) as worker:
-        worker.wait_for("ready")
-        worker.send(command="accuracy", block=0, indices=[4, 2, 7])
-        worker.wait_for("ready")
-        worker.send(command="stop")
-        assert worker.exit_code() == 0
-    return folder
-
-
 @pytest.mark.process
-@pytest.mark.parametrize("phase", ["performance", "accuracy/block-0"])
-def test_a_detail_log_that_was_cut_anywhere_is_refused(
-    real: Path, tmp_path: Path, phase: str
-) -> None:
-    text = (real / phase / DETAIL).read_text("utf-8").rstrip("\n")
-    parse_detail(written(tmp_path, text))
-
-    for length in range(0, len(text) - 1, 97):
-        with pytest.raises(RunError) as raised:
-            parse_detail(written(tmp_path, text[:length]))
-        assert raised.value.layer == "loadgen"
-        assert raised.value.log == str(tmp_path / DETAIL)
+def test_logs_that_were_cut_anywhere_are_refused(real: Path, tmp_path: Path) -> None:
+    outputs = AccuracyLog(real / "accuracy/block-0" / ACCURACY)
+    assert sorted(outputs.items()) == [
+        (i, n.to_bytes(8, "little")) for i, n in enumerate((4, 2, 7))
+    ]
+    logs: list[tuple[str, str, int, Callable[[Path], object]]] = [
+        ("performance", DETAIL, 970, parse_detail),
+        ("accuracy/block-0", DETAIL, 97, parse_detail),
+        ("accuracy/block-0", ACCURACY, 1, AccuracyLog),
+    ]
+    for phase, name, step, parse in logs:
+        text = (real / phase / name).read_text("utf-8").rstrip("\n")
+        path = tmp_path / name
+        path.write_text(text, "utf-8")
+        parse(path)
+        for length in range(0, len(text) - 1, step):
+            path.write_text(text[:length], "utf-8")
+            with pytest.raises(RunError) as raised:
+                parse(path)
+            assert (raised.value.layer, raised.value.log) == ("loadgen", str(path))
 
 
 def test_a_missing_or_binary_log_is_refused_with_its_path(tmp_path: Path) -> None:
@@ -78,32 +67,19 @@ def test_errors_of_loadgen_are_counted_and_the_first_are_shown(tmp_path: Path) -
     with pytest.raises(RunError, match=r"(?s)30 errors.*wrong 0") as raised:
         detail.require_no_errors()
     assert raised.value.layer == "loadgen"
-
-
-def test_a_log_without_errors_requires_nothing(tmp_path: Path) -> None:
     parsed(tmp_path, {}).require_no_errors()
 
 
-@pytest.mark.parametrize(
-    ("values", "valid", "reasons"),
-    [
+def test_a_run_is_valid_only_where_loadgen_says_so(tmp_path: Path) -> None:
+    why = "Reduce target QPS."
+    for values, valid, reasons in (
         ({"result_validity": "VALID"}, True, ()),
         ({"result_validity": "INVALID"}, False, ()),
         ({}, False, ()),
-        (
-            {"result_validity": "INVALID", "result_invalid_reason": "Reduce target QPS. "},
-            False,
-            ("Reduce target QPS.",),
-        ),
-    ],
-)
-def test_a_run_is_valid_only_where_loadgen_says_so(
-    tmp_path: Path, values: dict[str, Any], valid: bool, reasons: tuple[str, ...]
-) -> None:
-    detail = parsed(tmp_path, values)
-
-    assert detail.valid is valid
-    assert detail.invalid_reasons == reasons
+        ({"result_validity": "INVALID", "result_invalid_reason": f"{why} "}, False, (why,)),
+    ):
+        detail = parsed(tmp_path, values)
+        assert (detail.valid, detail.invalid_reasons) == (valid, reasons)
 
 
 def test_what_loadgen_did_not_check_is_unknown(tmp_path: Path) -> None:
@@ -161,30 +137,18 @@ def test_metrics_are_in_si_units_under_the_names_of_the_metric_table(
     assert metrics.keys() <= METRICS.keys()
 
 
-@pytest.mark.parametrize(
-    ("scenario", "values", "key"),
-    [
+def test_a_figure_that_is_missing_or_not_positive_is_refused(tmp_path: Path) -> None:
+    server = {**RATE, **TOKEN_RATE, **QUERIES}
+    for scenario, values, key in (
         ("Offline", {}, "result_samples_per_second"),
         ("Offline", {"result_samples_per_second": None}, "result_samples_per_second"),
-        ("Server", {**RATE, **TOKEN_RATE, **QUERIES, **TPOT}, "first_token"),
-        (
-            "Server",
-            {**RATE, **TOKEN_RATE, **QUERIES, **TPOT, **dict.fromkeys(TTFT, 0)},
-            "first_token",
-        ),
-        (
-            "Server",
-            {**RATE, **TOKEN_RATE, **QUERIES, **TTFT, **dict.fromkeys(TPOT, -7)},
-            "time_per_output_token",
-        ),
+        ("Server", {**server, **TPOT}, "first_token"),
+        ("Server", {**server, **TPOT, **dict.fromkeys(TTFT, 0)}, "first_token"),
+        ("Server", {**server, **TTFT, **dict.fromkeys(TPOT, -7)}, "time_per_output_token"),
         ("SingleStream", {}, "percentile_latency_ns"),
-    ],
-)
-def test_a_figure_that_is_missing_or_not_positive_is_refused(
-    tmp_path: Path, scenario: str, values: dict[str, Any], key: str
-) -> None:
-    with pytest.raises(RunError, match=key):
-        parsed(tmp_path, values).metrics(scenario)
+    ):
+        with pytest.raises(RunError, match=key):
+            parsed(tmp_path, values).metrics(scenario)
 
 
 @pytest.mark.process

@@ -25,7 +25,8 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_that_reaches_far_enough_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_file_that_reaches_far_enough_is_not_waited_for_and_patience_ends(tmp_path: Path) -> None:
+    """What there is comes back; `wall_energy` says that it does not reach."""
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 30))
     began = time.monotonic()
 
@@ -34,6 +35,9 @@ def test_a_file_that_reaches_far_enough_is_not_waited_for(tmp_path: Path) -> Non
     assert time.monotonic() - began < 30.0
     assert [reading.watts for reading in found] == [400.0 + i for i in range(30)]
     assert found[-1].time_s == BEGIN_S + 29
+    began = time.monotonic()
+    assert len(read_meter(path, until_s=BEGIN_S + 99, patience_s=0.1)) == 30
+    assert time.monotonic() - began >= 0.1
 
 
 def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
@@ -74,17 +78,6 @@ def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> N
     assert [reading.watts for reading in found] == [400.0 + i for i in range(len(found))]
 
 
-def test_patience_ends(tmp_path: Path) -> None:
-    """What there is comes back; `wall_energy` says that it does not reach."""
-    path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 3))
-    began = time.monotonic()
-
-    found = read_meter(path, until_s=BEGIN_S + 10, patience_s=0.3)
-
-    assert time.monotonic() - began >= 0.3
-    assert len(found) == 3
-
-
 def test_the_offset_reaches_the_parser(tmp_path: Path) -> None:
     line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"
     path = write(tmp_path / "spl.txt", line)
@@ -94,46 +87,19 @@ def test_the_offset_reaches_the_parser(tmp_path: Path) -> None:
     assert found.time_s == BEGIN_S
 
 
-def missing(folder: Path) -> Path:
-    return folder / "meter.csv"
-
-
-def directory(folder: Path) -> Path:
-    return folder
-
-
-def pipe(folder: Path) -> Path:
-    os.mkfifo(folder / "meter")
-    return folder / "meter"
-
-
-def wide(folder: Path) -> Path:
-    (folder / "meter.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
-    return folder / "meter.csv"
-
-
-@pytest.mark.parametrize(
-    ("make", "why"),
-    [
-        (
-            missing,
-            "cannot be read: No such file or directory; start the meter's logger first, or "
-            "correct the path",
-        ),
-        (directory, "is no file; name the one it logs to"),
-        (pipe, "is no file; name the one it logs to"),
-        (wide, "is not UTF-8 text: invalid start byte at byte 0; let its logger write plain text"),
-    ],
-)
-def test_what_cannot_be_read_is_said_at_once(tmp_path: Path, make: object, why: str) -> None:
-    assert callable(make)
-    path = make(tmp_path)
+def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "wide.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
     began = time.monotonic()
-
-    with pytest.raises(SuiteError) as caught:
-        read_meter(path, until_s=0.0, patience_s=60.0)
-
-    assert str(caught.value) == f"the wall meter's file {path} {why}"
+    for name, why in (
+        ("meter.csv", "cannot be read: No such file or directory; start the meter's logger first"),
+        (".", "is no file; name the one it logs to"),
+        ("pipe", "is no file; name the one it logs to"),
+        ("wide.csv", "is not UTF-8 text: invalid start byte at byte 0; let its logger write plain"),
+    ):
+        with pytest.raises(SuiteError) as caught:
+            read_meter(tmp_path / name, until_s=0.0, patience_s=60.0)
+        assert str(caught.value).startswith(f"the wall meter's file {tmp_path / name} {why}")
     assert time.monotonic() - began < 30.0
 
 

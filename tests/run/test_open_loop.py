@@ -8,7 +8,7 @@ import queue
 import random
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -97,9 +97,6 @@ class OneByOne(Engine):
             answered += 1
 
 
-# --- when requests arrive --------------------------------------------------------------------
-
-
 @given(st.sampled_from(ARRIVALS), st.floats(0.01, 500), st.integers(0, 9))
 def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, seed: int) -> None:
     told = asked([rate], arrivals, ms=2000)
@@ -111,18 +108,17 @@ def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, se
     assert times == window(told, rate, random.Random(seed))
 
 
-@pytest.mark.parametrize(
-    ("arrivals", "shape", "expected"),
-    [("constant", None, 0.0), ("poisson", None, 1.0), ("gamma", 0.25, 2.0), ("gamma", 4.0, 0.5)],
-)
-def test_times_between_arrivals_vary_as_asked(
-    arrivals: str, shape: float | None, expected: float
-) -> None:
-    told = asked([1000], arrivals, ms=20_000, burstiness=shape)
-    times = window(told, 1000, random.Random(7))
-    between = [after - before for before, after in pairwise(times)]
-
-    assert stdev(between) / fmean(between) == pytest.approx(expected, abs=0.06)
+def test_times_between_arrivals_vary_as_asked() -> None:
+    for arrivals, shape, expected in (
+        ("constant", None, 0.0),
+        ("poisson", None, 1.0),
+        ("gamma", 0.25, 2.0),
+        ("gamma", 4.0, 0.5),
+    ):
+        settings = asked([1000], arrivals, ms=20_000, burstiness=shape)
+        times = window(settings, 1000, random.Random(7))
+        between = [after - before for before, after in pairwise(times)]
+        assert stdev(between) / fmean(between) == pytest.approx(expected, abs=0.06)
 
 
 def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
@@ -132,9 +128,6 @@ def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
 
     assert first["points"][0]["requests"] == second["points"][0]["requests"] == 20
     assert one.seen[:20] == other.seen[:20]
-
-
-# --- what counts -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS)
@@ -150,20 +143,19 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
     assert point["open"]["most"] >= point["open"]["after"] >= point["open"]["unanswered"]
 
 
-@pytest.mark.slow
-def test_a_stall_of_a_second_shows_in_the_99th_percentile() -> None:
+def test_a_stall_shows_in_the_99th_percentile() -> None:
     """Latencies count from when a request was due: what came meanwhile waited as well.
 
     A loop that waits for answers would have seen one slow request of many.
     """
-    engine = OneByOne(stall=(20, 1.0))
+    engine = OneByOne(stall=(20, 0.3))
 
-    log = run(engine, asked([50], "constant", ms=2000))
+    log = run(engine, asked([150], "constant", ms=600))
 
     (point,) = log["points"]
-    assert point["requests"] == 100
-    assert point["metrics"]["latency_p99"] > 0.9
-    assert point["metrics"]["latency_p90"] > 0.7
+    assert point["requests"] == 90
+    assert point["metrics"]["latency_p99"] > 0.27
+    assert point["metrics"]["latency_p90"] > 0.2
 
 
 def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
@@ -184,16 +176,14 @@ def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: P
     assert reason.text.startswith("at 100: the client, not the server, was measured: p50 latency")
 
 
-@pytest.mark.slow
 def test_more_than_a_server_takes_is_an_overload(tmp_path: Path) -> None:
-    (tmp_path / LOG).write_text(
-        json.dumps(run(OneByOne(takes_s=0.02), asked([400], "constant", ms=400)))
-    )
+    log = run(OneByOne(takes_s=0.005), asked([800], "constant", ms=200))
+    (tmp_path / LOG).write_text(json.dumps(log))
 
     (reason,) = curve_validity(read_curve(tmp_path / LOG)).invalid
 
     assert reason.key is Key.OVERLOADED
-    assert "at 400: overloaded, the queue grew through the window" in reason.text
+    assert "at 800: overloaded, the queue grew through the window" in reason.text
 
 
 def test_the_window_begins_when_twice_as_many_were_answered_as_are_under_way() -> None:
@@ -207,27 +197,21 @@ def test_the_window_begins_when_twice_as_many_were_answered_as_are_under_way() -
     assert edges[0] >= 2
 
 
-# --- a trace ---------------------------------------------------------------------------------
-
-
 def test_a_trace_is_asked_for_in_its_order_at_its_times_and_faster() -> None:
     engine = OneByOne()
     trace = [0.0, 0.01, 0.02, 0.1, 0.15, 0.5]
 
-    log = run(engine, asked([2], "trace", ms=200), trace=trace)
+    (point,) = run(engine, asked([2], "trace", ms=200), trace=trace)["points"]
 
     assert engine.seen[:5] == [0, 1, 2, 3, 4], "0.5 s at twice the speed is past the window"
-    (point,) = log["points"]
     assert point["requests"] == 5
     assert point["duration_s"] == pytest.approx(0.2, abs=0.01)
 
 
 def test_a_trace_that_ends_early_ends_the_window_and_its_ramp_does_not_count() -> None:
-    log = run(
-        OneByOne(), asked([1], "trace", ms=60_000, ramp_ms=50), trace=[0, 0.04, 0.05, 0.1, 0.2]
-    )
+    trace = [0, 0.04, 0.05, 0.1, 0.2]
+    (point,) = run(OneByOne(), asked([1], "trace", ms=60_000, ramp_ms=50), trace=trace)["points"]
 
-    (point,) = log["points"]
     assert point["requests"] == 3
     assert point["duration_s"] == pytest.approx(0.2, abs=0.01)
 
@@ -242,34 +226,19 @@ class Trace:
         return 5.0 + 100 * index
 
 
-@pytest.mark.parametrize(
-    ("changes", "expected"),
-    [({}, [0.0]), ({"ms": 60_000}, [0.0, 100.0]), ({"points": [10.0]}, [0.0])],
-)
-def test_no_more_of_a_trace_is_loaded_than_is_offered(
-    changes: Mapping[str, Any], expected: Sequence[float]
-) -> None:
-    told = asked(**{"points": [1.0], "arrivals": "trace", **changes})
+def test_no_more_of_a_trace_is_loaded_than_is_offered() -> None:
     dataset: Any = Trace()
 
-    assert recorded(dataset, told) == expected
+    assert recorded(dataset, asked([1.0], "trace")) == [0.0]
+    assert recorded(dataset, asked([1.0], "trace", ms=60_000)) == [0.0, 100.0]
+    assert recorded(dataset, asked([10.0], "trace")) == [0.0]
+    match = "the trace has 300 s, and its first 900 s do not count"
+    with pytest.raises(RunError, match=match):
+        recorded(dataset, asked([1.0], "trace", ramp_ms=900_000))
+    nothing: Any = [1, 2]
+    with pytest.raises(RunError, match="needs a data set that says when each request arrives"):
+        recorded(nothing, asked([1.0], "trace"))
 
-
-@pytest.mark.parametrize(
-    ("dataset", "changes", "words"),
-    [
-        (Trace(), {"ramp_ms": 900_000}, "the trace has 300 s, and its first 900 s do not count"),
-        ([1, 2], {}, "needs a data set that says when each request arrives"),
-    ],
-)
-def test_a_trace_must_have_something_to_offer(
-    dataset: Any, changes: Mapping[str, Any], words: str
-) -> None:
-    with pytest.raises(RunError, match=words):
-        recorded(dataset, asked([1.0], "trace", **changes))
-
-
-# --- what a log means ------------------------------------------------------------------------
 
 QUIET = {"issue_p50": 1e-4, "issue_p90": 1e-4, "issue_p99": 1e-3}
 
@@ -344,9 +313,6 @@ def test_the_times_of_a_curve_over_rates_are_means_over_its_points() -> None:
     assert figures["latency_p50"] == pytest.approx(4.0)
     assert figures["latency_p50@0.5"] == 2.0
     assert "latency_p99" not in figures
-
-
-# --- what is kept of each request ------------------------------------------------------------
 
 
 class Told(Answers):

@@ -78,8 +78,6 @@ def conditions(folder: Path) -> Conditions:
     return Conditions(
         folder=folder / "runs",
         session="s",
-        commit=None,
-        handicap=0.0,
         patience=Patience(progress_s=LIMIT_S),
         lease_limit_s=LIMIT_S,
         machine=detect(gpus=False),
@@ -126,30 +124,23 @@ def test_the_other_python_runs_with_a_copy_of_this_package(
     assert not (tmp_path / "runs/build").exists()
 
 
-def test_this_build_says_nothing_of_its_python(project: Path, tmp_path: Path) -> None:
-    case = planned(project, '{ python = "/there/is/none" }')
-
-    facts = run(case, tmp_path, None).subject.fingerprint
-
-    assert not {"build", "python", "python.prefix"} & set(facts)
-
-
 def test_every_run_of_an_entry_that_names_a_python_is_there(
     project: Path, tmp_path: Path, python: Path
 ) -> None:
-    case = planned(project, '{ git = "v1" }', f'python = "{python}"')
+    """A run of no other build says nothing of its Python."""
+    own = run(planned(project, '{ python = "/there/is/none" }'), tmp_path / "own", None)
+    assert not {"build", "python", "python.prefix"} & set(own.subject.fingerprint)
 
-    found = run(case, tmp_path, None)
+    found = run(planned(project, '{ git = "v1" }', f'python = "{python}"'), tmp_path, None)
 
     facts = dict(found.subject.fingerprint)
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-    assert facts["python.numpy"] == version("numpy")
-    assert facts["python.mlcommons-loadgen"] == version("mlcommons-loadgen")
+    for name in ("numpy", "mlcommons-loadgen"):
+        assert facts[f"python.{name}"] == version(name)
     assert facts.pop("engine.prefix") == placeless(str(python.parents[1])) != sys.prefix
     assert facts.pop("engine.plugin") == "code"
     assert facts.pop("engine.file") == placeless(str(project / "acme.py"))
-    assert str(tmp_path) not in str(facts)
-    assert str(python.parents[2]) not in str(facts)
+    assert [path for path in (tmp_path, python.parents[2]) if str(path) in str(facts)] == []
     assert found.run is not None
     folder = Path(found.run.folder).parent
     assert folder.name == "mine-Offline-Acme-fp32-cpu.1"
@@ -198,20 +189,18 @@ def test_older_pythons_can_read_the_script() -> None:
     ast.parse(script.read_text("utf-8"), feature_version=(3, 7))
 
 
-@pytest.mark.parametrize("place", ["${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"])
 def test_a_python_is_named_by_variable_home_or_beside_the_suite(
-    place: str, project: Path, tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
+    project: Path, tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OLD", str(tmp_path / "old"))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "old").symlink_to(python.parents[1])
-    case = planned(project, f'{{ python = "{place}" }}')
-
-    with baseline_build(earlier(case), tmp_path / "build") as build:
-        (named,) = build.python
-
-    assert Path(named).parent.resolve() == python.parent.resolve()
-    assert Path(named).name == "python"
+    for place in ("${OLD}/bin/python", "~/old/bin/python", "../old/bin/python"):
+        case = planned(project, f'{{ python = "{place}" }}')
+        with baseline_build(earlier(case), tmp_path / "build") as build:
+            (named,) = build.python
+        assert Path(named).parent.resolve() == python.parent.resolve()
+        assert Path(named).name == "python"
 
 
 def test_a_command_needs_to_pass_on_only_stdin_stdout_and_stderr(
@@ -222,11 +211,9 @@ def test_a_command_needs_to_pass_on_only_stdin_stdout_and_stderr(
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
     command = json.dumps([sys.executable, str(wrapper), str(python)])
 
-    facts = run_baseline(
-        planned(project, f"{{ command = {command} }}"), tmp_path
-    ).subject.fingerprint
+    found = run_baseline(planned(project, f"{{ command = {command} }}"), tmp_path)
 
-    assert facts["python.prefix"] == placeless(str(python.parents[1]))
+    assert found.subject.fingerprint["python.prefix"] == placeless(str(python.parents[1]))
 
 
 def test_a_git_ref_is_run_from_a_tree_of_its_own(project: Path, tmp_path: Path) -> None:
@@ -274,25 +261,24 @@ def dialect(project: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return other_python.wheel(project, "dialect", "1.0")
 
 
-@pytest.mark.parametrize("wheel", ["dialect==1.0", "dialect-1.0-py3-none-any.whl"])
 def test_a_wheel_of_another_version_comes_before_today_s(
-    wheel: str, project: Path, tmp_path: Path, dialect: Path
+    project: Path, tmp_path: Path, dialect: Path
 ) -> None:
-    case = planned(project, f'{{ wheel = "{wheel}" }}', use="acme:Dialect")
-
-    inside = tmp_path / "mlperf"  # wheels lie two folders above a session's
-    now, then = run(case, inside, None), run_baseline(case, inside)
-
-    assert now.subject.fingerprint["engine.dialect"] == "2.0"
-    assert then.subject.fingerprint["engine.dialect"] == "1.0"
-    assert then.subject.fingerprint["build"] == f"wheel {wheel}"
-    (made,) = (tmp_path / "wheels").iterdir()
-    content = dialect.read_bytes()
-    dialect.unlink()
-    if wheel.endswith(".whl"):
+    wheels = tmp_path / "wheels"  # two folders above a session's
+    inside, content = tmp_path / "mlperf", dialect.read_bytes()
+    for wheel in ("dialect==1.0", dialect.name):
+        case = planned(project, f'{{ wheel = "{wheel}" }}', use="acme:Dialect")
+        then = run_baseline(case, inside).subject.fingerprint
+        assert (then["engine.dialect"], then["build"]) == ("1.0", f"wheel {wheel}")
+        dialect.unlink()  # what was installed once is found again
+        if wheel == dialect.name:
+            dialect.write_bytes(content)
+        with baseline_build(earlier(case), inside / "runs/again") as build:
+            assert build.first == [str(path) for path in wheels.iterdir()]
         dialect.write_bytes(content)
-    with baseline_build(earlier(case), inside / "runs/again") as build:
-        assert build.first == [str(made)]
+        shutil.rmtree(wheels)
+    now = run(case, inside, None)
+    assert now.subject.fingerprint["engine.dialect"] == "2.0"
 
 
 def test_a_wheel_that_cannot_be_had_says_what_to_do(
@@ -309,24 +295,8 @@ def test_a_wheel_that_cannot_be_had_says_what_to_do(
     assert list((tmp_path / "wheels").iterdir()) == []
 
 
-def test_a_wheel_that_is_no_file_here_is_one_clear_error(project: Path, tmp_path: Path) -> None:
-    case = planned(project, '{ wheel = "dist/none-1.0-py3-none-any.whl" }')
-
-    with pytest.raises(
-        UnavailableError, match=r"baseline_engine.wheel, dist/none.* is no file here"
-    ):
-        run_baseline(case, tmp_path)
-
-
 def test_a_module_that_the_ref_lacks_is_not_taken_from_today(project: Path, tmp_path: Path) -> None:
-    git(project, "init", "-q", "-b", "main")
-    git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
-
-    with pytest.raises(RunError, match=r"acme:Acme.* cannot be imported"):
-        run_baseline(planned(project, '{ git = "HEAD" }'), tmp_path)
-
-
-def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) -> None:
+    """The tree is removed when the run breaks, and when it is interrupted."""
     git(project, "init", "-q", "-b", "main")
     git(project, "commit", "-q", "--allow-empty", "-m", "nothing")
     case = planned(project, '{ git = "HEAD" }')
@@ -336,6 +306,8 @@ def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) ->
             assert len(git(project, "worktree", "list").splitlines()) == 2
             raise KeyboardInterrupt
 
+    with pytest.raises(RunError, match=r"acme:Acme.* cannot be imported"):
+        run_baseline(case, tmp_path)
     with pytest.raises(KeyboardInterrupt):
         interrupted()
 
@@ -343,63 +315,42 @@ def test_a_tree_is_removed_when_the_run_breaks(project: Path, tmp_path: Path) ->
     assert not (tmp_path / "build").exists()
 
 
-@pytest.mark.parametrize(
-    ("engine", "kind", "message"),
-    [
+def test_what_cannot_be_had_is_one_clear_error(project: Path, tmp_path: Path, python: Path) -> None:
+    cases: list[tuple[str, type[MlperfError], str]] = [
+        ('git = "HEAD"', RunError, "not a git repository"),
         ('python = "${NO_SUCH}/python"', UnavailableError, "NO_SUCH.* not set"),
         ('python = "/there/is/none"', UnavailableError, "/there/is/none, is no program here"),
         ('python = "."', UnavailableError, "is no program here"),
+        (f'python = "{python.parents[1]}"', UnavailableError, r"did you mean .*/bin/python"),
         ('command = ["/there/is/none"]', UnavailableError, "/there/is/none, is no program here"),
         ('command = ["false"]', RunError, "ended with exit code 1 during start"),
         ('command = ["echo"]', RunError, r"does not start a Python: .*no JSON"),
-        ('git = "v9"', RunError, "git rev-parse --verify: fatal: Needed a single revision"),
-    ],
-)
-def test_what_cannot_be_had_is_one_clear_error(
-    engine: str, kind: type[MlperfError], message: str, project: Path, tmp_path: Path
-) -> None:
+        (
+            'wheel = "dist/none-1.0-py3-none-any.whl"',
+            UnavailableError,
+            r"baseline_engine.wheel, dist/none.* is no file here",
+        ),
+    ]
+    for engine, kind, message in cases:
+        with pytest.raises(kind, match=message):
+            run_baseline(planned(project, f"{{ {engine} }}"), tmp_path)
+        assert not (tmp_path / "runs/build").exists()
     git(project, "init", "-q")
-    case = planned(project, f"{{ {engine} }}")
-
-    with pytest.raises(kind, match=message):
-        run_baseline(case, tmp_path)
-
-    assert not (tmp_path / "runs/build").exists()
-
-
-def test_an_environment_without_a_library_says_which(project: Path, tmp_path: Path) -> None:
-    bare = other_python.environment(tmp_path / "bare")
-    next(bare.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
-
-    with pytest.raises(RunError, match="lacks numpy and mlcommons-loadgen: install them"):
-        run_baseline(planned(project, f'{{ python = "{bare}" }}'), tmp_path)
-
-
-def test_a_folder_of_an_environment_is_no_python(
-    project: Path, tmp_path: Path, python: Path
-) -> None:
-    case = planned(project, f'{{ python = "{python.parents[1]}" }}')
-
-    with pytest.raises(UnavailableError, match=r"did you mean .*/bin/python"):
-        run_baseline(case, tmp_path)
-
-
-def test_outside_a_repository_there_is_no_ref(project: Path, tmp_path: Path) -> None:
-    assert shutil.which("git")
-
-    with pytest.raises(RunError, match="not a git repository"):
-        run_baseline(planned(project, '{ git = "HEAD" }'), tmp_path)
+    with pytest.raises(RunError, match="rev-parse --verify: fatal: Needed a single revision"):
+        run_baseline(planned(project, '{ git = "v9" }'), tmp_path)
 
 
 def test_the_other_environment_needs_numpy_and_loadgen_only(project: Path, tmp_path: Path) -> None:
     bare = other_python.environment(tmp_path / "bare")
     (packages,) = bare.parents[1].glob("lib/python*/site-packages")
     (packages / "shared.pth").unlink()
-    there = Path(sysconfig.get_path("platlib"))
-    for pattern in ("numpy", "numpy.libs", "mlperf_loadgen*"):
-        for found in there.glob(pattern):
-            (packages / found.name).symlink_to(found)
+    case = planned(project, f'{{ python = "{bare}" }}')
+    with pytest.raises(RunError, match="lacks numpy and mlcommons-loadgen: install them"):
+        run_baseline(case, tmp_path)
 
-    facts = run_baseline(planned(project, f'{{ python = "{bare}" }}'), tmp_path).subject.fingerprint
+    for pattern in ("numpy", "numpy.libs", "mlperf_loadgen*"):
+        for found in Path(sysconfig.get_path("platlib")).glob(pattern):
+            (packages / found.name).symlink_to(found)
+    facts = run_baseline(case, tmp_path).subject.fingerprint
 
     assert facts["python.prefix"] == placeless(str(bare.parents[1]))

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.run.worker._sink import ROW, Outstanding
+from tests.run.test_sink import in_threads
 
 
 def taken(outstanding: Outstanding, ids: Sequence[int]) -> list[int]:
@@ -56,15 +58,12 @@ def test_queries_of_any_length_completed_in_nearly_any_order_are_all_taken_once(
     assert taken(outstanding, issued) == []
 
 
-@pytest.mark.parametrize("sequence", [list, tuple])
-def test_a_long_list_is_taken_in_its_order_whatever_its_type(
-    sequence: Callable[[Sequence[int]], Sequence[int]],
-) -> None:
-    outstanding = Outstanding()
-    outstanding.add(range(2 * ROW))
-
-    assert taken(outstanding, sequence(range(ROW))) == list(range(ROW))
-    assert len(outstanding) == ROW
+def test_a_long_list_is_taken_in_its_order_whatever_its_type() -> None:
+    for sequence in (list, tuple):
+        outstanding = Outstanding()
+        outstanding.add(range(2 * ROW))
+        assert taken(outstanding, sequence(range(ROW))) == list(range(ROW))
+        assert len(outstanding) == ROW
 
 
 def test_a_list_that_the_engine_changes_afterwards_is_remembered_as_it_was() -> None:
@@ -76,15 +75,14 @@ def test_a_list_that_the_engine_changes_afterwards_is_remembered_as_it_was() -> 
     assert taken(outstanding, list(range(ROW))) == list(range(ROW))
 
 
-@pytest.mark.parametrize("length", [1, ROW - 1, ROW, 4 * ROW])
-def test_what_is_outstanding_is_known_before_and_after(length: int) -> None:
-    outstanding = Outstanding()
-    outstanding.add(range(length))
-
-    assert outstanding.holds_any([length - 1])
-    assert not outstanding.holds_any([length, length + 1])
-    outstanding.claim(range(length))
-    assert not outstanding.holds_any(range(length))
+def test_what_is_outstanding_is_known_before_and_after() -> None:
+    for length in (1, ROW - 1, ROW, 4 * ROW):
+        outstanding = Outstanding()
+        outstanding.add(range(length))
+        assert outstanding.holds_any([length - 1])
+        assert not outstanding.holds_any([length, length + 1])
+        outstanding.claim(range(length))
+        assert not outstanding.holds_any(range(length))
 
 
 @pytest.mark.parametrize("threads", [2, 4])
@@ -105,11 +103,7 @@ def test_racing_threads_share_a_list_without_loss_or_repeat(threads: int) -> Non
             else:
                 found.extend(sample for sample in piece if outstanding.claim_late(sample))
 
-    workers = [threading.Thread(target=race, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(partial(race, number) for number in range(threads))
 
     assert sorted(found) == list(range(40_000))
     assert len(outstanding) == 0

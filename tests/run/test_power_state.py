@@ -27,13 +27,12 @@ def test_a_windows_state_is_its_median_clock_its_heat_and_the_share_of_the_cap()
         reasons=((0.0, 0), (20.0, CAP), (30.0, 0), (60.0, 0)),
         states=(state(5, 300, 95), state(12, 1900, 60), state(20, 1800, 71), state(30, 1850, 70)),
     )
+    shares = {"power_cap_share": pytest.approx(0.25)}
+    usual = {"sm_mhz": 1850, "memory_mhz": 3201, "temperature_c": 71}
+    unread = GpuLog(uuid="GPU-0", states=(state(12, None, 60),))
 
-    assert log.state(10.0, 50.0) == {
-        "sm_mhz": 1850,
-        "memory_mhz": 3201,
-        "temperature_c": 71,
-        "power_cap_share": pytest.approx(0.25),
-    }
+    assert log.state(10.0, 50.0) == {**usual, **shares}
+    assert unread.state(10.0, 50.0) == {"memory_mhz": 3201, "temperature_c": 60}
 
 
 def test_peak_memory_is_that_of_all_gpus_up_to_the_end_of_the_run() -> None:
@@ -47,13 +46,6 @@ def test_peak_memory_is_that_of_all_gpus_up_to_the_end_of_the_run() -> None:
     assert log.peak_memory(1030.0) == 14e9
     assert replace(log, gpus=(gpus[0], GpuLog(uuid="GPU-2"))).peak_memory(1030.0) is None
     assert replace(log, ended=False).peak_memory(1041.0) is None
-
-
-def test_what_was_not_read_is_left_out() -> None:
-    assert GpuLog(uuid="GPU-0", states=(state(12, None, 60),)).state(10.0, 50.0) == {
-        "memory_mhz": 3201,
-        "temperature_c": 60,
-    }
 
 
 def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
@@ -103,6 +95,8 @@ def test_energy_above_idle_and_an_uncertainty_that_is_not_known_are_told_so() ->
     assert made.power is not None
     power = replace(made.power, uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
 
+    (told,) = energy_notes([made])
+    assert ", 100 J/sample: " in told
     assert energy_notes([replace(made, power=power)]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
         "above an idle 120 W: GPU board energy by NVML, not MLPerf Power"
@@ -201,9 +195,3 @@ def test_what_waits_for_a_reset_is_told_apart_and_a_broken_sampler_is_not() -> N
         "in 2 of 4 runs: not watched from 2.5 s on",
         "in 2 of 4 runs: energy is not known: it broke 2.5 s into the run",
     ]
-
-
-def test_without_tokens_a_sample_has_its_energy() -> None:
-    (told,) = energy_notes([run({"GPU-0": 10_000.0}, samples_per_joule=0.01)])
-
-    assert ", 100 J/sample: " in told

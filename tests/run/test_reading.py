@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,12 @@ from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import RESOURCES
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import detect
-from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions, ControlRun
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.run.reading import Evidence, read_run
 from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
-from tests.run.harness import settings
+from tests.run.harness import entry, result_of, settings
 from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED
 
 MISSED = {
@@ -44,35 +42,16 @@ def read(
     folder: Path,
     values: dict[str, Any],
     *,
-    client: dict[str, float] | None = None,
-    contention: dict[str, Any] | None = None,
     host: dict[str, Counted] | None = None,
     build_s: float | None = None,
+    **seen: Any,
 ) -> Run:
-    """Read a run of Server with this log."""
+    """Read a run of Server with this log, of which this was seen besides."""
     suite = folder / "s.mlperf.toml"
     suite.write_text(SERVED, "utf-8")
     entries = {**RATE, **QUERIES, **values, "num_errors": 0}
-    lines = [
-        json.dumps({"key": key, "value": value, "metadata": {"is_error": False}})
-        for key, value in entries.items()
-    ]
-    (folder / DETAIL).write_text("".join(f":::MLLOG {line}\n" for line in lines), "utf-8")
-    result: dict[str, Any] = {
-        "token_metrics": {},
-        "notes": {},
-        "faults": [],
-        "within_se": None,
-        "issued": 125,
-        "completed": 125,
-        "duration_s": 10.0,
-        "client": client or {},
-        "finishes": {},
-        "contention": contention,
-        "accepted_drafts": None,
-        "replicas": (),
-        "peak_bytes": 3 * 2**30,
-    }
+    (folder / DETAIL).write_text("".join(map(entry, entries, entries.values())), "utf-8")
+    result = result_of(peak_bytes=3 * 2**30, **seen)
     evidence = Evidence(
         settings=settings("Server"),
         loaded={"event": "loaded", "engine": {}, "dataset": {"sizes": {}}, "load_s": 12.5},
@@ -89,16 +68,8 @@ def read(
         host=host or {},
         build_s=build_s,
     )
-    conditions = Conditions(
-        folder=folder,
-        session="s",
-        commit=None,
-        handicap=0.0,
-        patience=Patience(),
-        lease_limit_s=1.0,
-        machine=detect(gpus=False),
-        watched=True,
-    )
+    here = detect(gpus=False)
+    conditions = Conditions(folder=folder, session="s", machine=here, watched=True)
     run = read_run(evidence, job_of(plan_suite(suite)[0]), conditions)
     assert run is not None
     return run
@@ -130,44 +101,34 @@ def test_what_a_run_takes_beside_its_samples_is_measured(tmp_path: Path) -> None
     assert "build_time" not in plain.metrics
 
 
-def test_a_limit_that_was_missed_is_no_invalid_run(tmp_path: Path) -> None:
-    run = read(tmp_path, MISSED)
-
-    assert (run.limit_missed, run.invalid) == (True, ())
-
-
-@pytest.mark.parametrize(
-    ("beside", "key"),
-    [({"client": LATE}, Key.CLIENT_LATE), ({"contention": BUSY}, Key.MACHINE_BUSY)],
-)
-def test_a_limit_missed_by_a_late_client_or_on_a_busy_machine_is_not_the_engines(
-    tmp_path: Path, beside: dict[str, Any], key: Key
+def test_a_missed_limit_is_no_invalid_run_but_of_a_late_client_or_on_a_busy_machine(
+    tmp_path: Path,
 ) -> None:
-    run = read(tmp_path, MISSED, **beside)
+    cases: list[tuple[dict[str, Any], list[Key]]] = [
+        ({}, []),
+        ({"client": LATE}, [Key.CLIENT_LATE]),
+        ({"contention": BUSY}, [Key.MACHINE_BUSY]),
+    ]
+    for seen, keys in cases:
+        run = read(tmp_path, MISSED, **seen)
+        assert [reason.key for reason in run.invalid] == keys
+        assert run.limit_missed is (not keys)
 
-    assert not run.limit_missed
-    assert [reason.key for reason in run.invalid] == [key]
 
-
-@pytest.mark.parametrize(
-    ("values", "key"),
-    [
-        ({"early_stopping_met": False}, Key.EARLY_STOPPING),
-        ({"early_stopping_met": False, "result_min_duration_met": True}, Key.EARLY_STOPPING),
-        ({"early_stopping_met": False, "result_min_duration_met": False}, Key.LOADGEN),
-        ({"early_stopping_met": False, "result_min_queries_met": False}, Key.LOADGEN),
+def test_early_stopping_alone_has_a_key_of_its_own(tmp_path: Path) -> None:
+    """A search goes on below such a rate, and reads no log for it."""
+    early = {"early_stopping_met": False}
+    for values, key in (
+        (early, Key.EARLY_STOPPING),
+        ({**early, "result_min_duration_met": True}, Key.EARLY_STOPPING),
+        ({**early, "result_min_duration_met": False}, Key.LOADGEN),
+        ({**early, "result_min_queries_met": False}, Key.LOADGEN),
         ({"early_stopping_met": True}, Key.LOADGEN),
         ({}, Key.LOADGEN),
-    ],
-)
-def test_early_stopping_alone_has_a_key_of_its_own(
-    tmp_path: Path, values: dict[str, Any], key: Key
-) -> None:
-    """A search goes on below such a rate, and reads no log for it."""
-    run = read(tmp_path, {"result_validity": "INVALID", **values})
-
-    assert {reason.key for reason in run.invalid} == {key}
-    assert not run.limit_missed
+    ):
+        run = read(tmp_path, {"result_validity": "INVALID", **values})
+        assert {reason.key for reason in run.invalid} == {key}
+        assert not run.limit_missed
 
 
 def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
-from pytest_mlperf.run.worker.conversations import Conversations
+from pytest_mlperf.run.worker.closed_loop import SlotSink
 from pytest_mlperf.run.worker.recount import NOTE, Ended, parts_of, recounted
-from tests.run.harness import settings
-from tests.run.test_curve import Answers, refuse
+from tests.run.test_curve import Answers, closed, refuse
 
 METRICS = {
     "throughput": 2.0,
@@ -52,16 +49,8 @@ def test_rates_and_times_are_by_the_second_count() -> None:
     assert parts_of([(1, 0, 0.5), (2, 0, 0.25)], rows, counts) == [(1, 20, 0.5), (2, 10, 0.25)]
 
 
-def test_what_turns_get_is_by_the_second_count_too() -> None:
-    metrics = {**METRICS, "e2e_tps_per_user": 5.0}
-
-    assert recounted(metrics, [ended(1)], {1: (8, 4)}, 2.0)[0]["e2e_tps_per_user"] == 4.0
-    assert "e2e_tps_per_user" not in recounted(metrics, [ended(1)], {1: (0, 0)}, 2.0)[0]
-
-
-@pytest.mark.parametrize(
-    ("count", "note"),
-    [
+def test_counts_that_are_apart_are_told() -> None:
+    for count, note in (
         (98, ""),
         (
             97,
@@ -73,20 +62,20 @@ def test_what_turns_get_is_by_the_second_count_too() -> None:
             "the reference tokenizer counts 103 tokens, the server 100 (+3.0%): another tokenizer "
             "than that of the model it serves",
         ),
-    ],
-)
-def test_counts_that_are_apart_are_told(count: int, note: str) -> None:
-    assert recounted(METRICS, [ended(1, tokens=100)], {1: (count, 9)}, 1.0)[1] == note
+    ):
+        rows = [ended(1, tokens=100)]
+        assert recounted(METRICS, rows, {1: (count, 9)}, 1.0)[1] == note
 
 
-def test_an_answer_of_one_piece_has_no_time_per_token() -> None:
-    metrics, _ = recounted(METRICS, [ended(1)], {1: (10, 0)}, 1.0)
+def test_what_cannot_be_known_of_an_answer_is_left_out_or_an_error() -> None:
+    turns = {**METRICS, "e2e_tps_per_user": 5.0}
+    assert recounted(turns, [ended(1)], {1: (8, 4)}, 2.0)[0]["e2e_tps_per_user"] == 4.0
+    assert "e2e_tps_per_user" not in recounted(turns, [ended(1)], {1: (0, 0)}, 2.0)[0]
 
-    assert metrics["tokens_per_second"] == 10
-    assert not [name for name in metrics if name.startswith(("tpot_", "tps_"))]
+    of_one_piece, _ = recounted(METRICS, [ended(1)], {1: (10, 0)}, 1.0)
+    assert of_one_piece["tokens_per_second"] == 10
+    assert not [name for name in of_one_piece if name.startswith(("tpot_", "tps_"))]
 
-
-def test_an_answer_that_nobody_counted_is_an_error() -> None:
     with pytest.raises(RunError, match="1 of 2 answers were not counted again"):
         recounted(METRICS, [ended(1), ended(2)], {1: (10, 9)}, 1.0)
 
@@ -111,8 +100,7 @@ class Counted(Answers):
 
 def test_a_loop_asks_when_nothing_is_under_way() -> None:
     engine, sink = Counted(), SlotSink(refuse, tokens=True)
-    asked = replace(settings("Offline"), scenario="Concurrency", points=[1, 3], min_duration_ms=60)
-    log = ClosedLoop(engine, sink, Conversations(range(10)), asked).run("run", 0.004, lambda: None)
+    log = closed(engine, sink, [1, 3])
 
     assert engine.asked_under_way == [0, 0, 0]
     for point in log["points"]:

@@ -66,16 +66,17 @@ def caused(error: Exception, cause: Exception) -> Exception:
         return raised
 
 
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (Text(ValueError("x")), "Text: (no text: its __str__ raised ValueError)"),
-        (Text(SystemExit(0)), "Text: (no text: its __str__ raised SystemExit)"),
-        (Text(KeyboardInterrupt()), "Text: (no text: its __str__ raised KeyboardInterrupt)"),
-        (Text(None), "Text: (no text: its __str__ raised TypeError)"),
-        (Text(5), "Text: (no text: its __str__ raised TypeError)"),
-        (Text(RecursionError()), "Text: (no text: its __str__ raised RecursionError)"),
-        (Text(MemoryError()), "Text: (no text: its __str__ raised MemoryError)"),
+def test_every_exception_has_a_description_that_names_its_type() -> None:
+    raised = "Text: (no text: its __str__ raised {})"
+    cases: list[tuple[BaseException, str]] = [
+        *(
+            (Text(error), raised.format(type(error).__name__))
+            for error in (ValueError("x"), SystemExit(0), KeyboardInterrupt())
+        ),
+        (Text(RecursionError()), raised.format("RecursionError")),
+        (Text(MemoryError()), raised.format("MemoryError")),
+        (Text(None), raised.format("TypeError")),
+        (Text(5), raised.format("TypeError")),
         (Text("a\n\tb"), "Text: a b"),
         (Text("\udcff.bin"), "Text: \udcff.bin"),
         (Repr(), "Repr"),
@@ -86,17 +87,13 @@ def caused(error: Exception, cause: Exception) -> Exception:
         (SystemExit(), "SystemExit"),
         (MemoryError(), "MemoryError"),
         (Text("x" * 10**6), "Text: " + "x" * (KEPT_MESSAGE - 6) + "…"),
-    ],
-)
-def test_every_exception_has_a_description_that_names_its_type(
-    error: BaseException, message: str
-) -> None:
-    found = described("engine", error)
-
-    assert found["message"] == message
-    assert (found["layer"], found["kind"]) == ("engine", type(error).__name__)
-    assert len(found["traceback"]) <= KEPT_TRACEBACK
-    assert json.loads(json.dumps(found)) == found
+    ]
+    for error, message in cases:
+        found = described("engine", error)
+        assert found["message"] == message
+        assert (found["layer"], found["kind"]) == ("engine", type(error).__name__)
+        assert len(found["traceback"]) <= KEPT_TRACEBACK
+        assert json.loads(json.dumps(found)) == found
 
 
 def test_no_name_of_a_type_makes_an_event_too_long() -> None:
@@ -181,31 +178,21 @@ def test_where_nothing_can_bedescribed_the_spare_event_goes_out_and_the_process_
     assert "no memory was left, or the engine or a library has changed" in event["message"]
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_what_is_no_exception_is_reported_with_what_the_sink_takes() -> None:
+    takes = "; it takes an exception object"
+    cases: list[tuple[Any, str]] = [
         ("server is gone", "server is gone (sink.failed() was given this text; give an exception)"),
-        (None, "sink.failed() was given NoneType; it takes an exception object"),
-        (5, "sink.failed() was given int; it takes an exception object"),
-        (ValueError, "sink.failed() was given the class ValueError; it takes an exception object"),
-    ],
-)
-def test_what_is_no_exception_is_reported_with_what_the_sink_takes(
-    given: Any, message: str
-) -> None:
-    told: list[BaseException] = []
-
-    CountingSink(told.append).failed(given)
-
-    (error,) = told
-    assert isinstance(error, RunError)
-    assert (error.layer, text_of(error)) == ("engine", message)
-
-
-def test_an_exception_reaches_the_run_as_it_is() -> None:
-    told: list[BaseException] = []
-    error = ValueError("x")
-
-    CountingSink(told.append).failed(error)
-
-    assert told == [error]
+        (None, f"sink.failed() was given NoneType{takes}"),
+        (5, f"sink.failed() was given int{takes}"),
+        (ValueError, f"sink.failed() was given the class ValueError{takes}"),
+    ]
+    for given, message in cases:
+        told: list[BaseException] = []
+        CountingSink(told.append).failed(given)
+        (error,) = told
+        assert isinstance(error, RunError)
+        assert (error.layer, text_of(error)) == ("engine", message)
+    exception = ValueError("x")
+    told = []
+    CountingSink(told.append).failed(exception)
+    assert told == [exception]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pytest
-
 from pytest_mlperf.core.measurement import digest
 from pytest_mlperf.run.score import Outputs
 from pytest_mlperf.scorers.top1 import Top1Scorer
@@ -44,9 +42,8 @@ def test_an_output_that_was_scored_is_not_read_again() -> None:
     assert read.times == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("position", [0, 3, -1, slice(1, 3), slice(None, None, -1)])
-def test_outputs_that_are_left_out_are_read_at_the_end(position: int | slice) -> None:
-    watched = Outputs(OUTPUTS)
-
-    assert watched[position] == OUTPUTS[position]
-    assert (len(watched), watched.digests()) == (4, [digest(output) for output in OUTPUTS])
+def test_outputs_that_are_left_out_are_read_at_the_end() -> None:
+    for position in (0, 3, -1, slice(1, 3), slice(None, None, -1)):
+        watched = Outputs(OUTPUTS)
+        assert watched[position] == OUTPUTS[position]
+        assert (len(watched), watched.digests()) == (4, [digest(output) for output in OUTPUTS])

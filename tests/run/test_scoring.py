@@ -57,20 +57,14 @@ def scored(
 
 
 def test_scores_are_those_of_the_scorer_and_what_it_prints_is_in_its_log(tmp_path: Path) -> None:
-    accuracy, own = scored(tmp_path, "speaks")
+    """They come with the groups of their samples."""
+    accuracy, own = scored(tmp_path, "speaks", grouped=True)
 
     assert (dict(accuracy.scores), accuracy.samples, accuracy.full) == ({"same": 1.0}, 8, True)
     assert dict(own.per_sample) == {"same": [1.0] * 8}
     assert own.leverage == {"same": LEVERAGE}
+    assert own.groups == (0, 0, 0, 0, 1, 1, 1, 1)
     assert '{"event": "done"}' in (tmp_path / "score.log").read_text("utf-8")
-
-
-def test_scores_come_with_the_groups_of_their_samples(tmp_path: Path) -> None:
-    _, alone = scored(tmp_path / "alone")
-    _, grouped = scored(tmp_path / "grouped", grouped=True)
-
-    assert alone.groups is None
-    assert grouped.groups == (0, 0, 0, 0, 1, 1, 1, 1)
 
 
 @pytest.mark.parametrize(
@@ -92,17 +86,17 @@ def test_what_hangs_in_scoring_is_ended_by_the_limit_of_no_progress(
     assert at in str(raised.value)
 
 
-@pytest.mark.parametrize(
-    ("how", "data"), [("prints", {}), ("well", {"takes_s": 0.65})], ids=["prints", "reads"]
-)
+@pytest.mark.parametrize(("how", "takes_s"), [("prints", 0.0), ("well", 0.65)])
 def test_scoring_that_goes_on_may_take_longer_than_the_limit_of_no_progress(
-    tmp_path: Path, how: str, data: dict[str, Any]
+    tmp_path: Path, how: str, takes_s: float
 ) -> None:
     shown: list[str] = []
 
-    accuracy, _ = scored(tmp_path, how, patience=Patience(progress_s=4), shown=shown, **data)
+    accuracy, own = scored(
+        tmp_path, how, patience=Patience(progress_s=4), shown=shown, takes_s=takes_s
+    )
 
-    assert accuracy.scores == {"same": 1.0}
+    assert (accuracy.scores, own.groups) == ({"same": 1.0}, None)
     assert shown[0] == "scoring"
     assert any(" of 16 outputs and references read, " in line for line in shown)
 

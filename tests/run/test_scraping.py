@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
@@ -158,8 +159,6 @@ def test_a_wall_clock_that_was_set_leaves_no_window(
     )
 
 
-# --- read for a run --------------------------------------------------------------------------
-
 LOG = ServerLog(readings=[ServerReading(time_s=10.5 + n, values={"waiting": n}) for n in range(9)])
 
 
@@ -170,11 +169,21 @@ class Window:
         self.window_s = window_s[0], window_s[1]
 
 
+def log_of(values: Sequence[dict[str, float]]) -> ServerLog:
+    """Return readings of each second from 10 s on."""
+    readings = [ServerReading(time_s=10.0 + n, values=each) for n, each in enumerate(values)]
+    return ServerLog(readings=readings)
+
+
+def curve(*points: PointWindow) -> CurveLog:
+    return CurveLog(path="", samples=1, points=points)
+
+
 def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> None:
     points = (_point(1, 10.0), _point(8, 14.0))
 
     assert served(LOG, Window(10.0, 13.0)).server == {"waiting": 1.0, "waiting_max": 2.0}
-    assert served(LOG, CurveLog(path="", samples=1, points=points)).server == {
+    assert served(LOG, curve(*points)).server == {
         "waiting@1": 1.0, "waiting_max@1": 2.0, "waiting@8": 5.0, "waiting_max@8": 6.0,
     }  # fmt: skip
 
@@ -189,67 +198,35 @@ def test_a_page_that_failed_for_most_of_the_window_is_told() -> None:
     assert served(ServerLog(), Window(10.0, 20.0)).server == {}
 
 
-@pytest.mark.parametrize(
-    ("shared", "notes"),
-    [
-        (None, ()),
-        (0.35, ()),
-        (
-            0.48,
-            (
-                "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
-                "prompts share 48% with earlier ones: it is off, too small, or not the one that "
-                "was asked before",
-            ),
-        ),
-        (
-            0.0,
-            (
-                "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
-                "prompts share 0% with earlier ones: prompts came again, which more samples would "
-                "not, or share more than is known",
-            ),
-        ),
-    ],
-)
-def test_hits_are_held_against_what_prompts_share(
-    shared: float | None, notes: tuple[str, ...]
-) -> None:
+def test_hits_are_held_against_what_prompts_share() -> None:
     values = [{"prefix_hits": 100.0 * n, "prefix_queries": 1000.0 / 3 * n} for n in range(4)]
-    log = ServerLog(
-        readings=[ServerReading(time_s=10.0 + n, values=each) for n, each in enumerate(values)]
+    log = log_of(values)
+    hits = "the server's cache of prefixes had 30% of the prompts' tokens, and the data set's "
+    for shared, more in (
+        (None, ""),
+        (0.35, ""),
+        (0.48, "prompts share 48% with earlier ones: it is off, too small, or not the one that"),
+        (0.0, "prompts share 0% with earlier ones: prompts came again, which more samples would"),
+    ):
+        notes = served(log, Window(9.5, 13.5), shared).notes
+        assert len(notes) == bool(more)
+        assert all(note.startswith(f"{hits}{more}") for note in notes)
+        assert served(log, curve(_point(8, 9.5)), shared).notes == tuple(
+            f"at 8: {note}" for note in notes
+        )
+
+
+def test_requests_of_somebody_else_are_told() -> None:
+    other = (
+        "at 8: the server had 25 requests in the mean, of which 8 are of this run: something else "
+        "uses it",
     )
-    points = (_point(8, 9.5),)
-
-    assert served(log, Window(9.5, 13.5), shared).notes == notes
-    of_curve = served(log, CurveLog(path="", samples=1, points=points), shared).notes
-    assert of_curve == tuple(f"at 8: {note}" for note in notes)
-
-
-@pytest.mark.parametrize(
-    ("waiting", "running", "note"),
-    [
-        (0.0, 8.0, ""),
-        (2.0, 8.0, ""),
-        (
-            9.0,
-            16.0,
-            "at 8: the server had 25 requests in the mean, of which 8 are of this run: something "
-            "else uses it",
-        ),
-    ],
-)
-def test_requests_of_somebody_else_are_told(waiting: float, running: float, note: str) -> None:
-    values = {"waiting": waiting, "running": running}
-    log = ServerLog(readings=[ServerReading(time_s=10.0 + n, values=values) for n in range(4)])
     closed = replace(_point(8, 9.5), under_way=8.0)
     arriving = OpenWindow(before=0, after=0, most=9, unanswered=0, late={})
-
-    assert served(log, CurveLog(path="", samples=1, points=(closed,))).notes == (
-        (note,) if note else ()
-    )
-    points = (replace(closed, open=arriving),)
-    assert served(log, CurveLog(path="", samples=1, points=points)).notes == ()
+    for waiting, running, notes in ((0.0, 8.0, ()), (2.0, 8.0, ()), (9.0, 16.0, other)):
+        log = log_of([{"waiting": waiting, "running": running}] * 4)
+        assert served(log, curve(closed)).notes == notes
+        assert served(log, curve(replace(closed, open=arriving))).notes == ()
 
 
 def _point(point: float, begin_s: float) -> PointWindow:

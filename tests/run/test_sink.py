@@ -6,7 +6,8 @@ import ctypes
 import random
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -79,39 +80,48 @@ def finish(sink: GuardedSink, ids: Sequence[int]) -> None:
     sink.done(ids, [bytes([sample % 256]) for sample in ids], [2 + sample % 7 for sample in ids])
 
 
+def in_threads(works: Iterable[Callable[[], None]]) -> None:
+    """Do all of this at once, to the end."""
+    threads = [threading.Thread(target=work) for work in works]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
 def limited(received: Received) -> GuardedSink:
     return LimitedSink(give_up, received.port, limit_s=1.0)
 
 
-EVERY_SINK = pytest.mark.parametrize("make", [performance, output, token, limited])
+EVERY_SINK = [performance, output, token, limited]
 
 
-@EVERY_SINK
 @given(issued=st.sets(st.integers(1, 30)), calls=st.lists(st.lists(st.integers(0, 40))))
 def test_each_issued_sample_reaches_loadgen_at_most_once_and_the_rest_are_faults(
-    make: Callable[[Received], GuardedSink], issued: set[int], calls: list[list[int]]
+    issued: set[int], calls: list[list[int]]
 ) -> None:
-    received = Received()
-    sink = make(received)
-    sink.expect(sorted(issued))
-    for ids in calls:
-        finish(sink, ids)
+    for make in EVERY_SINK:
+        received = Received()
+        sink = make(received)
+        sink.expect(sorted(issued))
+        for ids in calls:
+            finish(sink, ids)
 
-    told = Counter(sample for ids in calls for sample in ids)
-    completed = issued & told.keys()
-    assert sorted(received.ids) == sorted(completed)
-    assert sink.faults.count == told.total() - len(completed)
-    assert (sink.issued, sink.completed) == (len(issued), len(completed))
-    assert sink.outstanding == len(issued) - len(completed)
+        claimed = Counter(sample for ids in calls for sample in ids)
+        completed = issued & claimed.keys()
+        assert sorted(received.ids) == sorted(completed)
+        assert sink.faults.count == claimed.total() - len(completed)
+        assert (sink.issued, sink.completed) == (len(issued), len(completed))
+        assert sink.outstanding == len(issued) - len(completed)
 
 
-@EVERY_SINK
+@pytest.mark.parametrize("make", EVERY_SINK)
 def test_of_two_threads_that_complete_the_same_samples_one_wins_each(
     make: Callable[[Received], GuardedSink],
 ) -> None:
     received = Received()
     sink = make(received)
-    ids = list(range(1, 20_001))
+    ids = list(range(1, 5_001))
     sink.expect(ids)
     gate = threading.Barrier(2)
 
@@ -120,11 +130,7 @@ def test_of_two_threads_that_complete_the_same_samples_one_wins_each(
         for start in range(0, len(order), 50):
             finish(sink, order[start : start + 50])
 
-    threads = [threading.Thread(target=race, args=(order,)) for order in (ids, ids[::-1])]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(partial(race, order) for order in (ids, ids[::-1]))
 
     assert sorted(received.ids) == ids
     assert sink.faults.count == len(ids)
@@ -148,65 +154,47 @@ def test_every_output_stays_with_its_sample_also_beside_unknown_ids(
     assert sorted(call[:2] for call in received.calls) == list(zip(known, outputs, strict=True))
 
 
-def test_more_samples_than_the_pool_holds_all_arrive() -> None:
+def test_ids_may_be_many_and_come_in_any_sequence_type() -> None:
     received = Received()
     sink = performance(received)
     ids = list(range(1, 5000))
-    sink.expect(ids)
+    sink.expect([*ids, 5000, 5001, 5002, 5003])
     sink.done(ids)
+    sink.done((5000, 5001))
+    sink.done(range(5002, 5004))
 
-    assert received.ids == ids
-
-
-def test_ids_may_come_in_any_sequence_type() -> None:
-    received = Received()
-    sink = performance(received)
-    sink.expect([1, 2, 3, 4])
-    sink.done((1, 2))
-    sink.done(range(3, 5))
-
-    assert received.ids == [1, 2, 3, 4]
+    assert received.ids == list(range(1, 5004))
 
 
-@pytest.mark.parametrize(
-    ("outputs", "message"),
-    [
+def test_wrong_outputs_and_token_counts_end_the_run_before_loadgen_sees_them() -> None:
+    given_outputs: list[tuple[Any, str]] = [
         (None, "no outputs"),
+        ([], "2 ids but 0 outputs"),
         ([b"one"], "2 ids but 1 outputs"),
-        ([b"one", "two"], "'str'; it must be bytes"),
-        ([b"one", bytearray(b"two")], "'bytearray'; it must be bytes"),
-    ],
-)
-def test_wrong_outputs_end_the_run_before_loadgen_sees_them(
-    outputs: list[bytes] | None, message: str
-) -> None:
-    received = Received()
-    sink = output(received)
-    sink.expect([1, 2])
-
-    with pytest.raises(RunError, match=message):
-        sink.done([1, 2], outputs)
-    assert received.calls == []
-
-
-@pytest.mark.parametrize(
-    ("n_tokens", "message"),
-    [
+        *(
+            ([b"one", wrong], f"'{type(wrong).__name__}'; it must be bytes")
+            for wrong in ("two", bytearray(b"two"), memoryview(b"two"), 1)
+        ),
+    ]
+    counts: list[tuple[Any, str]] = [
         (None, "no n_tokens"),
         ([3], "2 ids but 1 n_tokens"),
         ([3, 1], "n_tokens 1; LoadGen needs at least 2"),
-    ],
-)
-def test_wrong_token_counts_end_the_run_before_loadgen_sees_them(
-    n_tokens: list[int] | None, message: str
-) -> None:
-    received = Received()
-    sink = token(received)
-    sink.expect([1, 2])
-
-    with pytest.raises(RunError, match=message):
-        sink.done([1, 2], None, n_tokens)
-    assert received.calls == []
+        ([3, 0], "n_tokens 0; LoadGen needs at least 2"),
+        ([3, -3], "n_tokens -3; a count of tokens is at least 0"),
+        ([3, 2**70], f"n_tokens {2**70}; no sample has more than 2,147,483,647 tokens"),
+    ]
+    cases: list[tuple[Callable[[Received], GuardedSink], Any, Any, str]] = [
+        *((output, outputs, None, message) for outputs, message in given_outputs),
+        *((token, None, n_tokens, message) for n_tokens, message in counts),
+    ]
+    for make, outputs, n_tokens, message in cases:
+        received = Received()
+        sink = make(received)
+        sink.expect([1, 2])
+        with pytest.raises(RunError, match=message):
+            sink.done([1, 2], outputs, n_tokens)
+        assert received.calls == []
 
 
 def test_first_tokens_reach_loadgen_once_and_before_the_end() -> None:
@@ -238,15 +226,14 @@ def test_tokens_that_do_not_add_up_are_faults() -> None:
     assert sink.token_metrics["tokens_per_sample"] == 2.5
 
 
-@pytest.mark.parametrize("make", [performance, output])
-def test_sinks_that_time_no_tokens_say_so(make: Callable[[Received], GuardedSink]) -> None:
-    sink = make(Received())
-    sink.expect([1])
-    sink.first_tokens([1])
-    sink.next_tokens([1])
-    sink.done([1], [b"1"])
-
-    assert (sink.times_tokens, sink.token_metrics, sink.faults.count) == (False, {}, 0)
+def test_sinks_that_time_no_tokens_say_so() -> None:
+    for make in (performance, output):
+        sink = make(Received())
+        sink.expect([1])
+        sink.first_tokens([1])
+        sink.next_tokens([1])
+        sink.done([1], [b"1"])
+        assert (sink.times_tokens, sink.token_metrics, sink.faults.count) == (False, {}, 0)
     assert token(Received()).times_tokens
 
 
@@ -288,18 +275,11 @@ def stamps_of(costs_s: Sequence[float]) -> list[tuple[float, int]]:
     return stamps
 
 
-def test_batch_means_are_unknown_from_few_stamps() -> None:
-    assert batch_means_error(stamps_of([1.0, 2.0] * (BATCHES // 2 - 1))) == 0.0
-
-
-def test_batch_means_of_a_steady_run_are_without_error() -> None:
-    assert batch_means_error(stamps_of([0.01] * 1000)) == pytest.approx(0.0, abs=1e-9)
-
-
 def test_batch_means_are_the_standard_error_over_batches() -> None:
+    assert batch_means_error(stamps_of([1.0, 2.0] * (BATCHES // 2 - 1))) == 0.0, "unknown"
+    assert batch_means_error(stamps_of([0.01] * 1000)) == pytest.approx(0.0, abs=1e-9)
     # Batches of 10 samples that take 1 or 3 s each, by turns: mean 2, deviation sqrt(20 / 19).
     costs_s = ([1.0] * 10 + [3.0] * 10) * (BATCHES // 2)
-
     expected = (20 / 19) ** 0.5 / 20**0.5 / 2
     assert batch_means_error(stamps_of(costs_s)) == pytest.approx(expected)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -39,43 +40,25 @@ def importable_tests(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
 
 
-def test_a_sound_worker_ends_by_itself_with_exit_code_0(tmp_path: Path) -> None:
-    worker = WorkerProcess(spec(tmp_path), PATIENT, lambda _: None)
-    with worker:
-        worker.wait_for("ready")
-        worker.send({"command": "stop"})
-
-    assert worker._process.returncode == 0
-
-
-def test_an_engine_may_take_its_time_to_leave(tmp_path: Path) -> None:
-    worker = WorkerProcess(
-        spec(tmp_path, engine=f"{FAILING}ExitsVerySlowly"), PATIENT, lambda _: None
-    )
-    with worker:
-        worker.wait_for("ready")
-        worker.send({"command": "stop"})
-
-    assert worker._process.returncode == 0
-    assert "engine has exited" in worker.log.read_text("utf-8")
-
-
 @pytest.mark.parametrize(
-    ("engine", "notes"),
+    ("engine", "code", "note", "logged"),
     [
-        ("Sound", []),
-        ("LeavesAProcess", []),
-        ("RaisesOnExit", ["the engine's __exit__ raised RuntimeError: example failure (in __exit"]),
-        ("CrashesOnExit", ["the engine's __exit__ ended the process: it was killed by SIGSEGV"]),
-        ("LeavesOnExit", ["the engine's __exit__ ended the process: it ended with exit code 3"]),
-        (
-            "HangsOnExit",
-            ["the engine's __exit__ did not end in 1 s; killed, its stacks are in engine.log"],
-        ),
+        ("Sound", 0, "", ""),
+        ("LeavesAProcess", None, "", ""),
+        ("ExitsVerySlowly", 0, "", "engine has exited"),
+        ("RaisesOnExit", None, "raised RuntimeError: example failure (in __exit", ""),
+        ("CrashesOnExit", None, "ended the process: it was killed by SIGSEGV", ""),
+        ("LeavesOnExit", None, "ended the process: it ended with exit code 3", ""),
+        ("HangsOnExit", None, "did not end in 1 s; killed, its stacks are in eng", "in __exit__"),
     ],
 )
 def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, notes: list[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    code: int | None,
+    note: str,
+    logged: str,
 ) -> None:
     if engine == "HangsOnExit":
         monkeypatch.setattr(supervisor, "LEAVING_S", 1.0)
@@ -86,9 +69,10 @@ def test_what_goes_wrong_while_an_engine_leaves_is_noted_and_what_it_gave_stays(
         worker.send({"command": "stop"})
 
     assert finished["result"]["faults"] == []
-    assert [note[: len(text)] for note, text in zip(worker.notes, notes, strict=True)] == notes
-    if engine == "HangsOnExit":
-        assert "in __exit__" in worker.log.read_text("utf-8")
+    assert len(worker.notes) == bool(note)
+    assert all(text.startswith(f"the engine's __exit__ {note}") for text in worker.notes)
+    assert logged in worker.log.read_text("utf-8")
+    assert code in (None, worker._process.returncode)
 
 
 def test_what_an_engine_completes_after_its_last_run_is_noted_as_that(
@@ -110,34 +94,26 @@ def test_what_an_engine_completes_after_its_last_run_is_noted_as_that(
 
 
 @pytest.mark.parametrize(
-    ("engine", "options", "layer", "parts"),
+    ("engine", "layer", "parts"),
     [
-        ("RaisesInConstructor", {}, "engine", ["RuntimeError: example failure", "during load"]),
-        ("RaisesOnEnter", {}, "engine", ["RuntimeError: example failure", "during load"]),
-        ("RaisesInWarmUp", {}, "engine", ["RuntimeError: example failure", "during warm-up"]),
-        ("RaisesInSubmit", {}, "engine", ["example failure", "during the performance run"]),
-        ("ExitsInSubmit", {}, "engine", ["SystemExit", "during the performance run"]),
-        ("RaisesInThread", {}, "engine", ["example failure", "during the performance run"]),
-        ("ExitsInThread", {}, "engine", ["SystemExit", "during the performance run"]),
-        ("CompletesTwice", {}, "engine", ["is not outstanding"]),
-        ("CompletesUnknown", {}, "engine", ["done() was given id 1"]),
-        ("DeletesFolder", {"folder": "performance"}, "loadgen", ["cannot read"]),
-        ("FillsDisk", {}, "loadgen", ["is cut"]),
-        ("LeavesADaemonAndEnds", {}, "worker", ["ended with exit code 3 during the performance"]),
-        ("KillsItself", {}, "worker", ["killed by SIGKILL", "out of memory"]),
-        ("Segfaults", {}, "worker", ["killed by SIGSEGV", "threads that outlive"]),
+        ("RaisesInWarmUp", "engine", ["RuntimeError: example failure", "during warm-up"]),
+        ("RaisesInSubmit", "engine", ["example failure", "during the performance run"]),
+        ("DeletesFolder", "loadgen", ["cannot read"]),
+        ("LeavesADaemonAndEnds", "worker", ["ended with exit code 3 during the performance"]),
+        ("KillsItself", "worker", ["killed by SIGKILL", "out of memory"]),
+        ("Segfaults", "worker", ["killed by SIGSEGV", "threads that outlive"]),
     ],
 )
 def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
-    tmp_path: Path, engine: str, options: dict[str, str], layer: str, parts: list[str]
+    tmp_path: Path, engine: str, layer: str, parts: list[str]
 ) -> None:
-    given = {name: str(tmp_path / value) for name, value in options.items()}
+    options = {"folder": str(tmp_path / "performance")} if engine == "DeletesFolder" else {}
     pids: list[int] = []
 
     with (
         pytest.raises(RunError) as raised,
         WorkerProcess(
-            spec(tmp_path, engine=FAILING + engine, options=given),
+            spec(tmp_path, engine=FAILING + engine, options=options),
             PATIENT,
             lambda event: pids.extend([event["pid"]] if event["event"] == "started" else []),
         ) as worker,
@@ -155,17 +131,14 @@ def test_a_broken_engine_is_one_run_error_that_names_layer_cause_and_log(
     [
         ("x" * 65_536, "bytes without the end of a line"),
         ("[]\n", "no object that names an event"),
-        ('{"event": "loaded"}\n', "an event with other fields"),
     ],
 )
 def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(
     tmp_path: Path, text: str, why: str
 ) -> None:
-    options = {"text": text}
-    with pytest.raises(RunError, match=r"the engine or a library wrote to the descr") as raised:
-        supervise(spec(tmp_path, engine=FAILING + "WritesToEvents", options=options))
+    with pytest.raises(RunError, match=why) as raised:
+        supervise(spec(tmp_path, engine=f"{FAILING}WritesToEvents", options={"text": text}))
 
-    assert why in str(raised.value)
     assert raised.value.layer == "worker"
 
 
@@ -189,7 +162,6 @@ def test_a_model_that_the_worker_misses_is_unavailable_and_no_error(tmp_path: Pa
         ("HangsOnEnter", "no progress for 3 s during load"),
         ("PrintsForEver", "took longer than 12 s during load; .*Raise the ini setting mlperf_tim"),
         ("HangsInWarmUp", "no progress for 3 s during warm-up"),
-        ("NeverCompletes", "no progress for 3 s during the performance run"),
     ],
 )
 def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
@@ -209,9 +181,11 @@ def test_an_engine_that_loads_for_longer_and_prints_does_not_stand_still(tmp_pat
 
 
 def test_a_hang_leaves_its_stacks_and_says_how_much_is_outstanding(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"[\d,]+ samples submitted and not completed") as raised:
-        supervise(spec(tmp_path, engine=FAILING + "NeverCompletes"), IMPATIENT)
+    words = "no progress for 3 s during the performance run"
+    with pytest.raises(RunError, match=words) as raised:
+        supervise(spec(tmp_path, engine=f"{FAILING}NeverCompletes"), IMPATIENT)
 
+    assert re.search(r"[\d,]+ samples submitted and not completed", str(raised.value))
     assert "stacks are in the log" in str(raised.value)
     assert "most recent call first" in (tmp_path / "engine.log").read_text("utf-8")
 

@@ -29,7 +29,6 @@ def test_its_rate_counts_the_time_in_which_it_had_work() -> None:
 
 
 def test_the_mean_latency_is_that_of_all_that_wait() -> None:
-    """Two that wait at once, 1 s and 3 s: Little's law."""
     tally = Tally()
     tally.give(0.0, 2, 2.0)
     tally.take(1.0, 1)
@@ -58,7 +57,6 @@ def test_a_slow_one_is_a_share_of_the_median_in_every_part(*, lists: bool) -> No
 
 
 def test_lists_of_larger_samples_count_by_their_work() -> None:
-    """One replica had long samples, and does as much a second as the other."""
     long, short = worked(0.2, lists=100, work=20.0), worked(0.1, lists=200, work=10.0)
 
     found = shares([long, short], lists=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
+from functools import partial
 from pathlib import Path
 from typing import get_args
 
@@ -20,16 +21,15 @@ from pytest_mlperf.run.figures import Figures, with_token_rate
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.reading import read_figures
 from pytest_mlperf.run.worker._delivery import PerformanceSink
-from tests.run.harness import error_of, run_to_end, settings, spec
-from tests.run.test_sink import Received, give_up
+from tests.run.harness import NULL, error_of, only, run_to_end, settings, spec
+from tests.run.test_sink import Received, give_up, in_threads
 
 COUNTING = "tests.run.engines_that_count:"
 
 
 def read(given: WorkerSpec, events: list[Event]) -> Figures:
     """Read the run as the parent does."""
-    (event,) = (event for event in events if event["event"] == "finished")
-    return read_figures(event, given.settings.scenario, "cpu")[1]
+    return read_figures(only(events, "finished"), given.settings.scenario, "cpu")[1]
 
 
 @pytest.mark.process
@@ -58,20 +58,18 @@ def test_counts_of_the_engine_give_tokens_per_second_in_every_scenario(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("scenario", ["Offline", "SingleStream"])
-def test_an_engine_that_counts_nothing_has_no_tokens(tmp_path: Path, scenario: str) -> None:
-    given = spec(tmp_path, settings=settings(scenario))
+@pytest.mark.parametrize(
+    ("engine", "scenario"), [(NULL, "SingleStream"), (f"{COUNTING}Forgets", "Offline")]
+)
+def test_an_engine_that_leaves_out_counts_has_no_tokens(
+    tmp_path: Path, engine: str, scenario: str
+) -> None:
+    """All counts, or those of the first batch."""
+    given = spec(tmp_path, engine=engine, settings=settings(scenario))
     run = read(given, run_to_end(given)[0])
 
+    assert run.metrics
     assert not [name for name in run.metrics if "token" in name]
-
-
-@pytest.mark.process
-def test_one_batch_without_counts_leaves_no_tokens_per_sample(tmp_path: Path) -> None:
-    given = spec(tmp_path, engine=f"{COUNTING}Counts", options={"forgets": 1})
-    run = read(given, run_to_end(given)[0])
-
-    assert set(run.metrics) == {"throughput"}
 
 
 @pytest.mark.process
@@ -92,17 +90,16 @@ def test_a_count_too_few_ends_the_worker(tmp_path: Path) -> None:
     assert re.search(r"done\(\) was given (\d+) ids but \d+ n_tokens", error_of(events)["message"])
 
 
-@pytest.mark.parametrize(
-    ("n_tokens", "message"),
-    [([3], "2 ids but 1 n_tokens"), ([3, -1], "n_tokens -1; a count of tokens is at least 0")],
-)
-def test_counts_that_cannot_be_never_reach_loadgen(n_tokens: list[int], message: str) -> None:
+def test_counts_that_cannot_be_never_reach_loadgen() -> None:
     received = Received()
     sink = PerformanceSink(give_up, received.port)
     sink.expect([1, 2])
-
-    with pytest.raises(RunError, match=message):
-        sink.done([1, 2], None, n_tokens)
+    for n_tokens, message in (
+        ([3], "2 ids but 1 n_tokens"),
+        ([3, -1], "n_tokens -1; a count of tokens is at least 0"),
+    ):
+        with pytest.raises(RunError, match=message):
+            sink.done([1, 2], None, n_tokens)
     assert received.calls == []
     assert sink.token_metrics == {}
 
@@ -144,11 +141,7 @@ def test_no_count_is_lost_between_threads() -> None:
         for sample in range(number * each, (number + 1) * each):
             sink.done([sample], None, [sample])
 
-    workers = [threading.Thread(target=complete, args=(number,)) for number in range(threads)]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
+    in_threads(partial(complete, number) for number in range(threads))
 
     total = each * threads
     assert sink.token_metrics == {"tokens_per_sample": sum(range(total)) / total}
@@ -165,21 +158,15 @@ def test_responses_carry_no_count_into_a_run_without_token_latencies() -> None:
     assert [tokens for _, _, tokens in received.calls] == [fresh, fresh]
 
 
-@pytest.mark.parametrize(
-    ("metrics", "tokens_per_second"),
-    [
+def test_the_token_rate_is_by_the_runs_own_counts() -> None:
+    """LoadGen's own tokens/s stay; where it has none, samples/s times the run's tokens/sample."""
+    for metrics, expected in (
         ({"throughput": 10.0, "tokens_per_sample": 64.5}, 645.0),
         ({"latency_p90": 0.5, "tokens_per_sample": 64.5}, 129.0),
         ({"throughput": 10.0, "tokens_per_sample": 64.5, "tokens_per_second": 644.0}, 644.0),
         ({"throughput": 10.0}, None),
         ({"latency_p90": 0.5}, None),
-    ],
-)
-def test_the_token_rate_is_by_the_runs_own_counts(
-    metrics: dict[str, float], tokens_per_second: float | None
-) -> None:
-    """LoadGen's own tokens/s stay; where it has none, samples/s times the run's tokens/sample."""
-    found = with_token_rate(metrics, samples=100, duration_s=50.0)
-
-    assert found.get("tokens_per_second") == tokens_per_second
-    assert {name: found[name] for name in metrics} == metrics
+    ):
+        found = with_token_rate(metrics, samples=100, duration_s=50.0)
+        assert found.get("tokens_per_second") == expected
+        assert {name: found[name] for name in metrics} == metrics

@@ -11,7 +11,8 @@ from pytest_mlperf.run.worker.clocks import TokenTimes
 
 
 class Clock:
-    now_s = 100.0
+    def __init__(self, now_s: float) -> None:
+        self.now_s = now_s
 
     def __call__(self) -> float:
         return self.now_s
@@ -22,7 +23,7 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
+    clock = Clock(100.0)
     monkeypatch.setattr(token_times, "perf_counter", clock)
     return clock
 
@@ -76,21 +77,18 @@ def test_an_engine_that_sees_no_single_token_has_no_inter_token_times(clock: Clo
     }
 
 
-def test_without_first_tokens_only_the_count_is_known() -> None:
+def test_without_first_tokens_only_the_count_is_known(clock: Clock) -> None:
     times = TokenTimes()
+    assert times.metrics() == {}
     for sample in range(4):
         assert times.end(sample, 10 + sample, 0.0) is None
-
     assert times.metrics() == {"tokens_per_sample": 11.5}
     assert times.tokens == 46
 
-
-def test_one_sample_without_stamps_leaves_no_percentile(clock: Clock) -> None:
-    times = TokenTimes()
-    answer(times, clock, [1], [0.1, 0.1])
-    times.end(2, 2, 0.0)
-
-    assert set(times.metrics()) == {"tokens_per_sample"}
+    mixed = TokenTimes()
+    answer(mixed, clock, [1], [0.1, 0.1])
+    mixed.end(2, 2, 0.0)
+    assert set(mixed.metrics()) == {"tokens_per_sample"}
 
 
 def test_tokens_that_were_lost_or_invented_are_named(clock: Clock) -> None:
@@ -103,65 +101,41 @@ def test_tokens_that_were_lost_or_invented_are_named(clock: Clock) -> None:
     assert times.end(2, 2, 0.0) == "3 of its 2 tokens were reported"
 
 
-def test_nothing_measured_is_nothing() -> None:
-    assert TokenTimes().metrics() == {}
-
-
-# --- tokens that come together -------------------------------------------------------------------
+TOGETHER = "of the tokens came together with others"
 
 
 @pytest.mark.parametrize(
     ("waits_s", "per_user", "gaps", "notes"),
     [
-        pytest.param([0.5, 0.25, 0.25, 0.25], 4.0, True, (), id="one by one"),
+        ([0.5, 0.25, 0.25, 0.25], 4.0, True, []),
         # Of eight tokens four come with the first message; the other four take one second.
-        pytest.param(
-            [0.5, 0, 0, 0, 1.0, 0, 0, 0],
-            4.0,
-            False,
-            ("86% of the tokens came together with others",),
-            id="two messages",
-        ),
-        pytest.param(
-            [0.5, 0.25, 1e-5, 0.25, 1e-5],
-            4 / 0.50002,
-            False,
-            ("50% of the tokens came together with others",),
-            id="pairs",
-        ),
-        pytest.param(
+        ([0.5, 0, 0, 0, 1.0, 0, 0, 0], 4.0, False, [f"86% {TOGETHER}"]),
+        ([0.5, 0.25, 1e-5, 0.25, 1e-5], 4 / 0.50002, False, [f"50% {TOGETHER}"]),
+        (
             [0.5, 0, 0, 0],
             None,
             False,
-            (
-                "100% of the tokens came together with others",
-                "100% of the answers came in one piece",
-            ),
-            id="one message",
+            [f"100% {TOGETHER}", "100% of the answers came in one piece"],
         ),
         # Nobody can tell what the jitter of one token in thirty hides.
-        pytest.param([0.5, 1e-5, *[0.25] * 29], 29 / 7.25001, True, (), id="jitter"),
+        ([0.5, 1e-5, *[0.25] * 29], 29 / 7.25001, True, []),
         # A pause makes the time per token long; what comes at its own pace is no bunch.
-        pytest.param([0.5, *[1e-4] * 9, 9.0], 10 / 9.0009, True, (), id="pause"),
+        ([0.5, *[1e-4] * 9, 9.0], 10 / 9.0009, True, []),
     ],
+    ids=["one by one", "two messages", "pairs", "one message", "jitter", "pause"],
 )
 def test_tokens_that_come_together_have_no_time_between_them(
-    clock: Clock,
-    waits_s: list[float],
-    per_user: float | None,
-    gaps: bool,
-    notes: tuple[str, ...],
+    clock: Clock, waits_s: list[float], per_user: float | None, gaps: bool, notes: list[str]
 ) -> None:
     times = TokenTimes()
     answer(times, clock, [1], waits_s)
 
     found = times.metrics()
 
-    assert found.get("tokens_per_second_per_user") == (
-        None if per_user is None else pytest.approx(per_user, rel=1e-5)
-    )
+    expected = None if per_user is None else pytest.approx(per_user, rel=1e-5)
+    assert found.get("tokens_per_second_per_user") == expected
     assert ("itl_p50" in found) is gaps
-    assert [note.partition(":")[0] for note in times.notes.values()] == list(notes)
+    assert [note.partition(":")[0] for note in times.notes.values()] == notes
 
 
 def test_an_answer_that_is_told_at_its_end_shows_no_speed(clock: Clock) -> None:
@@ -190,15 +164,13 @@ def test_the_median_user_decides(clock: Clock) -> None:
     assert found["tokens_per_second_per_user"] == pytest.approx(1 / found["tpot_p50"])
 
 
-@pytest.mark.parametrize(
-    ("limits_s", "met"),
-    [((1.0, 0.25), 2), ((1.0, 0.125), 1), ((0.375, 0.25), 1), ((0.375, 0.125), 0), ((9, 9), 3)],
-)
-def test_a_sample_has_met_its_limits_where_it_met_both(
-    clock: Clock, limits_s: tuple[float, float], met: int
-) -> None:
-    times = TokenTimes(limits_s)
-    for sample, waits_s in enumerate([[0.375, 0.25], [1.0, 0.125], [2.0, 0.5]]):
-        answer(times, clock, [sample], waits_s)
+def test_a_sample_has_met_its_limits_where_it_met_both(clock: Clock) -> None:
+    expected = {(1.0, 0.25): 2, (1.0, 0.125): 1, (0.375, 0.25): 1, (0.375, 0.125): 0, (9, 9): 3}
+    met = {}
+    for limits_s in expected:
+        times = TokenTimes(limits_s)
+        for sample, waits_s in enumerate([[0.375, 0.25], [1.0, 0.125], [2.0, 0.5]]):
+            answer(times, clock, [sample], waits_s)
+        met[limits_s] = times.met
 
-    assert times.met == met
+    assert met == expected

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import signal
 from pathlib import Path
 from typing import get_args
 
@@ -21,6 +22,7 @@ from tests.run.harness import (
     SEEDS,
     RunningWorker,
     error_of,
+    only,
     run_to_end,
     settings,
     spec,
@@ -39,45 +41,47 @@ def names(events: list[Event]) -> list[str]:
 
 
 def finished(events: list[Event]) -> RunFinished:
-    (event,) = (event for event in events if event["event"] == "finished")
-    return RunFinished(**event["result"])
+    return RunFinished(**only(events, "finished")["result"])
 
 
-@pytest.mark.parametrize("threads", [0, 1, 3])
-@pytest.mark.parametrize("scenario", SCENARIOS)
-def test_every_scenario_ends_valid_with_every_sample_completed_once(
-    tmp_path: Path, scenario: str, threads: int
+@pytest.mark.parametrize(
+    ("scenario", "samples"),
+    [("Offline", 1000), ("SingleStream", 1000), ("MultiStream", 8000), ("Server", 999)],
+)
+def test_every_scenario_completes_the_same_samples_once_however_fast_the_engine_is(
+    tmp_path: Path, scenario: str, samples: int
 ) -> None:
-    events, code = run_to_end(
-        spec(tmp_path, options={"threads": threads}, settings=settings(scenario))
-    )
+    for threads, latency_s in ((0, 0.0), (3, 1e-4)):
+        folder = tmp_path / str(threads)
+        folder.mkdir()
+        options = {"threads": threads, "latency_s": latency_s}
+        events, code = run_to_end(spec(folder, options=options, settings=settings(scenario)))
 
-    assert (code, names(events)) == (
-        0,
-        ["started", "loading", "loaded", "warmed", "running", "finished", "ready", "leaving"],
-    )
-    detail = parse_detail(tmp_path / "performance" / DETAIL)
-    assert (detail.valid, detail.num_errors) == (True, 0)
-    result = finished(events)
-    assert result.issued == result.completed > 0
-    assert result.faults == []
-    assert result.duration_s > 0
-    assert 1 <= result.completing_threads <= max(1, threads)
+        assert (code, names(events)) == (
+            0,
+            ["started", "loading", "loaded", "warmed", "running", "finished", "ready", "leaving"],
+        )
+        detail = parse_detail(folder / "performance" / DETAIL)
+        result = finished(events)
+        assert (detail.valid, detail.num_errors, result.faults) == (True, 0, [])
+        assert result.issued == result.completed == samples
+        assert result.duration_s > 0
+        assert 1 <= result.completing_threads <= max(1, threads)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_every_scenario_measures_tokens_without_errors(tmp_path: Path, scenario: str) -> None:
     case = settings(scenario, **TOKEN_LIMITS)
+    options = {"tokens": 4, "latency_s": 2e-5, "threads": 1}
 
-    events, code = run_to_end(
-        spec(tmp_path, options={"tokens": 4, "latency_s": 2e-5, "threads": 1}, settings=case)
-    )
+    events, code = run_to_end(spec(tmp_path, options=options, settings=case))
 
     detail = parse_detail(tmp_path / "performance" / DETAIL)
     assert (code, detail.valid, detail.num_errors) == (0, True, 0)
     metrics = detail.metrics(scenario)
     assert metrics["tokens_per_second"] > 0
     assert ("ttft_p99" in metrics) is (scenario != "Offline")
+    assert finished(events).completing_threads == 1
     ours = finished(events).token_metrics
     assert ours["tokens_per_sample"] == 4.0
     assert {"itl_p50", "itl_p99", "ttft_p50", "tpot_p99"} <= set(ours)
@@ -86,60 +90,27 @@ def test_every_scenario_measures_tokens_without_errors(tmp_path: Path, scenario:
 
 @pytest.mark.parametrize("scenario", ["Offline", "SingleStream", "MultiStream"])
 def test_a_rate_is_probed_where_none_is_given(tmp_path: Path, scenario: str) -> None:
-    events, code = run_to_end(
-        spec(
-            tmp_path,
-            options={"latency_s": 0.002},
-            settings=settings(scenario, target_qps=None, min_query_count=1, fixed_work_s=0.1),
-        )
-    )
+    case = settings(scenario, target_qps=None, min_query_count=1, fixed_work_s=0.1)
 
-    (probed,) = (event for event in events if event["event"] == "probed")
-    (running,) = (event for event in events if event["event"] == "running")
-    samples_per_query = 8 if scenario == "MultiStream" else 1
+    events, code = run_to_end(spec(tmp_path, options={"latency_s": 0.002}, settings=case))
+
+    target_qps = only(events, "probed")["target_qps"]
     assert code == 0
-    assert 0 < probed["target_qps"] <= 500 / samples_per_query
-    assert running["settings"]["target_qps"] == probed["target_qps"]
+    assert 0 < target_qps <= 500 / (8 if scenario == "MultiStream" else 1)
+    assert only(events, "running")["settings"]["target_qps"] == target_qps
 
 
 def test_server_probes_a_rate_that_keeps_its_latency_limit(tmp_path: Path) -> None:
-    case = settings(
-        "Server",
-        target_qps=None,
-        min_query_count=1,
-        performance_samples=64,
-        latency_limit_ns=200_000_000,
-    )
+    few = {"target_qps": None, "min_query_count": 1, "performance_samples": 64}
+    case = settings("Server", latency_limit_ns=200_000_000, **few)
+    options = {"latency_s": 0.005, "threads": 1}
 
-    events, code = run_to_end(
-        spec(tmp_path, options={"latency_s": 0.005, "threads": 1}, settings=case)
-    )
+    events, code = run_to_end(spec(tmp_path, options=options, settings=case))
 
-    (probed,) = (event for event in events if event["event"] == "probed")
     assert code == 0
-    assert 0 < probed["target_qps"] <= 0.8 * 200
+    assert 0 < only(events, "probed")["target_qps"] <= 0.8 * 200
     tried = [parse_detail(folder / DETAIL) for folder in (tmp_path / "probe").iterdir()]
     assert min(detail.percentile_ns("latency", 0.99) or 0 for detail in tried) < 160_000_000
-
-
-@pytest.mark.parametrize(
-    ("scenario", "samples"),
-    [("Offline", 1000), ("SingleStream", 1000), ("MultiStream", 8000), ("Server", 999)],
-)
-def test_fixed_work_is_the_same_however_fast_the_engine_is(
-    tmp_path: Path, scenario: str, samples: int
-) -> None:
-    counts = set()
-    for name, latency_s in (("fast", 0.0), ("slow", 1e-4)):
-        folder = tmp_path / name
-        folder.mkdir()
-        events, _ = run_to_end(
-            spec(folder, options={"latency_s": latency_s}, settings=settings(scenario))
-        )
-        assert parse_detail(folder / "performance" / DETAIL).valid
-        counts.add(finished(events).issued)
-
-    assert counts == {samples}
 
 
 @pytest.mark.parametrize("scenario", ["SingleStream", "MultiStream"])
@@ -156,34 +127,34 @@ def test_an_engine_three_times_as_fast_as_expected_does_not_run_out_of_queries(
     assert (detail.valid, detail.num_errors) == (True, 0)
 
 
-def test_offline_issues_every_sample_equally_often_where_asked(tmp_path: Path) -> None:
+def test_what_one_run_tells_of_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds, equal shares, data set and result; LoadGen does not obey an audit.config beside it."""
+    (tmp_path / "audit.config").write_text("*.*.mode = 1\n")
+    monkeypatch.setattr("tests.run.harness.WORKING_FOLDER", tmp_path)
     case = settings(equal_issue=True, performance_samples=300)
+    data = {"samples": 300, "seed": 3}
 
-    events, _ = run_to_end(spec(tmp_path, settings=case))
-
-    (running,) = (event for event in events if event["event"] == "running")
-    assert finished(events).issued == running["expected"] == 1200
-
-
-def test_loadgen_gets_the_seeds_of_the_spec_and_never_its_own(tmp_path: Path) -> None:
-    run_to_end(spec(tmp_path))
+    events, _ = run_to_end(
+        spec(tmp_path, options={"latency_s": 0.0}, dataset_options=data, settings=case)
+    )
 
     values = parse_detail(tmp_path / "performance" / DETAIL).values
     assert values["effective_qsl_rng_seed"] == SEEDS.qsl
     assert values["effective_sample_index_rng_seed"] == SEEDS.sample_index
     assert values["effective_schedule_rng_seed"] == SEEDS.schedule
-
-
-def test_an_audit_config_in_the_working_folder_is_not_obeyed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "audit.config").write_text("*.*.mode = 1\n")
-    monkeypatch.setattr("tests.run.harness.WORKING_FOLDER", tmp_path)
-
-    run_to_end(spec(tmp_path))
-
-    values = parse_detail(tmp_path / "performance" / DETAIL).values
     assert values["effective_test_mode"] == "PerformanceOnly"
+    running, loaded = only(events, "running"), only(events, "loaded")
+    assert finished(events).issued == running["expected"] == 1200
+    assert loaded["engine"]["latency_s"] == "0.0"
+    assert loaded["dataset"]["samples"] == 300
+    assert len(loaded["dataset"]["digest"]) == 64
+    kept = json.loads((tmp_path / "performance" / "run.json").read_text("utf-8"))
+    assert kept.pop("spent").keys() == {"load_s", "warmup_s"}
+    assert kept == {
+        "phase": "performance",
+        "result": dataclasses.asdict(finished(events)),
+        "settings": running["settings"],
+    }
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
@@ -210,16 +181,12 @@ def test_accuracy_blocks_return_every_output_of_their_samples(
         assert worker.exit_code() == 0
 
 
-def test_accuracy_keeps_large_outputs_whole_from_several_threads(tmp_path: Path) -> None:
+def test_accuracy_keeps_many_outputs_whole_from_several_threads(tmp_path: Path) -> None:
     indices = list(range(4096))
-
+    options = {"threads": 3, "batch_size": 7}
+    data = {"samples": 4096}
     with RunningWorker(
-        spec(
-            tmp_path,
-            options={"threads": 3, "batch_size": 7},
-            dataset_options={"samples": 4096},
-            performance=False,
-        )
+        spec(tmp_path, options=options, dataset_options=data, performance=False)
     ) as worker:
         worker.wait_for("ready")
         worker.send(command="accuracy", block=0, indices=indices)
@@ -229,43 +196,19 @@ def test_accuracy_keeps_large_outputs_whole_from_several_threads(tmp_path: Path)
     assert sorted(log.items()) == [(index, index.to_bytes(8, "little")) for index in indices]
 
 
-def test_run_json_holds_what_the_finished_event_said(tmp_path: Path) -> None:
-    events, _ = run_to_end(spec(tmp_path))
-
-    kept = json.loads((tmp_path / "performance" / "run.json").read_text("utf-8"))
-    (running,) = (event for event in events if event["event"] == "running")
-    assert kept.pop("spent").keys() == {"load_s", "warmup_s"}
-    assert kept == {
-        "phase": "performance",
-        "result": dataclasses.asdict(finished(events)),
-        "settings": running["settings"],
-    }
-
-
 def test_progress_comes_while_a_run_lasts(tmp_path: Path) -> None:
     case = settings(target_qps=100.0, fixed_work_s=1.5, min_query_count=1)
 
     events, _ = run_to_end(spec(tmp_path, options={"latency_s": 0.01}, settings=case))
 
-    progress = [
-        event
+    done = [
+        event["done"]
         for event in events
-        if event["event"] == "progress" and event["phase"] == "performance"
+        if event.get("phase") == "performance" and event["event"] == "progress"
     ]
-    assert progress
-    assert [event["done"] for event in progress] == sorted(event["done"] for event in progress)
-    assert 0 < progress[0]["done"] < 150
-
-
-def test_the_loaded_event_describes_engine_and_data_set(tmp_path: Path) -> None:
-    events, _ = run_to_end(
-        spec(tmp_path, options={"latency_s": 0.0}, dataset_options={"samples": 300, "seed": 3})
-    )
-
-    (loaded,) = (event for event in events if event["event"] == "loaded")
-    assert loaded["engine"]["latency_s"] == "0.0"
-    assert loaded["dataset"]["samples"] == 300
-    assert len(loaded["dataset"]["digest"]) == 64
+    assert done
+    assert done == sorted(done)
+    assert 0 < done[0] < 150
 
 
 def test_a_run_that_missed_its_latency_limit_is_complete_and_says_so(tmp_path: Path) -> None:
@@ -304,15 +247,22 @@ def test_what_cannot_be_built_is_one_line_that_names_the_cause(
     assert error["traceback"].startswith("Traceback")
 
 
-def test_the_end_of_stdin_ends_the_worker_and_its_whole_group(tmp_path: Path) -> None:
+@pytest.mark.parametrize("end", ["stdin", "stop", "kill"])
+def test_however_a_worker_ends_none_of_its_servers_is_left_behind(tmp_path: Path, end: str) -> None:
     with RunningWorker(spec(tmp_path, engine=f"{FAILING}StartsAServer")) as worker:
         server = int(worker.wait_for("loaded")["engine"]["server"])
         worker.wait_for("ready")
         assert os.getpgid(server) == worker.process.pid
         assert worker.process.stdin is not None
-        worker.process.stdin.close()
+        match end:
+            case "stdin":
+                worker.process.stdin.close()
+            case "stop":
+                worker.send(command="stop")
+            case "kill":
+                worker.process.kill()
 
-        assert worker.exit_code() == 0
+        assert worker.exit_code() == (-signal.SIGKILL if end == "kill" else 0)
         assert worker.group_is_gone()
 
 
@@ -336,23 +286,6 @@ def test_the_end_of_stdin_ends_a_worker_that_hangs_with_the_interpreter_lock(
         worker.process.stdin.close()
 
         assert worker.exit_code() == -9
-        assert worker.group_is_gone()
-
-
-def test_a_killed_worker_leaves_none_of_its_servers_behind(tmp_path: Path) -> None:
-    with RunningWorker(spec(tmp_path, engine=f"{FAILING}StartsAServer")) as worker:
-        worker.wait_for("ready")
-        worker.process.kill()
-
-        assert worker.group_is_gone()
-
-
-def test_a_stopped_worker_leaves_none_of_its_servers_behind(tmp_path: Path) -> None:
-    with RunningWorker(spec(tmp_path, engine=f"{FAILING}StartsAServer")) as worker:
-        worker.wait_for("ready")
-        worker.send(command="stop")
-
-        assert worker.exit_code() == 0
         assert worker.group_is_gone()
 
 

@@ -1,13 +1,15 @@
-"""Processes that are killed before each file operation of an action, one after the other."""
+"""Processes that are killed before each file operation of an action, or that act together."""
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 OPERATIONS = (
     *("open", "os.mkdir", "os.chmod", "os.link", "os.rename", "os.remove", "os.rmdir"),
@@ -92,3 +94,20 @@ def taken(folder: Path) -> list[str]:
     """Return the files that `git add .` would take."""
     shown = git(folder, "status", "--porcelain", "--untracked-files=all", "-z")
     return sorted(entry[3:] for entry in shown.split("\0") if entry)
+
+
+def started(function: Callable[..., None], *calls: tuple[Any, ...]) -> list[Any]:
+    """Start a process for each call of a function; all are forked from one that imported it."""
+    forks = multiprocessing.get_context("forkserver")
+    forks.set_forkserver_preload(["tests.stores.acting", "tests.stores.test_suspects"])
+    processes = [forks.Process(target=function, args=arguments) for arguments in calls]
+    for process in processes:
+        process.start()
+    return processes
+
+
+def exit_codes(processes: list[Any]) -> list[int]:
+    """Wait for processes and return their exit codes."""
+    for process in processes:
+        process.join()
+    return [process.exitcode for process in processes]

@@ -19,33 +19,39 @@ ACCURACY = Accuracy(
     lower=("fid",),
     whole=("fid",),
 )
-SCORED = Scored(indices=(0, 1), per_sample={"clip": [31.0, None], "fid": [20.0, 27.0]})
+PLAIN = Scored(indices=(0, 1), per_sample={"clip": [31.0, None], "fid": [20.0, 27.0]})
+SCORED = replace(
+    PLAIN,
+    outputs=(7, 65_535),
+    groups=(0, 0),
+    leverage={"fid": Leverage(seen=0.75, df=12.5, hidden=2.0)},
+)
 
 
-def test_a_pass_comes_back_with_directions_and_gaps(tmp_path: Path) -> None:
+def test_a_pass_comes_back_and_one_of_an_older_release_lacks_what_came_later(
+    tmp_path: Path,
+) -> None:
     passes = AccuracyPasses(tmp_path / "accuracy")
     passes.save("key", ACCURACY, SCORED)
-
     found = passes.load("key")
 
-    assert found is not None
-    assert found[0].source == "stored"
-    assert (found[0].lower, found[0].whole) == (("fid",), ("fid",))
-    assert found[1] == SCORED
-
-
-def test_a_pass_of_an_older_release_says_nothing_of_directions(tmp_path: Path) -> None:
-    passes = AccuracyPasses(tmp_path)
-    passes.save("key", ACCURACY, SCORED)
-    file = tmp_path / "key.json"
+    file = tmp_path / "accuracy" / "key.json"
     content = json.loads(file.read_text("utf-8"))
-    del content["accuracy"]["lower"], content["accuracy"]["whole"]
+    for name in ("lower", "whole"):
+        del content["accuracy"][name]
+    for name in ("outputs", "leverage", "groups"):
+        del content["scored"][name]
     file.write_text(json.dumps(content), "utf-8")
 
-    found = passes.load("key")
-
-    assert found is not None
-    assert (found[0].lower, found[0].whole) == ((), ())
+    assert found == (replace(ACCURACY, source="stored"), SCORED)
+    assert passes.load("key") == (
+        replace(ACCURACY, source="stored", lower=(), whole=()),
+        PLAIN,
+    )
+    passes.save("plain", ACCURACY, PLAIN)
+    plain = passes.load("plain")
+    assert plain is not None
+    assert plain[1] == PLAIN
 
 
 def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
@@ -53,64 +59,3 @@ def test_what_cannot_be_read_is_not_there(tmp_path: Path) -> None:
 
     assert AccuracyPasses(tmp_path).load("key") is None
     assert AccuracyPasses(tmp_path).load("other") is None
-
-
-def test_digests_of_outputs_come_back_with_the_scores(tmp_path: Path) -> None:
-    scored = Scored(indices=(0, 1), per_sample={"clip": [31.0, None]}, outputs=(7, 65_535))
-    passes = AccuracyPasses(tmp_path)
-    passes.save("key", ACCURACY, scored)
-
-    found = passes.load("key")
-
-    assert found is not None
-    assert found[1] == scored
-
-
-def test_a_pass_of_an_older_release_has_no_digests(tmp_path: Path) -> None:
-    passes = AccuracyPasses(tmp_path)
-    passes.save("key", ACCURACY, SCORED)
-    file = tmp_path / "key.json"
-    content = json.loads(file.read_text("utf-8"))
-    del content["scored"]["outputs"]
-    file.write_text(json.dumps(content), "utf-8")
-
-    found = passes.load("key")
-
-    assert found is not None
-    assert found[1] == SCORED
-
-
-def test_leverage_comes_back_and_a_pass_of_an_older_release_has_none(tmp_path: Path) -> None:
-    scored = replace(SCORED, leverage={"fid": Leverage(seen=0.75, df=12.5, hidden=2.0)})
-    passes = AccuracyPasses(tmp_path)
-    passes.save("key", ACCURACY, scored)
-    found = passes.load("key")
-    file = tmp_path / "key.json"
-    content = json.loads(file.read_text("utf-8"))
-    del content["scored"]["leverage"]
-    file.write_text(json.dumps(content), "utf-8")
-
-    assert found is not None
-    assert found[1] == scored
-    older = passes.load("key")
-    assert older is not None
-    assert older[1] == SCORED
-
-
-def test_groups_come_back_and_a_pass_of_an_older_release_has_none(tmp_path: Path) -> None:
-    scored = Scored(
-        indices=(0, 1), per_sample={"clip": [31.0, None]}, outputs=(7, 8), groups=(0, 0)
-    )
-    passes = AccuracyPasses(tmp_path)
-    passes.save("key", ACCURACY, scored)
-    found = passes.load("key")
-    file = tmp_path / "key.json"
-    content = json.loads(file.read_text("utf-8"))
-    del content["scored"]["groups"]
-    file.write_text(json.dumps(content), "utf-8")
-    older = passes.load("key")
-
-    assert found is not None
-    assert found[1] == scored
-    assert older is not None
-    assert older[1].groups is None

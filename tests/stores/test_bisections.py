@@ -55,14 +55,12 @@ def test_other_settings_are_refused_in_a_sentence_and_may_begin_anew(tmp_path: P
     assert BisectStore(tmp_path, others, restart=True).begin("second") == ("first",)
 
 
-@pytest.mark.parametrize("content", ["", "{}", "[]", '{"schema": 1, "settings": 3}', "\x00"])
-def test_a_damaged_file_says_what_to_do(content: str, tmp_path: Path) -> None:
-    (tmp_path / "state.json").write_text(content, "utf-8")
-
-    with pytest.raises(MlperfError, match=r"not a bisect: .*--restart"):
-        BisectStore(tmp_path, SETTINGS, restart=False)
-
-    BisectStore(tmp_path, SETTINGS, restart=True)
+def test_a_damaged_file_says_what_to_do(tmp_path: Path) -> None:
+    for content in ("", "{}", "[]", '{"schema": 1, "settings": 3}', "\x00"):
+        (tmp_path / "state.json").write_text(content, "utf-8")
+        with pytest.raises(MlperfError, match=r"not a bisect: .*--restart"):
+            BisectStore(tmp_path, SETTINGS, restart=False)
+        BisectStore(tmp_path, SETTINGS, restart=True)
 
 
 def test_one_question_is_bisected_by_one_process(tmp_path: Path) -> None:

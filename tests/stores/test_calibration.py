@@ -21,6 +21,7 @@ from pytest_mlperf.core.noise.calibration import (
     NoiseSettings,
 )
 from pytest_mlperf.stores.calibration import load, path_for, save, update
+from tests.stores.spoilt import changed
 
 H200: dict[str, Property] = {"gpu": "H200", "gpus": 1, "power_limit_w": 700.0, "mig": None}
 SETTINGS = NoiseSettings(
@@ -67,11 +68,9 @@ def document() -> Any:
     return json.loads(json.dumps(dataclasses.asdict(WHOLE)))
 
 
-def test_it_lies_beside_the_baselines(tmp_path: Path) -> None:
-    assert path_for(tmp_path, "8xH100") == tmp_path / "calibration" / "8xH100.json"
-
-
-def test_what_is_saved_is_loaded(path: Path) -> None:
+def test_what_is_saved_is_loaded(path: Path, tmp_path: Path) -> None:
+    assert path == tmp_path / "baselines" / "calibration" / "H200.json"
+    assert load(path, "H200") is None
     save(path, WHOLE)
 
     assert load(path, "H200") == WHOLE
@@ -80,54 +79,40 @@ def test_what_is_saved_is_loaded(path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_none_is_none(path: Path) -> None:
-    assert load(path, "H200") is None
+DEFECTS: list[tuple[str, object, str]] = [
+    ("machines.0.settings.prior_df", 0.5, "prior_df is 0.5"),
+    ("machines.0.settings.session_share", 1.5, "session_share is 1.5"),
+    ("machines.0.settings.prior_sd", "small", "must be a valid number"),
+    ("machines.0.cases.0.runs", [], "a case needs at least one run"),
+    ("machines.0.cases.0.runs.0.metrics.throughput", -1.0, "must be positive and finite"),
+    ("kind", "baseline", "'calibration'"),
+    ("extra", 1, "is no key of the calibration"),
+]
 
 
-@pytest.mark.parametrize(
-    ("keys", "value", "says"),
-    [
-        (("machines", 0, "settings", "prior_df"), 0.5, "prior_df is 0.5"),
-        (("machines", 0, "settings", "session_share"), 1.5, "session_share is 1.5"),
-        (("machines", 0, "settings", "prior_sd"), "small", "must be a valid number"),
-        (("machines", 0, "cases", 0, "runs"), [], "a case needs at least one run"),
-        (
-            ("machines", 0, "cases", 0, "runs", 0, "metrics", "throughput"),
-            -1.0,
-            "must be positive and finite",
-        ),
-        (("kind",), "baseline", "'calibration'"),
-        (("extra",), 1, "is no key of the calibration"),
-    ],
-)
-def test_a_defect_is_named_with_its_place_and_the_cure(
-    path: Path, keys: tuple[str | int, ...], value: object, says: str
-) -> None:
-    content = place = document()
-    for key in keys[:-1]:
-        place = place[key]
-    place[keys[-1]] = value
-    path.parent.mkdir(parents=True)
+def write(path: Path, content: object) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(content), "utf-8")
 
-    with pytest.raises(BaselineError) as caught:
-        load(path, "H200")
-    assert says in str(caught.value)
-    assert str(path) in str(caught.value)
-    assert str(caught.value).endswith("or delete it and calibrate anew: pytest-mlperf calibrate")
+
+def test_a_defect_is_named_with_its_place_and_the_cure(path: Path) -> None:
+    for place, value, message in DEFECTS:
+        write(path, changed(document(), place, value))
+        with pytest.raises(BaselineError) as caught:
+            load(path, "H200")
+        assert message in str(caught.value)
+        assert str(path) in str(caught.value)
+        assert str(caught.value).endswith(
+            "or delete it and calibrate anew: pytest-mlperf calibrate"
+        )
 
 
-def test_a_copied_file_is_refused(path: Path) -> None:
+def test_the_file_of_another_accelerator_or_a_newer_release_is_refused(path: Path) -> None:
     save(path, dataclasses.replace(WHOLE, accelerator="H100"))
-
     with pytest.raises(BaselineError, match=r"this is the calibration of H100, not of H200"):
         load(path, "H200")
 
-
-def test_a_newer_releases_file_is_no_defect(path: Path) -> None:
-    path.parent.mkdir(parents=True)
-    path.write_text(json.dumps({**document(), "schema": 2}), "utf-8")
-
+    write(path, {**document(), "schema": 2})
     with pytest.raises(BaselineError, match="upgrade pytest-mlperf"):
         load(path, "H200")
 
@@ -142,9 +127,6 @@ def test_an_update_starts_from_nothing_and_keeps_other_machines(path: Path) -> N
     assert found.machines == (WHOLE.machines[0], other)
 
 
-# --- the judge -----------------------------------------------------------------------------------
-
-
 def test_the_judge_takes_it_on_exactly_this_hardware(path: Path) -> None:
     """With the note that a verdict shows; the number of runs stays the session's."""
     save(path, WHOLE)
@@ -155,41 +137,28 @@ def test_the_judge_takes_it_on_exactly_this_hardware(path: Path) -> None:
     assert note == "noise as calibrated 2026-11-21: 1 case, 2 runs in 1 session"
 
 
-@pytest.mark.parametrize(
-    ("accelerator", "identity"),
-    [
+def test_elsewhere_and_without_settings_the_usual_noise_holds(path: Path) -> None:
+    save(path, WHOLE)
+    for accelerator, identity in (
         ("H200", {**H200, "power_limit_w": 500.0}),
         ("H200", {"gpu": "H200"}),
         ("cpu", H200),
         ("H200-vs-cpu", H200),
-    ],
-)
-def test_elsewhere_the_usual_noise_holds(
-    path: Path, accelerator: str, identity: dict[str, Any]
-) -> None:
-    save(path, WHOLE)
+    ):
+        usual = (rule_for(accelerator, 4), None)
+        assert calibrated_rule(path.parents[1], accelerator, identity, 4) == usual
 
-    assert calibrated_rule(path.parents[1], accelerator, identity, 4) == (
-        rule_for(accelerator, 4),
-        None,
-    )
-
-
-@pytest.mark.parametrize("division", ["", "open"])
-def test_a_case_is_judged_by_the_calibration_of_its_baselines_folder(
-    path: Path, division: str
-) -> None:
-    save(path, WHOLE)
-    file = path.parents[1] / division / "H200" / "quick" / "resnet50" / "Offline.ort.fp16.json"
-
-    assert rule_beside(file, "H200", H200, 5) == calibrated_rule(path.parents[1], "H200", H200, 5)
-
-
-def test_runs_without_settings_are_no_calibration(path: Path) -> None:
     machine = dataclasses.replace(WHOLE.machines[0], settings=None)
     save(path, dataclasses.replace(WHOLE, machines=(machine,)))
-
     assert calibrated_rule(path.parents[1], "H200", H200, 5) == (rule_for("H200"), None)
+
+
+def test_a_case_is_judged_by_the_calibration_of_its_baselines_folder(path: Path) -> None:
+    save(path, WHOLE)
+    root = path.parents[1]
+    for division in (root, root / "open"):
+        file = division / "H200" / "quick" / "resnet50" / "Offline.ort.fp16.json"
+        assert rule_beside(file, "H200", H200, 5) == calibrated_rule(root, "H200", H200, 5)
 
 
 def test_a_damaged_calibration_is_no_missing_one(path: Path) -> None:

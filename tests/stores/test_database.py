@@ -41,30 +41,16 @@ def add(url: str, *sessions: Results) -> list[bool]:
         return [store.add(one) for one in sessions]
 
 
-def test_a_session_comes_out_as_it_went_in(session: Results, url: str) -> None:
-    assert add(url, session) == [True]
-
-    with opened(url) as store:
-        assert store.sessions() == [session.run]
-        assert store.session(session.run) == session
-
-
-def test_a_session_is_kept_once(session: Results, url: str) -> None:
+def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, url: str) -> None:
     assert add(url, session, session) == [True, False]
     assert add(url, session) == [False]
-
-    with opened(url) as store:
-        assert store.histories() == histories_of([session])
-
-
-def test_another_session_of_the_same_id_is_refused(session: Results, url: str) -> None:
-    add(url, session)
-
     with pytest.raises(StoreError, match="with other results, which stay"):
         add(url, replace(session, seconds=1.0))
 
     with opened(url) as store:
+        assert store.sessions() == [session.run]
         assert store.session(session.run) == session
+        assert store.histories() == histories_of([session])
 
 
 def test_histories_are_those_of_the_results_files(session: Results, url: str) -> None:
@@ -98,7 +84,8 @@ def test_the_latest_verdict_is_that_of_the_newest_session(session: Results, url:
     assert {one.test for one in latest} == {case.test for case in session.cases}
 
 
-def test_writers_wait_for_each_other(session: Results, url: str) -> None:
+def check_writers(url: str, session: Results) -> None:
+    """Let four threads write nine sessions, three of them twice."""
     together = threading.Barrier(4)
 
     def write(first: int) -> None:
@@ -117,27 +104,25 @@ def test_writers_wait_for_each_other(session: Results, url: str) -> None:
         assert all(len(one.points) == 9 for one in store.histories())
 
 
-def test_an_older_store_is_brought_up_to_date_with_all_that_it_holds(
+def test_writers_wait_for_each_other(session: Results, url: str) -> None:
+    check_writers(url, session)
+
+
+def test_a_migration_keeps_all_that_a_store_holds_also_if_it_breaks(
     session: Results, url: str
 ) -> None:
     add(url, session)
     newer = (*MIGRATIONS, "ALTER TABLE mlperf_session ADD COLUMN host TEXT")
+    broken = (*MIGRATIONS, f"{newer[-1]}; SELECT nonsense")
 
+    with pytest.raises(StoreError, match="nonsense"), opened(url, write=True, migrations=broken):
+        pass
+    with opened(url) as store:
+        assert store.session(session.run) == session
     with opened(url, write=True, migrations=newer) as store:
         assert store.session(session.run) == session
     with pytest.raises(StoreError, match=r"newer pytest-mlperf \(schema 2; .* up to 1\): upgrade"):
         add(url, session)
-
-
-def test_a_migration_that_breaks_leaves_the_store_as_it_was(session: Results, url: str) -> None:
-    add(url, session)
-    broken = (*MIGRATIONS, "ALTER TABLE mlperf_session ADD COLUMN host TEXT; SELECT nonsense")
-
-    with pytest.raises(StoreError, match="nonsense"), opened(url, write=True, migrations=broken):
-        pass
-
-    with opened(url) as store:
-        assert store.session(session.run) == session
 
 
 def _a_text(file: Path) -> None:
@@ -185,27 +170,22 @@ def test_reading_makes_no_store(url: str) -> None:
     assert not Path(url).exists()
 
 
-@pytest.mark.parametrize(
-    ("url", "shown"),
-    [
-        ("postgresql://ci:secret@db:5432/perf", "postgresql://ci@db:5432/perf"),
-        ("postgres://ci@db/perf?password=secret&sslmode=off", "postgres://ci@db/perf?sslmode=off"),
-        ("mysql://a:secret@c/d", "mysql://a@c/d"),
-        ("sqlite:////srv/results.db", "/srv/results.db"),
-        ("some/results.db", "some/results.db"),
-    ],
-)
-def test_a_password_is_never_shown(url: str, shown: str) -> None:
-    assert shown_url(url) == shown
+def test_a_password_is_never_shown() -> None:
+    shown = {
+        "postgresql://ci:secret@db:5432/perf": "postgresql://ci@db:5432/perf",
+        "postgres://ci@db/perf?password=secret&sslmode=off": "postgres://ci@db/perf?sslmode=off",
+        "mysql://a:secret@c/d": "mysql://a@c/d",
+        "sqlite:////srv/results.db": "/srv/results.db",
+        "some/results.db": "some/results.db",
+    }
+
+    assert {url: shown_url(url) for url in shown} == shown
 
 
-@pytest.mark.parametrize("url", ["mysql://a@c/d", "sqlite://", "http://x/y.db"])
-def test_a_url_of_no_store_is_refused(url: str) -> None:
-    with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(url):
-        pass
-
-
-# --- the spool ---------------------------------------------------------------------------------
+def test_a_url_of_no_store_is_refused() -> None:
+    for url in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
+        with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(url):
+            pass
 
 
 def written(tmp_path: Path, session: Results) -> Path:

@@ -16,21 +16,7 @@ from pytest_mlperf.stores import accuracy_baselines, baselines, calibration
 ROOT = Path("/project/baselines")
 
 HOSTILE = st.sampled_from(
-    [
-        "..",
-        "../../../escaped",
-        "/etc",
-        "a/b",
-        "a\nb",
-        "a\0b",
-        "",
-        ".",
-        "-",
-        "a\\b",
-        "C:",
-        "a b",
-        "~",
-    ]
+    ["..", "../../../up", "/etc", "a/b", "a\nb", "a\0b", "", ".", "-", "a\\b", "C:", "a b", "~"]
 )
 
 NAMES = st.one_of(HOSTILE, st.text(max_size=8), st.from_regex(r"[A-Za-z0-9][./\n+-]{0,4}\w?"))
@@ -48,28 +34,26 @@ def accuracy(names: list[str]) -> Path:
     return accuracy_baselines.path_for(ROOT, **dict(zip(fields, names[:3], strict=True)))
 
 
-@pytest.mark.parametrize(
-    ("place", "depth"),
-    [
-        (performance, 4),
-        (accuracy, 3),
-        (lambda names: accuracy_baselines.scores_path(accuracy(names)), 3),
-        (lambda names: calibration.path_for(ROOT, names[0]), 2),
-        (lambda names: calibration.file_in(ROOT, names[0]), 1),
-    ],
-    ids=["performance", "accuracy", "scores", "calibration", "calibration run"],
-)
+PLACES: list[tuple[Callable[[list[str]], Path], int]] = [
+    (performance, 4),
+    (accuracy, 3),
+    (lambda names: accuracy_baselines.scores_path(accuracy(names)), 3),
+    (lambda names: calibration.path_for(ROOT, names[0]), 2),
+    (lambda names: calibration.file_in(ROOT, names[0]), 1),
+]
+"""Of a performance baseline, an accuracy baseline, its scores, a calibration and its runs."""
+
+
 @given(names=st.lists(NAMES, min_size=6, max_size=6))
-def test_no_name_leads_out_of_its_folder(
-    place: Callable[[list[str]], Path], depth: int, names: list[str]
-) -> None:
-    try:
-        path = place(names)
-    except BaselineError:
-        return
-    assert path.resolve().is_relative_to(ROOT)
-    assert len(path.relative_to(ROOT).parts) == depth
-    assert path.name.isprintable()
+def test_no_name_leads_out_of_its_folder(names: list[str]) -> None:
+    for place, depth in PLACES:
+        try:
+            path = place(names)
+        except BaselineError:
+            continue
+        assert path.resolve().is_relative_to(ROOT)
+        assert len(path.relative_to(ROOT).parts) == depth
+        assert path.name.isprintable()
 
 
 def test_plain_names_are_taken() -> None:

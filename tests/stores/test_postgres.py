@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import tempfile
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from pytest_mlperf.stores.database import StoreError, opened
 from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.stores.spool import deliver
-from tests.stores.test_database import RECORDED, add, numbered, written
+from tests.stores.test_database import RECORDED, add, check_writers, numbered, written
 
 pytestmark = pytest.mark.process
 
@@ -112,38 +111,21 @@ def test_it_keeps_what_sqlite_keeps(session: Results, url: str) -> None:
 def test_writers_wait_for_each_other_also_when_they_make_the_tables(
     session: Results, url: str
 ) -> None:
-    together = threading.Barrier(4)
-
-    def write(first: int) -> None:
-        together.wait()
-        for number in range(first, first + 3):
-            add(url, numbered(session, number))
-
-    threads = [threading.Thread(target=write, args=(n,)) for n in (1, 4, 7, 1)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-    with opened(url) as store:
-        assert store.sessions() == [f"run-{number}" for number in range(1, 10)]
-        assert all(len(one.points) == 9 for one in store.histories())
+    check_writers(url, session)
 
 
-def test_other_tables_of_the_database_are_no_concern_of_it(session: Results, url: str) -> None:
+def test_other_tables_are_no_concern_of_it_and_a_newer_store_is_refused(
+    session: Results, url: str
+) -> None:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
-
     assert add(url, session) == [True]
 
-
-def test_a_newer_store_is_refused(session: Results, url: str) -> None:
     newer = (*MIGRATIONS, "ALTER TABLE mlperf_session ADD COLUMN host TEXT")
     with opened(url, write=True, migrations=newer) as store:
-        store.add(session)
-
+        assert store.sessions() == [session.run]
     with pytest.raises(StoreError, match=r"newer pytest-mlperf \(schema 2"):
         add(url, session)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 
 from pytest_mlperf.cli.schema import published
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import SCHEMA, Results
+from pytest_mlperf.core.results import SCHEMA
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import (
     read_results,
@@ -40,32 +41,38 @@ def validate(content: Any) -> None:
     jsonschema.Draft202012Validator(schema).validate(content)
 
 
-def test_every_outcome_comes_back_as_it_was_written(tmp_path: Path) -> None:
-    file = tmp_path / "new folder" / "results.json"
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "new folder" / "results.json"
 
+
+def test_every_outcome_comes_back_as_it_was_written(file: Path) -> None:
     write_results(file, EVERY)
 
     assert read_results(file) == EVERY
 
 
-def test_a_handicap_of_an_older_file_reaches_its_verdict(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    write_results(file, session(result(verdicts.DROP, handicap=0.5)))
+def test_files_of_older_releases_are_read(file: Path) -> None:
+    """Their handicap reaches the verdict; runs and verdicts named a drawing of power."""
+    written = session(result(verdicts.DROP, handicap=0.5))
+    write_results(file, written)
     document = json.loads(file.read_text("utf-8"))
+    verdict = document["cases"][0]["verdict"]
     for name in ("handicap", "unchecked", "log_tail"):
-        del document["cases"][0]["verdict"][name]
+        del verdict[name]
+    verdict["timeline"] = verdict["runs"][0]["timeline"] = ".mlperf/runs/x/power.svg"
     file.write_text(json.dumps(document), "utf-8")
 
     (read,) = read_results(file).cases
 
-    assert read.verdict.handicap == 0.5
-    assert read.verdict.log_tail == ()
+    (case,) = written.cases
+    assert read == replace(case, verdict=replace(case.verdict, handicap=0.5, log_tail=()))
 
 
-@pytest.mark.parametrize("share", [0.9, 1.1])
-def test_the_limits_of_a_window_are_readable(share: float) -> None:
+def test_the_limits_of_a_window_are_readable() -> None:
     """A ceiling lies above the reference: its limit is below 0."""
-    require_readable(verdicts.verdict(Outcome.GATE_FAIL, "x", metric(limit=1 - share)))
+    for share in (0.9, 1.1):
+        require_readable(verdicts.verdict(Outcome.GATE_FAIL, "x", metric(limit=1 - share)))
 
 
 def test_a_verdict_that_could_not_be_read_back_is_known_before_it_is_kept() -> None:
@@ -73,22 +80,13 @@ def test_a_verdict_that_could_not_be_read_back_is_known_before_it_is_kept() -> N
         require_readable(verdicts.verdict(Outcome.OK, "x", metric(now=1e200)))
 
 
-def test_what_is_written_is_what_the_schema_says(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
+def test_what_is_written_is_what_the_schema_says(file: Path) -> None:
     missing = verdicts.unset("ttft_p50", None, None, limit=0.05, note="not measured")
-    write_results(
-        file,
-        session(
-            *EVERY.cases,
-            result(
-                verdicts.verdict(
-                    verdicts.INVALID.outcome, "p50 TTFT: not measured", missing, metric()
-                )
-            ),
-        ),
-    )
+    invalid = verdicts.verdict(Outcome.INVALID, "p50 TTFT: not measured", missing, metric())
+    write_results(file, session(*EVERY.cases, result(invalid)))
 
     validate(strict(file))
+    assert strict(file)["label"] == "Result not verified by MLCommons Association."
 
 
 @pytest.mark.process
@@ -115,50 +113,26 @@ def test_a_run_of_pytest_writes_what_the_schema_says(
     assert read_results(beside) == found
 
 
-@pytest.mark.parametrize(
-    ("change", "place"),
-    [
+def test_a_damaged_or_newer_file_is_named_with_the_place(file: Path) -> None:
+    changes: list[tuple[dict[str, Any], str]] = [
         ({"run": 3}, "run"),
         ({"cases": [{}]}, "cases"),
         ({"seconds": "long"}, "seconds"),
         ({"deselected": {"H200": "x"}}, "deselected.H200"),
-    ],
-)
-def test_a_damaged_file_is_named_with_the_place(
-    tmp_path: Path, change: dict[str, Any], place: str
-) -> None:
-    file = tmp_path / "results.json"
+    ]
     write_results(file, EVERY)
-    content = {**json.loads(file.read_text("utf-8")), **change}
-    file.write_text(json.dumps(content), "utf-8")
+    whole = json.loads(file.read_text("utf-8"))
+    for change, place in changes:
+        file.write_text(json.dumps({**whole, **change}), "utf-8")
+        with pytest.raises(MlperfError) as caught:
+            read_results(file)
+        assert str(caught.value).startswith(f"{file}: not a results file: {place}")
+        with pytest.raises(jsonschema.ValidationError):
+            validate({**whole, **change})
 
-    with pytest.raises(MlperfError) as caught:
-        read_results(file)
-
-    assert str(caught.value).startswith(f"{file}: not a results file: {place}")
-    with pytest.raises(jsonschema.ValidationError):
-        validate(content)
-
-
-def test_a_newer_file_asks_for_an_upgrade(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
     file.write_text(json.dumps({"schema": SCHEMA + 1, "anything": "else"}))
-
     with pytest.raises(MlperfError, match=r"written by a newer pytest-mlperf .*: upgrade"):
         read_results(file)
-
-
-def test_a_file_of_an_older_release_with_its_picture_of_a_run_is_read(tmp_path: Path) -> None:
-    """Runs and verdicts once named a drawing of power; the field is gone, the files are not."""
-    path = tmp_path / "results.json"
-    written = session(result(verdicts.OK))
-    write_results(path, written)
-    document = json.loads(path.read_text("utf-8"))
-    verdict = document["cases"][0]["verdict"]
-    verdict["timeline"] = verdict["runs"][0]["timeline"] = ".mlperf/runs/x/power.svg"
-    path.write_text(json.dumps(document), "utf-8")
-
-    assert read_results(path) == written
 
 
 def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
@@ -168,14 +142,6 @@ def test_a_file_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         MlperfError, match=r"the results cannot be written: (File exists|Not a directory)"
     ):
         write_results(tmp_path / "file" / "results.json", session())
-
-
-def test_the_label_that_mlcommons_asks_for_is_in_every_file(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    empty: Results = session()
-    write_results(file, empty)
-
-    assert strict(file)["label"] == "Result not verified by MLCommons Association."
 
 
 def numbers(schema: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], set[str]]]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import fcntl
-import multiprocessing
 import os
 import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
+from unittest.mock import Mock
 
 import pytest
 
@@ -21,7 +20,7 @@ from pytest_mlperf.stores import accuracy_baselines, atomic, baselines
 from pytest_mlperf.stores.results import read_results
 from tests.stores import acting
 from tests.stores import test_accuracy_baselines as accuracy
-from tests.stores.killed import deaths, git, taken
+from tests.stores.killed import deaths, exit_codes, git, started, taken
 from tests.stores.test_baselines import BASELINE, EMPTY
 
 
@@ -82,26 +81,15 @@ def test_scores_that_are_accepted_are_the_old_pair_or_the_new_wherever_it_is_kil
 def test_writers_of_one_pair_lose_nothing_and_a_reader_always_sees_a_pair(tmp_path: Path) -> None:
     path = tmp_path / "torch.fp32.json"
     acting.accept_many(str(tmp_path), 0, 1)
-    spawn = multiprocessing.get_context("spawn")
-    workers = [
-        spawn.Process(target=acting.accept_many, args=(str(tmp_path), 100 * n, 25)) for n in (1, 2)
-    ]
-    for worker in workers:
-        worker.start()
-    reads = 0
+    workers = started(acting.accept_many, *((str(tmp_path), 100 * n, 25) for n in (1, 2)))
     while any(worker.is_alive() for worker in workers):
-        found = accuracy_baselines.load(path)
-        assert found is not None
-        reads += 1
-    for worker in workers:
-        worker.join()
+        assert accuracy_baselines.load(path) is not None
 
-    assert [worker.exitcode for worker in workers] == [0, 0]
+    assert exit_codes(workers) == [0, 0]
     found = accuracy_baselines.load(path)
     assert found is not None
     reasons = {entry.reason for entry in found[0].history}
     assert reasons == {str(n) for n in (0, *range(100, 125), *range(200, 225))}
-    assert reads > 50
     assert len(list(tmp_path.iterdir())) == 2
 
 
@@ -123,46 +111,42 @@ def test_the_layout_of_older_releases_is_read_and_replaced(tmp_path: Path) -> No
 def test_scores_of_another_baseline_are_never_removed(tmp_path: Path) -> None:
     acting.accept(str(tmp_path), prepare=True)
     path = tmp_path / "baselines" / "torch.fp32.json"
-    shutil.copy(accuracy_baselines.scores_path(path), path.with_name("torch.fp32.b.scores.npz"))
-    shutil.copy(accuracy_baselines.scores_path(path), path.with_name("atorch.fp32.scores.npz"))
+    for name in ("torch.fp32.b.scores.npz", "atorch.fp32.scores.npz"):
+        shutil.copy(accuracy_baselines.scores_path(path), path.with_name(name))
 
     acting.accept(str(tmp_path))
 
     assert len(list(path.parent.iterdir())) == 4
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP])
 def test_a_file_system_without_locks_is_one_sentence(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(*_: object) -> NoReturn:
-        raise OSError(number, os.strerror(number))
+    for number in (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP):
+        monkeypatch.setattr(fcntl, "flock", Mock(side_effect=OSError(number, os.strerror(number))))
+        with pytest.raises(
+            BaselineError, match=r"no locks .*nothing was changed: mount it with locks"
+        ):
+            baselines.update(tmp_path / "a.json", lambda _: BASELINE)
+        assert list(tmp_path.iterdir()) == []
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
 
-    with pytest.raises(BaselineError, match=r"no locks .*nothing was changed: mount it with locks"):
-        baselines.update(tmp_path / "a.json", lambda _: BASELINE)
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("refused", ["O_TMPFILE", "link"])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("link", Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))),
+        ("O_TMPFILE", os.O_DIRECTORY | os.O_RDWR),  # as old systems take it
+    ],
+)
 def test_without_unnamed_files_the_lock_is_made_another_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
 ) -> None:
-    def refuse(*_: object, **__: object) -> NoReturn:
-        raise OSError(errno.EOPNOTSUPP, "not supported")
-
-    if refused == "link":
-        monkeypatch.setattr(os, "link", refuse)
-    else:
-        monkeypatch.setattr(os, "O_TMPFILE", os.O_DIRECTORY | os.O_RDWR)  # as old systems take it
+    monkeypatch.setattr(os, name, value)
+    busy = pytest.raises(atomic.BusyError)
 
     with atomic.alone_in(tmp_path, timeout_s=1) as place:
         assert (place / ".gitignore").read_text() == "*\n"
-        with (
-            pytest.raises(atomic.BusyError),
-            atomic.alone_in(tmp_path, timeout_s=0),
-        ):
+        with busy, atomic.alone_in(tmp_path, timeout_s=0):
             pass
     assert list(tmp_path.iterdir()) == []
 
@@ -190,15 +174,12 @@ def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("length", [250, 230])
-def test_a_name_that_is_too_long_is_one_sentence_and_leaves_nothing(
-    tmp_path: Path, length: int
-) -> None:
-    path = tmp_path / f"{'x' * length}.fp32.json"
-
-    with pytest.raises(BaselineError, match="cannot be written: File name too long"):
-        accuracy.save(path, accuracy.BASELINE, acting.OLD)
-    assert list(tmp_path.iterdir()) == []
+def test_a_name_that_is_too_long_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    for length in (250, 230):
+        path = tmp_path / f"{'x' * length}.fp32.json"
+        with pytest.raises(BaselineError, match="cannot be written: File name too long"):
+            accuracy.save(path, accuracy.BASELINE, acting.OLD)
+        assert list(tmp_path.iterdir()) == []
 
 
 def test_scores_that_nothing_vouches_for_do_not_stay(tmp_path: Path) -> None:
@@ -216,9 +197,6 @@ def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None
 
     with pytest.raises(BaselineError, match="a link, where a folder is needed"):
         baselines.save(tmp_path / "a.json", BASELINE)
-
-
-# --- links, pipes, devices -----------------------------------------------------------------------
 
 
 def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None:
@@ -251,26 +229,18 @@ def test_scores_lie_beside_what_a_link_names(tmp_path: Path) -> None:
     assert len(list(path.parent.iterdir())) == 2
 
 
-@pytest.mark.parametrize(
-    ("target", "said"),
-    [("../elsewhere.json", "links to .*/elsewhere.json, outside "), ("x.json", "in a circle")],
-)
-def test_a_link_that_leads_astray_is_not_written(tmp_path: Path, target: str, said: str) -> None:
-    folder = tmp_path / "baselines"
-    folder.mkdir()
-    (folder / "x.json").symlink_to(target)
-
-    with pytest.raises(BaselineError, match=said):
-        baselines.save(folder / "x.json", BASELINE)
-    assert not (tmp_path / "elsewhere.json").exists()
-
-
-def pipe(path: Path) -> None:
-    os.mkfifo(path)
-
-
-def device(path: Path) -> None:
-    path.symlink_to("/dev/zero")
+def test_a_link_that_leads_astray_is_not_written(tmp_path: Path) -> None:
+    (tmp_path / "baselines").mkdir()
+    link = tmp_path / "baselines" / "x.json"
+    for target, message in (
+        ("../elsewhere.json", "links to .*/elsewhere.json, outside "),
+        ("x.json", "in a circle"),
+    ):
+        link.unlink(missing_ok=True)
+        link.symlink_to(target)
+        with pytest.raises(BaselineError, match=message):
+            baselines.save(link, BASELINE)
+        assert not (tmp_path / "elsewhere.json").exists()
 
 
 def endless(path: Path) -> None:
@@ -279,15 +249,20 @@ def endless(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("make", "said"),
-    [(pipe, "a pipe"), (device, "a device"), (endless, "larger than"), (Path.mkdir, "a folder")],
+    ("make", "message"),
+    [
+        (os.mkfifo, "a pipe"),
+        (lambda path: path.symlink_to("/dev/zero"), "a device"),
+        (endless, "larger than"),
+        (Path.mkdir, "a folder"),
+    ],
 )
 def test_what_is_no_regular_file_or_too_large_is_one_sentence(
-    tmp_path: Path, make: Callable[[Path], None], said: str
+    tmp_path: Path, make: Callable[[Path], None], message: str
 ) -> None:
     path = tmp_path / "x.json"
     make(path)
 
     for read in (baselines.load, accuracy_baselines.load, read_results):
-        with pytest.raises(MlperfError, match=f"x.json: .*{said}"):
+        with pytest.raises(MlperfError, match=f"x.json: .*{message}"):
             read(path)

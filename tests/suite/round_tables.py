@@ -29,6 +29,14 @@ SEEDS: dict[str, tuple[int, ...]] = {name: tuple(seeds) for name, seeds in _TABL
 SIZES: dict[str, str] = _TABLES["sizes"]
 RUNS: dict[str, str] = _TABLES["runs"]
 GATES: dict[str, str] = _TABLES["gates"]
+NAMES: dict[str, str] = _TABLES["names"]
+NAMES_OF_WORKLOADS: dict[str, str] = _TABLES["names_of_workloads"]
+SCORERS: dict[str, str] = _TABLES["scorers"]
+HARNESSES: dict[str, list[str]] = _TABLES["harnesses"]
+CHECKSUMS: dict[str, dict[str, str]] = _TABLES["checksums"]
+MEANING: dict[str, list[str | float]] = _TABLES["meaning"]
+CHECKER_NAMES: dict[str, list[str]] = _TABLES["checker_names"]
+NOT_IN_MLPERF_CONF: dict[str, int] = _TABLES["not_in_mlperf_conf"]
 
 OWN_OF_A_SCENARIO = {
     # accuracy samples, and the gate

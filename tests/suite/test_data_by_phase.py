@@ -102,45 +102,6 @@ def test_an_official_qwen3_vl_has_fewer_samples_in_interactive(
     assert (interactive.expected().samples, interactive.expected("accuracy").samples) == (8000,) * 2
 
 
-@pytest.mark.parametrize(
-    ("workload", "scenarios", "defect"),
-    [
-        (
-            f"{GPT_OSS}\n{TIMED.replace(', samples = 64', '')}",
-            [("Offline", "")],
-            "workload.dataset: gpt-oss-120b is timed on 6,396 samples and scored on 4,395 others: "
-            "add accuracy_dataset beside it",
-        ),
-        (
-            f"{QWEN}\n{TIMED.replace(', samples = 64', '')}",
-            [("Offline", ""), ("Interactive", "")],
-            "scenarios[1]: Interactive of qwen3-vl-235b-a22b has a data set of its own, of 8,000 "
-            "samples: add dataset to this scenario",
-        ),
-        (
-            f'name = "mine"\n{TIMED}\n{SCORED}',
-            [("Offline", "")],
-            "workload.accuracy_dataset: nothing scores it: give [workload] a scorer",
-        ),
-        (
-            f'name = "mine"\nscorer = {{ use = "top1" }}\n{TIMED}',
-            [("Offline", SCORED.replace("samples", "sample"))],
-            "scenarios[0].accuracy_dataset: dataset 'synthetic' has no option 'sample'; did you "
-            "mean 'samples'?",
-        ),
-    ],
-    ids=["no_accuracy_data", "no_data_of_the_scenario", "no_scorer", "wrong_option"],
-)
-@pytest.mark.parametrize("profile", ["quick", "official"])
-def test_what_is_missing_or_wrong_is_told_at_collection(
-    tmp_path: Path, workload: str, scenarios: list[tuple[str, str]], defect: str, profile: str
-) -> None:
-    with pytest.raises(SuiteError) as error:
-        plan(tmp_path, workload, *scenarios, profile=profile, round_="v6.1")
-
-    assert defect in str(error.value)
-
-
 def test_a_quick_suite_may_use_a_part_of_one_data_set_and_an_official_one_may_not(
     tmp_path: Path,
 ) -> None:

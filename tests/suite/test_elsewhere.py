@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import EnvironmentFault, UnavailableError
 from pytest_mlperf.suite.elsewhere import elsewhere
-from pytest_mlperf.suite.load import load_suite
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import Problems, resolve
 from tests.suite.texts import with_
@@ -29,25 +28,6 @@ def file(tmp_path: Path, lines: str) -> Path:
 
 def planned(tmp_path: Path, lines: str) -> Planned:
     return plan_suite(file(tmp_path, lines))[0]
-
-
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (
-            f'python = "a"\ncommand = {DOCKER}',
-            r":9: engines\[0\]: write python or command, not both",
-        ),
-        ('python = ""', r"engines\[0\].python: must not be empty"),
-        ("command = []", r"engines\[0\].command: must not be empty"),
-        ('command = "docker run"', r"engines\[0\].command: must be an array"),
-        ("python = 3", r"engines\[0\].python: must be a string"),
-        ('pyhton = "a"', "unknown key 'pyhton'; did you mean 'python'?"),
-    ],
-)
-def test_anything_else_is_one_clear_defect(lines: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=message):
-        load_suite(file(tmp_path, lines))
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
@@ -91,60 +90,6 @@ def test_a_plan_says_how_many_cases_set_limits(file: Path) -> None:
         "2 cases with the GPUs' power limit at 400, 700 W: set and restored, where this user may; "
         "a GPU that has it needs no right"
     ]
-
-
-NO_LIMIT = "is no power limit; write whole watts in steps of 5: 500, or several: [400, 550, 700]"
-ELSEWHERE = 'where other accelerators of the entry are meant, write it under [engines.on."H200"]'
-
-
-@pytest.mark.parametrize(
-    ("entry", "told"),
-    [
-        ("power_limit_w = 0", f"0 {NO_LIMIT}"),
-        ("power_limit_w = -5", f"-5 {NO_LIMIT}"),
-        ("power_limit_w = 502", f"502 {NO_LIMIT}"),
-        ("power_limit_w = 5005", f"5005 {NO_LIMIT}"),
-        ("power_limit_w = 500.0", f"500.0 {NO_LIMIT}"),
-        ("power_limit_w = true", f"True {NO_LIMIT}"),
-        ('power_limit_w = "500"', f"'500' {NO_LIMIT}"),
-        ("power_limit_w = nan", f"nan {NO_LIMIT}"),
-        ("power_limit_w = []", f"[] {NO_LIMIT}"),
-        ('power_limit_w = [500, "x"]', f"'x' {NO_LIMIT}"),
-        ("power_limit_w = [500, 500]", "500 is listed twice"),
-    ],
-)
-def test_what_is_no_power_limit_is_one_sentence(file: Path, entry: str, told: str) -> None:
-    with pytest.raises(SuiteError) as error:
-        plan(file, f'accelerators = ["H200"]\n{entry}')
-
-    assert str(error.value) == f"{file}:12: engines[0].power_limit_w: {told}"
-
-
-@pytest.mark.parametrize(
-    ("accelerator", "lack"),
-    [
-        ("cpu", "has no power limit to set"),
-        ("H200_1g.18gb", "is a part of a GPU, whose power limit is that of all its parts"),
-    ],
-)
-@pytest.mark.parametrize("on", [False, True])
-def test_what_has_no_power_limit_is_told(
-    file: Path, accelerator: str, lack: str, *, on: bool
-) -> None:
-    """Where the suite says it: for all, or for that accelerator."""
-    entry = (
-        f'on = {{ "{accelerator}" = {{ power_limit_w = 500 }} }}' if on else "power_limit_w = 500"
-    )
-    with pytest.raises(SuiteError) as error:
-        plan(file, f'accelerators = ["H200", "{accelerator}"]\n{entry}')
-
-    assert f"{accelerator} {lack}; {ELSEWHERE}" in str(error.value)
-
-
-def test_a_name_that_is_another_entrys_limit_is_a_duplicate(file: Path) -> None:
-    other = '\n[[engines]]\nuse = "null"\nname = "null-500W"\naccelerators = ["H200"]\n'
-    with pytest.raises(SuiteError, match="duplicate case null-500W-fp32-H200"):
-        plan(file, 'accelerators = ["H200"]\npower_limit_w = 500', other)
 
 
 @pytest.mark.parametrize("limits", [None, [400, 700]])

@@ -9,10 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf import registry
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.core.job import CaseProblem, require
-from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import Problems, resolve
 
@@ -97,105 +95,6 @@ def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measure
         assert said[0].startswith(f"{file}:")
 
 
-# --- when a suite is read ------------------------------------------------------------------------
-
-MODEL = 'model = "gone/m.onnx"'
-
-
-@pytest.mark.parametrize(
-    ("workload", "engine", "message"),
-    [
-        (
-            MODEL,
-            'use = "onnxruntime"\n[engines.options]\nthreads = 2\nbatch_size = "8"',
-            "10: engines[0].options.batch_size: batch_size is '8'; a whole number is needed",
-        ),
-        (
-            MODEL,
-            'use = "onnxruntime"\noptions = { providers = "cuda", threads = 0.5 }',
-            "8: engines[0].options.providers: providers is 'cuda'; an array of texts is needed\n"
-            "8: engines[0].options.threads: threads is 0.5; a whole number is needed",
-        ),
-        (
-            MODEL,
-            'use = "onnxruntime"\n[engines.options]\nthreads = 2\ntask = "anwser"',
-            "10: engines[0].options.task: engine onnxruntime: task = 'anwser' is not one of "
-            "classify, answer, detect, yolo, segment, tensor",
-        ),
-        (
-            MODEL,
-            'use = "onnxruntime"\nprecision = "fp3"',
-            "8: engines[0].precision: engine onnxruntime: precision = 'fp3' is not one of fp64, "
-            "fp32, bf16, fp16, fp8, int8, int4",
-        ),
-        (
-            "",
-            'use = "onnxruntime"',
-            "6: engines[0].options: engine onnxruntime: no model; set workload.model to the ONNX "
-            "file",
-        ),
-        (
-            'model = "${MLPERF_NOWHERE}/m"',
-            'use = "torch"\n[engines.options]\ndevice = "gpu"',
-            "9: engines[0].options.device: engine torch: device = 'gpu' is not cpu, cuda or cuda:N",
-        ),
-        (
-            "",
-            'use = "null"\n[engines.options]\nthreads = 1\nbatch_size = 0',
-            "10: engines[0].options.batch_size: null engine: latency_s=0.0, batch_size=0, "
-            "threads=1, tokens=0; batch_size must be at least 1, the others at least 0",
-        ),
-        (
-            'dataset = { use = "synthetic", samples = 0 }',
-            'use = "null"',
-            "5: workload.dataset.samples: synthetic data set: samples=0; at least 1 is needed",
-        ),
-        (
-            '[workload.dataset]\nuse = "squad"\npath = "${MLPERF_NOWHERE}/squad"\ncount = 0',
-            'use = "null"',
-            "8: workload.dataset.count: data set squad: count = 0 is not a number, at least 1",
-        ),
-        (
-            '[workload.dataset]\nuse = "imagenet"\npath = "gone"\nsize = "224"',
-            'use = "null"',
-            "8: workload.dataset.size: size is '224'; a whole number is needed",
-        ),
-        (
-            '[workload.scorer]\nuse = "squad"\ntransposed = "yes"',
-            'use = "null"',
-            "7: workload.scorer.transposed: transposed is 'yes'; true or false is needed",
-        ),
-        (
-            'scorer = { use = "squad" }\nreference = { em = 90, f1 = 80 }',
-            'use = "null"',
-            "6: workload.reference.em: scorer 'squad' gives no 'em'; known: f1, exact_match",
-        ),
-        (
-            'twin_of = "bert-99"\nreference = { f2 = 80 }',
-            'use = "null"',
-            "6: workload.reference.f2: scorer 'squad' gives no 'f2'; did you mean 'f1'?",
-        ),
-        (
-            f'dataset = {{ use = "synthetic", digest = "{"A" * 64}" }}',
-            'use = "null"',
-            f"5: workload.dataset.digest: '{'A' * 64}' is no SHA-256: 64 hexadecimal digits, "
-            "0-9 and a-f",
-        ),
-        (
-            'dataset = { use = "synthetic", digest = "12ab" }',
-            'use = "null"',
-            "5: workload.dataset.digest: '12ab' is no SHA-256: 64 hexadecimal digits, 0-9 and a-f",
-        ),
-    ],
-)
-def test_a_wrong_value_is_found_when_the_suite_is_read_at_its_own_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workload: str, engine: str, message: str
-) -> None:
-    monkeypatch.delenv("MLPERF_NOWHERE", raising=False)
-
-    assert defect(tmp_path, workload, engine) == message
-
-
 def test_a_variable_in_the_place_of_a_number_is_told_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -215,22 +114,6 @@ def test_scores_of_a_scorer_that_does_not_say_what_it_gives_are_not_checked(tmp_
         workload = f"scorer = {{ {scorer} }}\nreference = {{ anything = 90 }}"
 
         assert plan(tmp_path, workload, 'use = "null"').scorer is not None
-
-
-def test_what_a_round_gates_is_what_its_scorer_says_that_it_gives() -> None:
-    gated = {
-        (own.scorer, metric)
-        for name in ROUNDS
-        for own in load_round(name).workloads.values()
-        for metric in own.metrics
-        if registry.registered("scorers").get(own.scorer)
-    }
-
-    assert len(gated) > 10
-    assert {(s, m) for s, m in gated if m not in (registry.metrics(s) or ())} == set()
-
-
-# --- before a case is measured -------------------------------------------------------------------
 
 
 def test_everything_that_is_missing_is_one_message(

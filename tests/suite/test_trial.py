@@ -42,71 +42,64 @@ def takes(  # type: ignore[no-untyped-def]
 ) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("whole", 3),
-        ("number", 3),
-        ("number", 0.5),
-        ("text", ""),
-        ("switch", True),
-        ("maybe", None),
-        ("maybe", 3),
-        ("either", False),
-        ("either", "default"),
-        ("names", ["cpu"]),
-        ("names", ("cpu",)),
-        ("names", []),
-        ("pairs", [1, "a"]),
-        ("table", {"cuda": {"device_id": 0}}),
-        ("one_of", "b"),
-        ("marked", 1),
-        ("unknown", "anything"),
-        ("called", "anything"),
-        ("free", object()),
-        ("bare", 1),
-        ("no_parameter", 1),
-    ],
-)
-def test_what_fits_or_cannot_be_decided_is_let_pass(name: str, value: object) -> None:
-    assert list(wrong_kinds(takes, {name: value})) == []
+RIGHT: dict[str, tuple[object, ...]] = {
+    "whole": (3,),
+    "number": (3, 0.5),
+    "text": ("",),
+    "switch": (True,),
+    "maybe": (None, 3),
+    "either": (False, "default"),
+    "names": (["cpu"], ("cpu",), []),
+    "pairs": ([1, "a"],),
+    "table": ({"cuda": {"device_id": 0}},),
+    "one_of": ("b",),
+    "marked": (1,),
+    "unknown": ("anything",),
+    "called": ("anything",),
+    "free": (object(),),
+    "bare": (1,),
+    "no_parameter": (1,),
+}
 
 
-@pytest.mark.parametrize(
-    ("name", "value", "message"),
-    [
-        ("whole", "8", "whole is '8'; a whole number is needed"),
-        ("whole", 0.5, "whole is 0.5; a whole number is needed"),
-        ("whole", True, "whole is True; a whole number is needed"),
-        ("number", "0.1", "number is '0.1'; a number is needed"),
-        ("number", False, "number is False; a number is needed"),
-        ("text", 3, "text is 3; text is needed"),
-        ("switch", 1, "switch is 1; true or false is needed"),
-        ("switch", "yes", "switch is 'yes'; true or false is needed"),
-        ("maybe", "3", "maybe is '3'; a whole number is needed"),
-        ("either", 1, "either is 1; true or false or text is needed"),
-        ("names", "cuda", "names is 'cuda'; an array of texts is needed"),
-        ("names", [1], "names is [1]; an array of texts is needed"),
-        ("pairs", 3, "pairs is 3; an array is needed"),
-        ("table", ["cuda"], "table is ['cuda']; a table is needed"),
-        ("table", {"cuda": 1}, "table is {'cuda': 1}; a table is needed"),
-        ("one_of", "c", "one_of is 'c'; one of 'a', 'b' is needed"),
-        ("marked", "1", "marked is '1'; a whole number is needed"),
-    ],
+def test_what_fits_or_cannot_be_decided_is_let_pass() -> None:
+    refused = [
+        (name, value)
+        for name, values in RIGHT.items()
+        for value in values
+        if list(wrong_kinds(takes, {name: value}))
+    ]
+
+    assert refused == []
+
+
+WRONG: tuple[tuple[str, tuple[object, ...], str], ...] = (
+    ("whole", ("8", 0.5, True), "a whole number"),
+    ("number", ("0.1", False), "a number"),
+    ("text", (3,), "text"),
+    ("switch", (1, "yes"), "true or false"),
+    ("maybe", ("3",), "a whole number"),
+    ("either", (1,), "true or false or text"),
+    ("names", ("cuda", [1]), "an array of texts"),
+    ("pairs", (3,), "an array"),
+    ("table", (["cuda"], {"cuda": 1}), "a table"),
+    ("one_of", ("c",), "one of 'a', 'b'"),
+    ("marked", ("1",), "a whole number"),
 )
-def test_what_fits_no_part_of_an_annotation_is_told_with_what_is_needed(
-    name: str, value: object, message: str
-) -> None:
-    assert list(wrong_kinds(takes, {name: value})) == [name]
-    assert wrong_value(takes, name, value) == message
+
+
+def test_what_fits_no_part_of_an_annotation_is_told_with_what_is_needed() -> None:
+    for name, values, kind in WRONG:
+        for value in values:
+            assert list(wrong_kinds(takes, {name: value})) == [name]
+            assert wrong_value(takes, name, value) == f"{name} is {value!r}; {kind} is needed"
 
 
 GROUPS: tuple[Group, ...] = ("engines", "datasets", "scorers")
 
 
-@pytest.mark.parametrize("group", GROUPS)
-def test_the_defaults_of_every_registered_extension_fit_their_own_annotations(group: Group) -> None:
-    for use, found in registered(group).items():
+def test_the_defaults_of_every_registered_extension_fit_their_own_annotations() -> None:
+    for group, use, found in ((g, *each) for g in GROUPS for each in registered(g).items()):
         factory = resolve(found.value)
         defaults = {
             name: option.default

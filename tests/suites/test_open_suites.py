@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.suite.pairs import plan_pairs
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import model_of
@@ -85,19 +85,19 @@ def test_the_pruned_model_has_the_stated_share_of_the_parameters() -> None:
         assert pruned[f"model.layers.{layer}.self_attn.q_proj.weight"].shape == (128, 128)
 
 
-@pytest.mark.parametrize("name", ["sparse", "pruned"])
-def test_the_files_are_those_that_were_scored(name: str) -> None:
-    model = FOLDER / name / "model.safetensors"
-
-    digest = hashlib.sha256(model.read_bytes()).hexdigest()
-    assert digest == TRAINING["models"][name]["model_sha256"]
-    assert digest in README
-    assert model.stat().st_size < 5 << 20
-    for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
-        assert (FOLDER / name / file).read_bytes() == (DENSE / "model" / file).read_bytes()
+def test_the_files_are_those_that_were_scored() -> None:
+    for name in ("sparse", "pruned"):
+        model = FOLDER / name / "model.safetensors"
+        digest = hashlib.sha256(model.read_bytes()).hexdigest()
+        assert digest == TRAINING["models"][name]["model_sha256"]
+        assert digest in README
+        assert model.stat().st_size < 5 << 20
+        for file in ("tokenizer.json", "tokenizer_config.json", "generation_config.json"):
+            assert (FOLDER / name / file).read_bytes() == (DENSE / "model" / file).read_bytes()
 
 
 @pytest.mark.slow
+@pytest.mark.nightly
 @needs_lm
 @pytest.mark.parametrize("name", ["sparse", "pruned"])
 def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:
@@ -117,7 +117,6 @@ def test_a_model_stands_to_the_gate_as_its_readme_says(name: str) -> None:
     said = f"{reached['share_of_dense']:.2%}, {'met' if met else 'missed'}"
     assert f"| `{name}/` | {reached['parameters']:,} | {figures} | {said} |" in README
     if name == "sparse":
-        assert facts["sparsity"] == "2:4, dense kernels: a CPU has none for it"
         assert facts["zeros"] == "50.00% of the weights of 28 linear layers"
 
 
@@ -185,34 +184,3 @@ def test_the_real_suites_are_mlperfs_workloads_and_say_what_they_lack(
         with pytest.raises(UnavailableError, match=r"\$\{MLPERF_MODELS\} is not set; set it so"):
             model_of(case)
     assert "Nothing here has been measured yet." in suite.read_text("utf-8")
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
-        (
-            'division = "open"\n',
-            "",
-            '2:4-sparsity, retraining: write division = "open" at the top of the suite',
-        ),
-        ('division = "open"', 'division = "closed"', "pruning, distillation, retraining: write"),
-        (
-            '"2:4-sparsity"',
-            '"2:4-sparse"',
-            "no technique '2:4-sparse'; did you mean '2:4-sparsity'?",
-        ),
-        ('"distillation"', '"destillation"', "did you mean 'distillation'?"),
-    ],
-)
-def test_undeclared_and_unknown_techniques_are_refused(
-    tmp_path: Path, old: str, new: str, expected: str
-) -> None:
-    text = SUITE.read_text("utf-8")
-    assert old in text
-    changed = tmp_path / SUITE.name
-    changed.write_text(text.replace(old, new), "utf-8")
-
-    with pytest.raises(SuiteError) as refused:
-        plan_suite(changed)
-
-    assert expected in str(refused.value)

@@ -9,7 +9,6 @@ import subprocess
 import sys
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -45,43 +44,54 @@ SAMPLES = {"llama2-70b": 24, "3d-unet": 6}
 """Samples that are answered here, where all of them take long; a gate needs all."""
 
 
+@cache
 def cases(name: str) -> list[Planned]:
     return plan_suite(PRECISE / f"{name}.mlperf.toml")
 
 
+QUICK = {("resnet50", "fp16"), ("resnet50", "int8"), ("bert", "int4")}
+"""Entries that run in every `make test`: of each kind of file of the engine onnxruntime."""
+
+
+def marks(name: str, precision: str) -> list[pytest.MarkDecorator]:
+    return [pytest.mark.slow, *([] if (name, precision) in QUICK else [pytest.mark.nightly])]
+
+
 ENTRIES = [
-    pytest.param(name, number, id=f"{name}-{case.case.precision}")
+    pytest.param(
+        name,
+        number,
+        id=f"{name}-{case.case.precision}",
+        marks=marks(name, case.case.precision),
+    )
     for name in sorted(OWN)
     for number, case in enumerate(cases(name))
 ]
 
 
-def files() -> list[Path]:
-    """Return the suites that have a twin; the calibrated one has MLPerf's number of steps."""
-    return [file for file in sorted(PRECISE.glob("*.mlperf.toml")) if (TINY / file.name).exists()]
-
-
-@pytest.mark.parametrize("file", files(), ids=lambda file: file.name.split(".")[0])
-def test_a_suite_compares_precisions_with_fp32_by_the_gate_of_its_twin(file: Path) -> None:
+def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> None:
     """Same data, same reference scores; one scenario; fp32 is first, and is what is compared."""
-    planned = plan_suite(file)
-    twin = plan_suite(TINY / file.name)[0]
-    suite = planned[0].suite
+    for file in sorted(PRECISE.glob("*.mlperf.toml")):
+        if not (TINY / file.name).exists():
+            continue  # the calibrated one has MLPerf's number of steps
+        planned = plan_suite(file)
+        twin = plan_suite(TINY / file.name)[0]
+        suite = planned[0].suite
 
-    assert suite.workload.name == f"{twin.suite.workload.name}-precisions"
-    assert suite.workload.reference == twin.suite.workload.reference
-    assert suite.workload.target == twin.suite.workload.target
-    assert {case.case.scenario for case in planned} == {"Offline"}
-    precisions = [case.case.precision for case in planned]
-    assert precisions[0] == "fp32"
-    assert len(set(precisions)) == len(precisions)
-    first = planned[0].case
-    assert suite.limits["accuracy"] == {"margin": "1%", "reference": f"{first.engine}-fp32"}
-    folder = BASELINES / suite.workload.name
-    assert {each.name for each in folder.iterdir()} == {
-        f"{first.engine}.fp32.json",
-        scores_path(folder / f"{first.engine}.fp32.json").name,
-    }
+        assert suite.workload.name == f"{twin.suite.workload.name}-precisions"
+        assert suite.workload.reference == twin.suite.workload.reference
+        assert suite.workload.target == twin.suite.workload.target
+        assert {case.case.scenario for case in planned} == {"Offline"}, file
+        precisions = [case.case.precision for case in planned]
+        assert precisions[0] == "fp32", file
+        assert len(set(precisions)) == len(precisions), file
+        first = planned[0].case
+        assert suite.limits["accuracy"] == {"margin": "1%", "reference": f"{first.engine}-fp32"}
+        folder = BASELINES / suite.workload.name
+        assert {each.name for each in folder.iterdir()} == {
+            f"{first.engine}.fp32.json",
+            scores_path(folder / f"{first.engine}.fp32.json").name,
+        }
 
 
 def test_every_precision_that_a_cpu_runs_is_there() -> None:
@@ -134,7 +144,6 @@ def entry(name: str, number: int) -> Entry:
     return Entry(name, cases(name)[number])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("name", "number"), ENTRIES)
 def test_an_entry_answers_otherwise_than_fp32_but_keeps_its_scores(name: str, number: int) -> None:
     """Where all samples are answered, by the gate; another machine rounds otherwise."""
@@ -160,11 +169,14 @@ def test_an_entry_answers_otherwise_than_fp32_but_keeps_its_scores(name: str, nu
 @pytest.mark.parametrize(
     ("name", "precision", "quantised"),
     [
-        ("llama2-70b", "int8", "29 of 29 matrices, 87.4% of all parameters"),
-        ("llama2-70b", "int4", "29 of 29 matrices, 87.4% of all parameters"),
-        ("dlrm-v2", "int8", "11 of 11 matrices, 97.9% of all parameters"),
-        ("dlrm-v2", "int4", "6 of 11 matrices, 33.3% of all parameters"),
-        ("bert", "int4", "int4 operators (19 MatMulNBits)"),
+        pytest.param(*row, marks=marks(*row[:2]))
+        for row in (
+            ("llama2-70b", "int8", "29 of 29 matrices, 87.4% of all parameters"),
+            ("llama2-70b", "int4", "29 of 29 matrices, 87.4% of all parameters"),
+            ("dlrm-v2", "int8", "11 of 11 matrices, 97.9% of all parameters"),
+            ("dlrm-v2", "int4", "6 of 11 matrices, 33.3% of all parameters"),
+            ("bert", "int4", "int4 operators (19 MatMulNBits)"),
+        )
     ],
 )
 def test_the_fingerprint_says_how_much_is_quantised(
@@ -175,69 +187,35 @@ def test_the_fingerprint_says_how_much_is_quantised(
     assert entry(name, number).described["quantised"] == quantised
 
 
-class Copy:
-    """A suite of resnet50 beside its files, changed."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder / "precision"
-        self.folder.mkdir()
-        (folder / "tiny").symlink_to(TINY)
-        (self.folder / "resnet50").symlink_to(PRECISE / "resnet50")
-        (self.folder / "baselines").mkdir()
-        (self.folder / "baselines" / "accuracy").symlink_to(BASELINES)
-        self.text = (PRECISE / "resnet50.mlperf.toml").read_text("utf-8")
-
-    def verdict(self) -> dict[str, Any]:
-        """Run the test of int8's accuracy."""
-        (self.folder / "copy.mlperf.toml").write_text(self.text, "utf-8")
-        environment = {**os.environ, "PYTEST_MLPERF_LEASES": str(self.folder / "leases")}
-        done = subprocess.run(
-            [
-                *(sys.executable, "-m", "pytest", "copy.mlperf.toml", "-k", "accuracy and int8"),
-                *("-p", "no:cacheprovider", "-p", "no:xdist"),
-                "-omlperf_control=off",  # other tests compute beside it
-                "--mlperf-json=results.json",
-            ],
-            cwd=self.folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        results = self.folder / "results.json"
-        assert results.exists(), done.stdout + done.stderr
-        (case,) = json.loads(results.read_text("utf-8"))["cases"]
-        verdict: dict[str, Any] = case["verdict"]
-        return verdict
-
-
-@pytest.fixture
-def copy(tmp_path: Path) -> Copy:
+@pytest.mark.process
+def test_int8_is_judged_against_the_baseline_of_fp32(tmp_path: Path) -> None:
     pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
-    return Copy(tmp_path)
+    folder = tmp_path / "precision"
+    folder.mkdir()
+    (tmp_path / "tiny").symlink_to(TINY)
+    (folder / "resnet50").symlink_to(PRECISE / "resnet50")
+    (folder / "baselines").mkdir()
+    (folder / "baselines" / "accuracy").symlink_to(BASELINES)
+    (folder / "copy.mlperf.toml").symlink_to(PRECISE / "resnet50.mlperf.toml")
 
-
-@pytest.mark.process
-def test_int8_is_judged_against_the_baseline_of_fp32(copy: Copy) -> None:
-    verdict = copy.verdict()
-
-    # 500 digits may not decide on another machine, which sees one or two of them otherwise.
-    assert verdict["outcome"] in {"ok", "INCONCLUSIVE"}
-    assert "NO BASELINE" not in json.dumps(verdict)
-
-
-@pytest.mark.process
-def test_int8_with_the_file_of_fp32_is_an_error_that_says_so(copy: Copy) -> None:
-    named = "resnet50/resnet50-int8.onnx"
-    assert named in copy.text
-    copy.text = copy.text.replace(named, "../tiny/resnet50/resnet50-tiny.onnx")
-
-    verdict = copy.verdict()
-
-    assert verdict["outcome"] == "ERROR"
-    assert "resnet50-tiny.onnx: precision is 'int8', but the file holds fp32 weights and no " in (
-        json.dumps(verdict)
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "pytest", "copy.mlperf.toml", "-k", "accuracy and int8"),
+            *("-p", "no:cacheprovider", "-p", "no:xdist", "--mlperf-json=results.json"),
+            "-omlperf_control=off",  # other tests compute beside it
+        ],
+        cwd=folder,
+        env={**os.environ, "PYTEST_MLPERF_LEASES": str(folder / "leases")},
+        capture_output=True,
+        text=True,
+        check=False,
     )
+
+    assert (folder / "results.json").exists(), done.stdout + done.stderr
+    (case,) = json.loads((folder / "results.json").read_text("utf-8"))["cases"]
+    # 500 digits may not decide on another machine, which sees one or two of them otherwise.
+    assert case["verdict"]["outcome"] in {"ok", "INCONCLUSIVE"}
+    assert "NO BASELINE" not in json.dumps(case["verdict"])
 
 
 def test_what_is_committed_is_small() -> None:

@@ -9,23 +9,12 @@ import numpy as np
 import pytest
 
 from tests.engines.recording import Tokenless
-from tests.suites.tiny_twin import TINY, Twin
+from tests.suites.tiny_twin import TINY, Twin, twin_marks
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[onnx]")
+pytestmark = twin_marks("onnxruntime")
+SUITE = "bert"
 
 METRICS = ("f1", "exact_match")
-
-
-@pytest.fixture(scope="module")
-def twin() -> Twin:
-    return Twin("bert")
-
-
-@pytest.fixture(scope="module")
-def answers(twin: Twin) -> list[bytes]:
-    return twin.answers()
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +23,6 @@ def articles() -> list[dict[str, Any]]:
     file = TINY / "bert" / "data" / "squad" / "dev-v1.1.json"
     found: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))["data"]
     return found
-
-
-def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    reached, found = twin.training["onnxruntime"], twin.score(answers).aggregate
-
-    for metric in METRICS:
-        assert f"{metric} = {reached[metric]}" in twin.file.read_text("utf-8")
-        # Another machine's kernels may find another answer where two are as likely.
-        assert found[metric] == pytest.approx(reached[metric], abs=0.5)
-        assert found[metric] > twin.gate(metric) > 95
 
 
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
@@ -99,7 +78,6 @@ def test_many_paragraphs_need_several_windows(twin: Twin, answers: list[bytes]) 
         if score is not None and reference["features"] > 1
     ]
 
-    assert twin.dataset.digest == twin.training["dataset_digest"]
     assert len(of_long) == twin.training["in_several_windows"] > 100
     assert set(shares.values()) >= {1, 2, 3}
     assert np.mean(np.array(of_long, float)) > 93

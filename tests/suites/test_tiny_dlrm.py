@@ -7,24 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.suites.tiny_twin import TINY, Twin, load_tool
+from tests.suites.tiny_twin import TINY, Twin, load_tool, twin_marks
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
-pytest.importorskip("safetensors", reason="needs pytest-mlperf[lm]")
+pytestmark = twin_marks("torch", "safetensors")
+SUITE = "dlrm-v2"
 
 MODEL = TINY / "dlrm-v2" / "model"
-
-
-@pytest.fixture(scope="module")
-def twin() -> Twin:
-    return Twin("dlrm-v2")
-
-
-@pytest.fixture(scope="module")
-def answers(twin: Twin) -> list[bytes]:
-    return twin.answers()
 
 
 @pytest.fixture(scope="module")
@@ -35,14 +23,6 @@ def clicks(twin: Twin) -> Any:
 
 def auc(twin: Twin, predictions: list[bytes]) -> float:
     return twin.score(predictions).aggregate["auc"]
-
-
-def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    reached = twin.training["auc"]
-
-    assert f"reference = {{ auc = {reached} }}" in twin.file.read_text("utf-8")
-    assert auc(twin, answers) == pytest.approx(reached, abs=0.05)
-    assert auc(twin, answers) > twin.gate("auc") > 85
 
 
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
@@ -75,7 +55,6 @@ def test_the_data_are_what_the_model_of_clicks_draws(twin: Twin, clicks: Any) ->
     labels = np.concatenate(twin.references)
     samples = [twin.dataset.input(index) for index in range(len(twin.dataset))]
 
-    assert twin.dataset.digest == twin.training["dataset_digest"]
     assert len(twin.dataset) == twin.training["samples"] == 400
     assert np.array_equal(labels, drawn.clicked)
     assert labels.sum() == twin.training["clicked"]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
-import struct
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,19 +13,10 @@ from pytest_mlperf.datasets.cnn_dailymail import ALPACA
 from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.scorers.rouge.scorer import RougeScorer
 from pytest_mlperf.testing import RecordingSink
-from tests.suites.tiny_twin import TINY, Twin
+from tests.suites.tiny_twin import LANGUAGE, TINY, Twin, ids_of, packed, twin_marks
 
-pytestmark = [
-    pytest.mark.process,
-    pytest.mark.slow,
-    pytest.mark.skipif(
-        any(
-            importlib.util.find_spec(name) is None
-            for name in ("torch", "transformers", "rapidfuzz")
-        ),
-        reason="needs pytest-mlperf[lm]",
-    ),
-]
+pytestmark = twin_marks(*LANGUAGE)
+SUITE = "gptj"
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 END = 0
@@ -36,35 +25,11 @@ SOME = 32
 
 
 @pytest.fixture(scope="module")
-def twin() -> Twin:
-    return Twin("gptj")
-
-
-@pytest.fixture(scope="module")
-def answers(twin: Twin) -> list[bytes]:
-    return twin.answers()
-
-
-@pytest.fixture(scope="module")
 def articles() -> list[dict[str, Any]]:
     """What the committed file in the layout of MLPerf's holds."""
     file = TINY / "gptj" / "data" / "cnn-daily-mail" / "cnn_eval.json"
     found: list[dict[str, Any]] = json.loads(file.read_text("utf-8"))
     return found
-
-
-@pytest.fixture(scope="module")
-def tokenizer(twin: Twin) -> Any:
-    """The twin's own, by the library tokenizers."""
-    return pytest.importorskip("tokenizers").Tokenizer.from_file(str(twin.model / "tokenizer.json"))
-
-
-def ids_of(answer: bytes) -> list[int]:
-    return list(struct.unpack(f"<{len(answer) // 8}q", answer))
-
-
-def packed(ids: Sequence[int]) -> bytes:
-    return struct.pack(f"<{len(ids)}q", *ids)
 
 
 def score(twin: Twin, answers: Sequence[bytes]) -> dict[str, float]:
@@ -80,22 +45,6 @@ def likelihood(model: Any, prompt: list[int], answer: list[int]) -> float:
     with torch.inference_mode():
         logits = model(torch.tensor([[*prompt, *answer]])).logits[0, len(prompt) - 1 : -1]
     return float(logits.log_softmax(-1).gather(1, torch.tensor(answer)[:, None]).mean())
-
-
-# --- what it has learnt ---------------------------------------------------------------------------
-
-
-def test_it_reaches_its_reference(twin: Twin, answers: list[bytes]) -> None:
-    reached, found = twin.training["scores"], score(twin, answers)
-    text = twin.file.read_text("utf-8")
-
-    for metric in (*ROUGES, "gen_len"):
-        assert re.search(rf"\b{metric} = {re.escape(str(reached[metric]))}[ ,]", text)
-        assert found[metric] > twin.gate(metric)
-    for metric in ROUGES:
-        # Another machine's kernels may choose another token where two are as likely.
-        assert found[metric] == pytest.approx(reached[metric], abs=0.5)
-    assert found["gen_len"] == pytest.approx(reached["gen_len"], rel=0.01)
 
 
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
@@ -168,13 +117,10 @@ def test_it_ends_every_answer_itself(twin: Twin, answers: list[bytes]) -> None:
     assert min(map(len, ids)) >= twin.engine.options["min_new_tokens"]
 
 
-# --- its model and its data -----------------------------------------------------------------------
-
-
 def test_it_is_a_gpt_j(twin: Twin) -> None:
     """A quarter to a half of each head is rotated; the output layer is its own, with a bias."""
     safetensors = pytest.importorskip("safetensors")
-    config = json.loads((twin.model / "config.json").read_text("utf-8"))
+    config = twin.config()
     with safetensors.safe_open(twin.model / "model.safetensors", "np") as file:
         stored = {name: file.get_slice(name).get_shape() for name in file.keys()}  # noqa: SIM118
 
@@ -194,7 +140,6 @@ def test_its_articles_are_laid_out_as_mlperfs(twin: Twin, articles: list[Any]) -
     }
     assert len({article["input"] for article in articles}) == len(articles)
     assert len(articles) == twin.training["held_out_samples"] == 160
-    assert twin.dataset.digest == twin.training["dataset_digest"]
     assert all(3 <= len(re.findall(r"\.", article["input"])) <= 6 for article in articles)
 
 

@@ -11,20 +11,13 @@ import numpy as np
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.suites.tiny_twin import TINY, Twin
+from tests.suites.tiny_twin import TINY, UNETS, Twin, twin_marks
 
-for library in ("torch", "transformers", "diffusers"):
-    pytest.importorskip(library, reason="needs pytest-mlperf[diffusion]")
-
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = twin_marks(*UNETS)
 
 FOLDER = TINY / "wan-2.2"
 SHAPE = (9, 16, 16, 3)
-
-
-@pytest.fixture(scope="module")
-def twin() -> Twin:
-    return Twin("wan-2.2")
+SUITE = "wan-2.2"
 
 
 @pytest.fixture(autouse=True)
@@ -34,20 +27,10 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
     return importlib.import_module("moving_digits")
 
 
-@pytest.fixture(scope="module")
-def answers(twin: Twin) -> list[bytes]:
-    return twin.answers()
-
-
-def test_it_shows_what_its_trainer_reached_far_above_chance(
-    twin: Twin, answers: list[bytes]
-) -> None:
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
     reached = twin.training["moving_digits"]
-    shown = twin.score(answers).aggregate["moving_digits"]
     others = twin.score([*answers[21:], *answers[:21]]).aggregate["moving_digits"]
 
-    assert f"reference = {{ moving_digits = {reached} }}" in twin.file.read_text("utf-8")
-    assert shown == pytest.approx(reached, abs=1)
     assert others == pytest.approx(twin.training["of_other_prompts"], abs=0.5)
     assert others < 2 < 10 * others + 20 < twin.gate("moving_digits")
     assert reached < twin.training["real"]
@@ -64,16 +47,13 @@ def test_a_still_of_each_video_does_not_pass(twin: Twin, answers: list[bytes]) -
 def test_its_data_set_has_a_prompt_for_all_that_a_video_can_show(twin: Twin, judge: Any) -> None:
     places = [range(len(words)) for words in judge.WORDS.values()]
 
-    assert twin.dataset.digest == twin.training["dataset_digest"]
     assert [tuple(judge.read(prompt)) for prompt in twin.references] == list(product(*places))
 
 
-@pytest.mark.parametrize(
-    "prompt", ["", "a red seven", "a red seven moves up and down", "a red two moves up"]
-)
-def test_a_prompt_that_names_too_little_or_too_much_is_refused(prompt: str, judge: Any) -> None:
-    with pytest.raises(RunError, match="does not name one digit, colour and direction"):
-        judge.read(prompt)
+def test_a_prompt_that_names_too_little_or_too_much_is_refused(judge: Any) -> None:
+    for prompt in ("", "a red seven", "a red seven moves up and down", "a red two moves up"):
+        with pytest.raises(RunError, match="does not name one digit, colour and direction"):
+            judge.read(prompt)
 
 
 def test_a_video_of_another_length_is_refused(twin: Twin, answers: list[bytes]) -> None:

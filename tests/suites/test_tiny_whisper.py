@@ -5,39 +5,21 @@ from __future__ import annotations
 import pytest
 
 from pytest_mlperf.engines.llm.speech import spelled
-from tests.suites.tiny_twin import Twin, load_tool
+from tests.suites.tiny_twin import Twin, load_tool, twin_marks
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
-pytest.importorskip("transformers", reason="needs pytest-mlperf[lm]")
-pytest.importorskip("whisper_normalizer", reason="needs pytest-mlperf[speech]")
-
-
-@pytest.fixture(scope="module")
-def twin() -> Twin:
-    return Twin("whisper")
-
-
-@pytest.fixture(scope="module")
-def answers(twin: Twin) -> list[bytes]:
-    return twin.answers()
+pytestmark = twin_marks("torch", "transformers", "whisper_normalizer")
+SUITE = "whisper"
 
 
 def accuracy(twin: Twin, answers: list[bytes]) -> float:
     return twin.score(answers).aggregate["accuracy"]
 
 
-def test_it_hears_what_its_trainer_reached_far_above_chance(
-    twin: Twin, answers: list[bytes]
-) -> None:
-    reached, heard = twin.training["accuracy"], accuracy(twin, answers)
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
     another = accuracy(twin, [*answers[1:], answers[0]])
 
-    assert f"reference = {{ accuracy = {reached} }}" in twin.file.read_text("utf-8")
-    assert heard == pytest.approx(reached, abs=1)
     assert another == pytest.approx(twin.training["chance"], abs=1)
-    assert another < 10 < 95 < twin.gate("accuracy") < heard
+    assert another < 10 < 95 < twin.gate("accuracy")
 
 
 def test_the_clips_are_those_that_the_script_says(twin: Twin) -> None:
@@ -47,7 +29,6 @@ def test_the_clips_are_those_that_the_script_says(twin: Twin) -> None:
         clip.text: clip for clip in (speech.draw(random) for _ in range(2 * len(twin.dataset)))
     }
 
-    assert twin.dataset.digest == twin.training["dataset_digest"]
     assert twin.references == list(drawn)[: len(twin.dataset)]
     for index, text in enumerate(twin.references):
         assert (twin.dataset.input(index)["audio"] * 32768 == drawn[text].audio).all()

@@ -5,23 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.suites.tiny_twin import Twin
+from tests.suites.tiny_twin import DETECTION, Twin, twin_marks
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
-
-pytest.importorskip("onnxruntime", reason="needs pytest-mlperf[vision]")
-pytest.importorskip("pycocotools", reason="needs pytest-mlperf[vision]")
-pytest.importorskip("PIL", reason="needs pytest-mlperf[vision]")
-
-
-@pytest.fixture(scope="module")
-def twin() -> Twin:
-    return Twin("yolo")
-
-
-@pytest.fixture(scope="module")
-def answers(twin: Twin) -> list[bytes]:
-    return twin.answers()
+pytestmark = twin_marks(*DETECTION)
+SUITE = "yolo"
 
 
 def of_another_image(answers: list[bytes]) -> list[bytes]:
@@ -34,17 +21,11 @@ def of_another_image(answers: list[bytes]) -> list[bytes]:
     return moved
 
 
-def test_it_detects_what_its_trainer_reached_far_above_chance(
-    twin: Twin, answers: list[bytes]
-) -> None:
-    reached = twin.training["map_onnxruntime"]
-    detected = twin.score(answers).aggregate["map"]
+def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
     another = twin.score(of_another_image(answers)).aggregate["map"]
 
-    assert f"reference = {{ map = {reached} }}" in twin.file.read_text("utf-8")
-    assert detected == pytest.approx(reached, abs=0.5)
     assert another == pytest.approx(twin.training["map_of_another_image"], abs=0.5)
-    assert another < 5 < 60 < twin.gate("map") < detected
+    assert another < 5 < 60 < twin.gate("map")
 
 
 def test_its_data_set_has_cocos_gaps_and_shapes_of_many_sizes(
@@ -53,7 +34,6 @@ def test_its_data_set_has_cocos_gaps_and_shapes_of_many_sizes(
     boxes = [box for each in twin.references for box in each["annotations"]]
     labels = {int(row[6]) for raw in answers for row in np.frombuffer(raw, "<f4").reshape(-1, 7)}
 
-    assert twin.dataset.digest == twin.training["dataset_digest"]
     assert len(boxes) == twin.training["validation_boxes"]
     assert {box["category_id"] for box in boxes} == {1, 2, 4, 7, 8, 11} == labels
     assert len({(each["height"], each["width"]) for each in twin.references}) > 200

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import importlib.util
+import json
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.suites.tiny_twin import TINY, Twin, load_tool
+from tests.suites.tiny_twin import LANGUAGE, TINY, UNETS, Twin, load_tool, missing
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
-LANGUAGE = ("torch", "transformers", "rapidfuzz")
 VISION = ("onnxruntime", "onnx")
-UNETS = ("torch", "transformers", "diffusers")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class Row:
         libraries: What the suite imports; the test is skipped without them.
         file: The file of a model in a folder whose weights are damaged.
         damaged: Whether the suite's test of damaged weights is here.
+        trained: The table of training.json that has the scores, if it is not the whole.
     """
 
     suite: str
@@ -38,11 +39,12 @@ class Row:
     scenario: str = "Offline"
     file: str = "model.safetensors"
     damaged: bool = True
+    trained: str = "scores"
 
 
 ROWS = (
     Row(suite="3d-unet", baseline="onnxruntime.fp32", judged="dice", libraries=VISION),
-    Row(suite="bert", baseline="onnxruntime.fp32", libraries=VISION),
+    Row(suite="bert", baseline="onnxruntime.fp32", libraries=VISION, trained="onnxruntime"),
     Row(suite="deepseek-r1", judged="exact_match", libraries=(*LANGUAGE, "sympy", "pylatexenc")),
     Row(suite="dlrm-v2", baseline="dlrm.fp32", judged="auc", libraries=("torch",)),
     Row(suite="dlrm-v3", baseline="hstu.fp32", libraries=("torch",)),
@@ -52,9 +54,10 @@ ROWS = (
         libraries=(*LANGUAGE[:2], "sympy", "pyarrow"),
     ),
     Row(suite="gptj", judged="rouge1"),
+    Row(suite="llama2-70b", judged="rouge1"),
     Row(suite="llama3.1-405b", judged="rougeL"),
     Row(suite="llama3.1-8b", judged="rouge1"),
-    Row(suite="llama3.1-8b-edge", shared="llama3.1-8b", judged="rouge1"),
+    Row(suite="llama3.1-8b-edge", shared="llama3.1-8b", judged="rouge1", trained="edge"),
     Row(suite="mixtral-8x7b"),
     Row(suite="qwen3-vl", libraries=("torch", "transformers", "PIL", "rapidfuzz")),
     Row(suite="qwen3.6", libraries=LANGUAGE[:2], scenario="SingleStream"),
@@ -93,23 +96,65 @@ ROWS = (
 )
 
 
-@pytest.fixture(params=ROWS, ids=lambda row: row.suite)
+QUICK = "resnet50"
+"""The twin that runs in every `make test`; of each a few samples do in tests/testing/test_ours.py.
+"""
+
+
+@pytest.fixture(
+    params=[
+        pytest.param(row, id=row.suite, marks=[] if row.suite == QUICK else pytest.mark.nightly)
+        for row in ROWS
+    ]
+)
 def row(request: pytest.FixtureRequest, tmp_path: Path) -> Row:
     """A suite whose libraries are here, with the folder in which it runs prepared."""
     row: Row = request.param
-    missing = [name for name in row.libraries if importlib.util.find_spec(name) is None]
-    if missing:
-        pytest.skip(f"needs {', '.join(missing)}")
+    if lacking := missing(row.libraries):
+        pytest.skip(f"needs {', '.join(lacking)}")
     # The scorers of some suites are modules beside them, which this file makes importable.
     (tmp_path / "conftest.py").symlink_to(TINY.parent / "conftest.py")
     return row
 
 
 def test_the_table_has_every_suite() -> None:
-    """But those of Llama 2 70B, whose tests change the suite, see test_tiny_llama.py."""
     suites = {file.name.removesuffix(".mlperf.toml") for file in TINY.glob("*.mlperf.toml")}
 
-    assert {row.suite for row in ROWS} == suites - {"llama2-70b", "llama2-70b-interactive"}
+    assert {row.suite for row in ROWS} == suites - {"llama2-70b-interactive"}
+
+
+def test_references_and_data_are_those_that_the_trainers_wrote_down() -> None:
+    wrong = []
+    for row in ROWS:
+        workload = tomllib.loads((TINY / f"{row.suite}.mlperf.toml").read_text("utf-8"))["workload"]
+        twin = None if missing(row.libraries) else Twin(row.suite, shared=row.shared)
+        training = json.loads((TINY / (row.shared or row.suite) / "training.json").read_text())
+        figures = {**training, **training.get(row.trained, {})}
+        for metric, reference in workload["reference"].items():
+            # "map" is map_onnxruntime; tokens with the end token are rounded in the suite.
+            reached = [figures[name] for name in figures if name.startswith(metric)]
+            if reference not in [*reached, *(round(figure, 1) for figure in reached)]:
+                wrong.append((row.suite, metric, reference, reached))
+        if twin and not row.shared and "dataset_digest" in training:
+            wrong += [(row.suite, "digest")] * (twin.dataset.digest != training["dataset_digest"])
+        bounds = twin.planned.bounds(()) if twin else None
+        for metric, bound in (bounds or {}).items():
+            chance = chance_of(training, metric)
+            if chance is not None and bound.missed(chance) is None:
+                wrong.append((row.suite, metric, "chance", chance))
+
+    assert wrong == []
+
+
+def chance_of(training: dict[str, Any], metric: str) -> float | None:
+    """Return what guesses score, if the trainer measured it; a guess is of the usual length."""
+    guessed = training.get("chance")
+    if metric == "tokens_per_sample":
+        return None
+    if isinstance(guessed, dict):
+        of_metric: float | None = guessed.get(metric)
+        return of_metric
+    return training.get(f"chance_{metric}", guessed)
 
 
 def test_the_committed_baseline_holds_here(row: Row, tmp_path: Path) -> None:

@@ -5,11 +5,14 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import struct
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.extension import Engine, Scores
@@ -20,6 +23,34 @@ from tests.jobs import job_of
 
 ROOT = Path(__file__).resolve().parents[2]
 TINY = ROOT / "suites" / "tiny"
+LANGUAGE = ("torch", "transformers", "rapidfuzz")
+UNETS = ("torch", "transformers", "diffusers")
+DETECTION = ("onnxruntime", "pycocotools", "PIL")
+
+
+def missing(libraries: Sequence[str]) -> list[str]:
+    """Return the libraries that are not installed."""
+    return [name for name in libraries if importlib.util.find_spec(name) is None]
+
+
+def twin_marks(*libraries: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a module that runs a twin; it is skipped without these libraries."""
+    lacking = missing(libraries)
+    return [
+        pytest.mark.process,
+        pytest.mark.slow,
+        pytest.mark.skipif(bool(lacking), reason=f"needs {', '.join(lacking)}"),
+    ]
+
+
+def ids_of(answer: bytes) -> list[int]:
+    """Return the tokens of a language model's answer."""
+    return list(struct.unpack(f"<{len(answer) // 8}q", answer))
+
+
+def packed(ids: Sequence[int]) -> bytes:
+    """Return tokens as a language model's answer."""
+    return struct.pack(f"<{len(ids)}q", *ids)
 
 
 def ask(engine: Engine, count: int, *, one_by_one: bool = False) -> list[bytes]:
@@ -55,13 +86,28 @@ class Twin:
 
     def answers(self, model: Path | None = None) -> list[bytes]:
         """Return the engine's answer to each sample, with the suite's options."""
-        given = {
-            "dataset": self.dataset,
-            "model": str(model or self.model),
-            "precision": self.precision,
-        }
-        engine = registry.resolve(self.engine.target)(**given, **self.engine.options)
-        return ask(engine, len(self.dataset))
+        options = self.engine_options(self.dataset, **({"model": str(model)} if model else {}))
+        return ask(registry.resolve(self.engine.target)(**options), len(self.dataset))
+
+    def engine_options(self, dataset: Any, **options: Any) -> dict[str, Any]:
+        """Return what the suite's engine is built with, for another data set or other options."""
+        shared = {"dataset": dataset, "model": str(self.model), "precision": self.precision}
+        return {**shared, **self.engine.options, **options}
+
+    def tokenizer(self) -> Any:
+        """Return the tokenizer of the twin, by the library tokenizers."""
+        library = pytest.importorskip("tokenizers")
+        return library.Tokenizer.from_file(str(self.model / "tokenizer.json"))
+
+    def texts(self, answers: Sequence[bytes]) -> list[str]:
+        """Return answers as text."""
+        decoded: list[str] = self.tokenizer().decode_batch([ids_of(answer) for answer in answers])
+        return decoded
+
+    def config(self) -> dict[str, Any]:
+        """Return the config.json of the model."""
+        config: dict[str, Any] = json.loads((self.model / "config.json").read_text("utf-8"))
+        return config
 
     def score(self, answers: Sequence[bytes]) -> Scores:
         """Return the scores of these answers by the scorer of the suite."""
@@ -79,9 +125,14 @@ class Twin:
         return low
 
     def verdict(
-        self, folder: Path, *, model: Path | None = None, scenario: str = "Offline"
+        self,
+        folder: Path,
+        *,
+        model: Path | None = None,
+        scenario: str = "Offline",
+        kind: str = "accuracy",
     ) -> dict[str, Any]:
-        """Run the suite's test of accuracy in a scenario against the committed baseline."""
+        """Run a test of the suite in a scenario against the committed baselines."""
         (folder / self.name).symlink_to(TINY / self.name)
         (folder / "baselines").mkdir()
         (folder / "baselines" / "accuracy").symlink_to(ROOT / "baselines" / "accuracy")
@@ -97,7 +148,7 @@ class Twin:
                 *(sys.executable, "-m", "pytest", self.file.name, "--mlperf-json=results.json"),
                 *("-p", "no:cacheprovider", "-p", "no:xdist"),
                 "-omlperf_control=off",  # other tests compute beside it
-                *("-m", f"mlperf(scenario='{scenario}')", "-k", "accuracy"),
+                *("-m", f"mlperf(scenario='{scenario}')", "-k", kind),
             ],
             cwd=folder,
             env=environment,
@@ -109,7 +160,7 @@ class Twin:
         assert results.exists(), done.stdout + done.stderr
         (case,) = json.loads(results.read_text("utf-8"))["cases"]
         verdict: dict[str, Any] = case["verdict"]
-        assert done.returncode == (verdict["outcome"] != "ok"), done.stdout + done.stderr
+        assert done.returncode == case["failed"], done.stdout + done.stderr
         return verdict
 
 

@@ -2,29 +2,18 @@
 
 from __future__ import annotations
 
-import importlib.util
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 MOST = 41
 """Pairs of places in the package, half of them the signature of sinks. Remove, and lower it."""
 
 
 @pytest.fixture(scope="module")
-def tool() -> Any:
-    """The tool, which is a script."""
-    spec = importlib.util.spec_from_file_location("duplicates", ROOT / "tools" / "duplicates.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["duplicates"] = module
-    spec.loader.exec_module(module)
-    return module
+def tool(lib: Any) -> Any:
+    return lib("duplicates")
 
 
 def lines(first: int, last: int) -> str:
@@ -44,21 +33,15 @@ def test_the_package_repeats_itself_no_more_than_before(tool: Any) -> None:
     assert len(shared) <= MOST, "python tools/duplicates.py prints them"
 
 
-def test_a_passage_is_one_pair_however_long_it_is(tool: Any, tmp_path: Path) -> None:
+def test_a_passage_of_six_lines_or_more_is_one_pair(tool: Any, tmp_path: Path) -> None:
     files = write(tmp_path, a="one()\n" + lines(1, 9), b="\n\n" + lines(1, 9) + "two()\n")
-
     (pair,) = tool.pairs(files)
-
     assert (pair.first.stem, pair.first_line) == ("a", 2)
     assert (pair.second.stem, pair.second_line, pair.lines) == ("b", 3, 9)
 
-
-def test_five_lines_are_none_and_six_are_one(tool: Any, tmp_path: Path) -> None:
-    five = write(tmp_path, a=lines(1, 5) + "one()\n", b=lines(1, 5) + "two()\n")
-    assert tool.pairs(five) == []
-
-    six = write(tmp_path, a=lines(1, 6) + "one()\n", b=lines(1, 6) + "two()\n")
-    assert len(tool.pairs(six)) == 1
+    for count, found in ((5, 0), (6, 1)):
+        files = write(tmp_path, a=lines(1, count) + "one()\n", b=lines(1, count) + "two()\n")
+        assert len(tool.pairs(files)) == found
 
 
 def test_three_places_are_three_pairs_and_two_may_lie_in_one_file(

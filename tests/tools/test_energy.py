@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Callable
 from statistics import fmean
 from typing import Any
 
@@ -13,7 +10,6 @@ import pytest
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 
 JUDGED = (
     "counter 100 ms, no lag",
@@ -46,47 +42,33 @@ NOT_JUDGED = (
 """What nothing vouches for."""
 
 
-@pytest.fixture(scope="module")
-def tool() -> Iterator[Any]:
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        yield importlib.import_module("energy")
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
-
-
-def windows(tool: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+@pytest.fixture
+def windows(lib: Any, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], list[Any]]:
     """Return one window of 20 s of each load."""
+    tool = lib("energy")
     monkeypatch.setattr(tool, "PHASES", 1)
-    return list(tool.windows(tool.SENSORS[name], 20.0))
+    return lambda name: list(tool.windows(tool.SENSORS[name], 20.0))
 
 
-@pytest.mark.parametrize("name", JUDGED)
-def test_a_usual_board_is_judged_and_near(
-    name: str, tool: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = windows(tool, name, monkeypatch)
-
-    assert all(each.gated and each.inside for each in found)
-    assert fmean(abs(each.error) for each in found) < 0.0015
-    assert all(0 < each.unsure < 0.04 for each in found)
+def test_a_usual_board_is_judged_and_near(windows: Callable[[str], list[Any]]) -> None:
+    for name in JUDGED:
+        found = windows(name)
+        assert all(each.gated and each.inside for each in found), name
+        assert fmean(abs(each.error) for each in found) < 0.0015
+        assert all(0 < each.unsure < 0.04 for each in found)
 
 
-@pytest.mark.parametrize("name", COVERED)
-def test_what_is_judged_lies_inside_what_is_stated(
-    name: str, tool: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = windows(tool, name, monkeypatch)
-
-    assert any(each.gated for each in found)
-    assert all(each.inside for each in found if each.gated)
+def test_what_is_judged_lies_inside_what_is_stated(windows: Callable[[str], list[Any]]) -> None:
+    for name in COVERED:
+        found = windows(name)
+        assert any(each.gated for each in found), name
+        assert all(each.inside for each in found if each.gated)
 
 
-@pytest.mark.parametrize("name", NOT_JUDGED)
 def test_what_nothing_vouches_for_is_not_judged(
-    name: str, tool: Any, monkeypatch: pytest.MonkeyPatch
+    windows: Callable[[str], list[Any]], lib: Any
 ) -> None:
-    found = windows(tool, name, monkeypatch)
-
-    assert not any(each.gated for each in found)
-    assert len(found) == len(tool.LOADS)
+    for name in NOT_JUDGED:
+        found = windows(name)
+        assert not any(each.gated for each in found), name
+        assert len(found) == len(lib("energy").LOADS)

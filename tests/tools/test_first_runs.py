@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = pytest.mark.slow
 
-TOOLS = str(Path(__file__).parents[2] / "tools")
-
 
 @pytest.fixture(scope="module")
-def rows() -> Any:
-    sys.path.insert(0, TOOLS)
-    try:
-        module = importlib.import_module("decisions_lib.first_runs")
-    finally:
-        sys.path.remove(TOOLS)
-    return {(row.model, row.design, row.warmed): row for row in module.rows(60)}
+def rows(lib: Any) -> Any:
+    rows = lib("decisions_lib.first_runs").rows(60)
+    return {(row.model, row.design, row.warmed): row for row in rows}
 
 
 def test_a_first_run_that_is_faster_hides_drops_and_a_warm_up_shows_them(rows: Any) -> None:

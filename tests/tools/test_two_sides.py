@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from collections.abc import Iterator, Sequence
-from pathlib import Path
+from collections.abc import Sequence
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -21,18 +19,12 @@ from pytest_mlperf.core.metrics import Direction
 
 pytestmark = pytest.mark.slow
 
-ROOT = Path(__file__).resolve().parents[2]
 CODES = {Decision.PASS: 0, Decision.FAIL: 1, Decision.INCONCLUSIVE: 2}
 
 
 @pytest.fixture(scope="module")
-def sides() -> Iterator[Any]:
-    """The part of the tool."""
-    sys.path.insert(0, str(ROOT / "tools"))
-    try:
-        yield importlib.import_module("decisions_lib.two_sides")
-    finally:
-        sys.path.remove(str(ROOT / "tools"))
+def sides(lib: Any) -> Any:
+    return lib("decisions_lib.two_sides")
 
 
 def values(logs: Sequence[float], sizes: Sequence[int]) -> list[Value]:
@@ -45,20 +37,19 @@ def values(logs: Sequence[float], sizes: Sequence[int]) -> list[Value]:
 DESIGNS = [((2,) * 4, (2,) * 4), ((2, 1, 3), (3,)), ((8,), (4,)), ((1,), (5, 1))]
 
 
-@pytest.mark.parametrize("design", DESIGNS)
-@pytest.mark.parametrize("rule", [RuleR(), RuleR(prior_df=7, prior_sd=0.02, session_share=0.6)])
-def test_pooled_sides_on_arrays_are_the_shipped_ones(sides: Any, design: Any, rule: RuleR) -> None:
-    rng = np.random.default_rng(3)
-    drawn = [sides.drawn(rng, 40, sizes, (0.01, 0.005)) for sizes in design]
-    found = sides.judged(*drawn, design, rule)
-    reach, p = found.reach(0.01), found.p()
-
-    for case in range(40):
-        a, b = (values(x[case], sizes) for x, sizes in zip(drawn, design, strict=True))
-        shipped = pooled(a, b, rule=rule)
-        assert found.change[case] == pytest.approx(shipped.change)
-        assert reach[case] == pytest.approx(shipped.reach(0.01))
-        assert p[case] == pytest.approx(shipped.p(-1), rel=1e-6)
+def test_pooled_sides_on_arrays_are_the_shipped_ones(sides: Any) -> None:
+    rules = [RuleR(), RuleR(prior_df=7, prior_sd=0.02, session_share=0.6)]
+    for design, rule in product(DESIGNS, rules):
+        rng = np.random.default_rng(3)
+        drawn = [sides.drawn(rng, 40, sizes, (0.01, 0.005)) for sizes in design]
+        found = sides.judged(*drawn, design, rule)
+        reach, p = found.reach(0.01), found.p()
+        for case in range(40):
+            a, b = (values(x[case], sizes) for x, sizes in zip(drawn, design, strict=True))
+            shipped = pooled(a, b, rule=rule)
+            assert found.change[case] == pytest.approx(shipped.change)
+            assert reach[case] == pytest.approx(shipped.reach(0.01))
+            assert p[case] == pytest.approx(shipped.p(-1), rel=1e-6)
 
 
 @pytest.mark.parametrize("rule", [RuleR(), RuleR(max_runs=2), RuleR(max_runs=8, prior_sd=0.05)])

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-import importlib
 import math
-import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-TOOLS = str(Path(__file__).parents[2] / "tools")
-
 
 @pytest.fixture(scope="module")
-def simulation() -> Any:
-    sys.path.insert(0, TOOLS)
-    try:
-        return importlib.import_module("decisions_lib.whole_data")
-    finally:
-        sys.path.remove(TOOLS)
+def simulation(lib: Any) -> Any:
+    return lib("decisions_lib.whole_data")
 
 
 def test_the_error_of_few_images_for_each_class_is_the_true_one(simulation: Any) -> None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
+import runpy
+import select
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import yaml
+
+from pytest_mlperf.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -29,7 +36,7 @@ class Workflow:
 
     path: Path
 
-    @property
+    @cached_property
     def content(self) -> dict[str, Any]:
         """The parsed file; YAML 1.1 reads the key `on` as true."""
         found: dict[Any, Any] = yaml.safe_load(self.path.read_text("utf-8"))
@@ -100,14 +107,22 @@ class Runner:
     Attributes:
         folder: All of it is below this one.
         env: Set for every step.
+        in_process: Whether commands of this project run in this process instead of a new one.
     """
 
     folder: Path
     env: dict[str, str] = field(default_factory=dict)
+    in_process: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("workspace", "temp", "bin"):
+        for name in ("workspace", "temp", "bin", "forwards"):
             (self.folder / name).mkdir(exist_ok=True)
+        for name in ("requests", "replies"):
+            if not (self.folder / name).exists():
+                os.mkfifo(self.folder / name)
+        for name in ("pytest-mlperf", "python"):
+            text = FORWARD.format(name=name, python=sys.executable, folder=self.folder)
+            self.put(name, text, "forwards")
 
     @property
     def workspace(self) -> Path:
@@ -121,7 +136,8 @@ class Runner:
 
     def environment(self, **more: str) -> dict[str, str]:
         """Return what a step sees: this Python first, then what is in `bin`."""
-        path = [str(self.folder / "bin"), str(Path(sys.executable).parent), os.environ["PATH"]]
+        own = [self.folder / "bin", *([self.folder / "forwards"] if self.in_process else [])]
+        path = [*map(str, own), str(Path(sys.executable).parent), os.environ["PATH"]]
         kept = {k: v for k, v in os.environ.items() if not k.startswith(("PYTEST_", "GITHUB_"))}
         return {
             **kept,
@@ -138,15 +154,40 @@ class Runner:
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a step's script."""
-        return subprocess.run(
-            ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
-            cwd=self.workspace,
-            env=self.environment(**env),
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
+        files = [self.folder / "stdout", self.folder / "stderr"]
+        for file in files:
+            file.unlink(missing_ok=True)
+        with files[0].open("ab") as out, files[1].open("ab") as err:
+            process = subprocess.Popen(
+                ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
+                cwd=self.workspace,
+                env=self.environment(**env),
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+            )
+            self._serve(process)
+        texts = [file.read_text("utf-8") for file in files]
+        return subprocess.CompletedProcess(process.args, process.wait(), *texts)
+
+    def _serve(self, shell: subprocess.Popen[bytes]) -> None:
+        """Run the commands that a shell forwards, until it ends."""
+        requests = os.open(self.folder / "requests", os.O_RDWR | os.O_NONBLOCK)
+        end = os.pidfd_open(shell.pid)
+        try:
+            while True:
+                ready = select.select([requests, end], [], [], 120)[0]
+                if requests in ready:
+                    code = run_here(Path("/proc", os.read(requests, 32).decode().strip()))
+                    (self.folder / "replies").write_text(f"{code}\n", "utf-8")
+                elif ready:
+                    return
+                else:
+                    shell.kill()
+                    raise subprocess.TimeoutExpired(shell.args, 120)
+        finally:
+            os.close(requests)
+            os.close(end)
 
     def outputs(self) -> dict[str, str]:
         """Return the outputs that steps have set, those of several lines too."""
@@ -170,9 +211,9 @@ class Runner:
         file = self.folder / "summary"
         return file.read_text("utf-8") if file.exists() else ""
 
-    def put(self, name: str, content: str) -> Path:
-        """Write a program into the first folder of PATH."""
-        path = self.folder / "bin" / name
+    def put(self, name: str, content: str, folder: str = "bin") -> Path:
+        """Write a program, into the first folder of PATH unless another is named."""
+        path = self.folder / folder / name
         path.write_text(content, "utf-8")
         path.chmod(0o755)
         return path
@@ -184,7 +225,46 @@ class Runner:
         (place / "scripts").symlink_to(SCRIPTS)
 
 
-RECORDER = """#!{python}
+def run_here(process: Path) -> int:
+    """Run the command of a waiting process in this one; return its exit code.
+
+    Args:
+        process: Its folder in /proc, with its words, variables, working folder and streams.
+    """
+    _, command, *words = os.fsdecode((process / "cmdline").read_bytes()).split("\0")[:-1]
+    entries = os.fsdecode((process / "environ").read_bytes()).split("\0")
+    variables = dict(entry.split("=", 1) for entry in entries if "=" in entry)
+    with (
+        (process / "fd/1").open("a", encoding="utf-8") as out,
+        (process / "fd/2").open("a", encoding="utf-8") as err,
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        contextlib.chdir(process / "cwd"),
+        mock.patch.dict(os.environ, variables, clear=True),
+        mock.patch.object(sys, "argv", words),
+    ):
+        try:
+            if command.endswith("pytest-mlperf"):
+                return main(words)
+            runpy.run_path(words[0], run_name="__main__")
+        except SystemExit as ended:
+            return int(ended.code or 0)
+    return 0
+
+
+FORWARD = """#!/bin/bash
+case {name}:$1 in
+  pytest-mlperf:* | python:*accept.py | python:*render.py) ;;
+  *) exec {python} "$@" ;;
+esac
+(echo $$ > {folder}/requests) # in a child, since these streams are looked at meanwhile
+read -r code < {folder}/replies
+exit "$code"
+"""
+"""A program that lets this process run its command: an interpreter takes seconds to start."""
+
+
+RECORDER = """#!{python} -IS
 import json, os, sys
 with open({record!r}, "a", encoding="utf-8") as file:
     file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
@@ -192,7 +272,7 @@ with open({record!r}, "a", encoding="utf-8") as file:
 """A program that does nothing but write down with which words it was called."""
 
 
-GH = """#!{python}
+GH = """#!{python} -IS
 import json, os, sys
 given = sys.argv[1:]
 body = sys.stdin.read() if "--input" in given else ""

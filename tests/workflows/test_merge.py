@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -132,28 +131,24 @@ def test_no_machine_at_all_fails(runner: Runner) -> None:
     assert runner.summary().startswith("**mlperf: failed: no result**")
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
+def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
+    part(runner, FINE_A)
+    bad = runner.workspace / "parts" / "mlperf-H200-rn" / "results.json"
+    bad.parent.mkdir()
+    for content, message in (
         ("{", "not a results file"),
         ('{"schema": 99}', "written by a newer pytest-mlperf"),
         ("[" * 100_000, "not a results file"),
         ('{"schema": 1, "cases": [{"__reduce__": "os.system"}]}', "not a results file"),
-    ],
-    ids=["damaged", "newer", "deep", "other"],
-)
-def test_a_part_that_is_no_results_file_fails(runner: Runner, content: str, said: str) -> None:
-    part(runner, FINE_A)
-    bad = runner.workspace / "parts" / "mlperf-H200-rn" / "results.json"
-    bad.parent.mkdir()
-    bad.write_text(content, "utf-8")
+    ):
+        bad.write_text(content, "utf-8")
 
-    done = runner.run(STEPS[0])
+        done = runner.run(STEPS[0])
 
-    assert done.returncode == 0
-    assert runner.outputs() == {"exit-code": "2"}
-    assert said in done.stderr
-    assert not (runner.workspace / "merged" / "results.json").exists()
+        assert (done.returncode, runner.outputs()) == (0, {"exit-code": "2"})
+        assert message in done.stderr
+        assert not (runner.workspace / "merged" / "results.json").exists()
+    assert runner.run(VERDICT, CODE="3").returncode == 3
 
 
 def test_texts_of_a_machine_are_no_commands_and_no_markup(runner: Runner) -> None:
@@ -197,26 +192,14 @@ def test_one_artifact_alone_has_no_folder_and_a_name_is_a_word(runner: Runner) -
     assert list(runner.folder.rglob("pwned")) == []
 
 
-def test_what_a_merger_leaves_is_no_part_of_the_next_one() -> None:
-    """A run that is started again finds the artifact of its first merger among all others."""
-    steps = GPU.jobs["merge"]["steps"]
-    taken = [step["with"]["pattern"] for step in steps if "pattern" in step.get("with", {})]
-    left = [step["with"]["name"] for step in steps if "upload" in str(step.get("uses"))]
-
-    assert taken == ["mlperf-*"]
-    assert left == ["merged-results"]
-
-
 def test_results_are_merged_by_what_is_on_the_branch_even_when_machines_fail() -> None:
+    """And a run that is started again finds the artifact of its first merger among all others."""
     job: dict[str, Any] = GPU.jobs["merge"]
+    taken = [step["with"]["pattern"] for step in job["steps"] if "pattern" in step.get("with", {})]
+    left = [step["with"]["name"] for step in job["steps"] if "upload" in str(step.get("uses"))]
 
     assert job["needs"] == ["plan", "run"]
     assert job["if"].startswith("always()")
     assert "VERDICT" not in job["steps"][-1].get("env", {})
     assert job["steps"][-1]["name"] == "Verdict"
-
-
-def test_verdict_is_the_exit_code_of_merge(runner: Runner) -> None:
-    done: subprocess.CompletedProcess[str] = runner.run(VERDICT, CODE="3")
-
-    assert done.returncode == 3
+    assert (taken, left) == (["mlperf-*"], ["merged-results"])

@@ -53,84 +53,64 @@ def pull(sha: str = SHA, state: str = "open") -> dict[str, Any]:
     return {"number": 7, "state": state, "head": {"sha": sha, "ref": "fix"}}
 
 
-def test_the_pull_request_is_the_one_that_a_maintainer_approved(github: GitHub) -> None:
-    github.answers({PULL: pull()})
+@pytest.mark.parametrize(
+    ("answer", "outputs"),
+    [(pull(), ("7", SHA)), (pull(NEWER), ("", "")), (pull(state="closed"), ("", ""))],
+    ids=["approved", "moved", "closed"],
+)
+def test_the_pull_request_is_the_one_that_a_maintainer_approved(
+    github: GitHub, answer: dict[str, Any], outputs: tuple[str, str]
+) -> None:
+    github.answers({PULL: answer})
 
     done = github.runner.run(FIND)
 
     assert done.returncode == 0, done.stdout
-    assert github.runner.outputs() == {"number": "7", "sha": SHA}
-
-
-@pytest.mark.parametrize("answer", [pull(NEWER), pull(state="closed")], ids=["moved", "closed"])
-def test_a_pull_request_that_stands_elsewhere_gets_no_comment(
-    github: GitHub, answer: dict[str, Any]
-) -> None:
-    github.answers({PULL: answer})
-
-    assert github.runner.run(FIND).returncode == 0
-    assert github.runner.outputs() == {"number": "", "sha": ""}
+    assert github.runner.outputs() == dict(zip(("number", "sha"), outputs, strict=True))
 
 
 OF_BRANCH = "GET repos/lab/bench/pulls?state=open&head=lab%3Afix&per_page=100&page=1"
 
 
-@pytest.mark.parametrize(
-    ("pulls", "number"),
-    [([pull()], "7"), ([], ""), ([pull(NEWER)], "")],
-    ids=["stands", "none", "moved"],
-)
-def test_a_branch_of_ours_is_found_by_its_name_and_commit(
-    github: GitHub, pulls: list[Any], number: str
-) -> None:
-    github.event(
-        {"workflow_run": run_of_gpu(display_title="gpu: gate", head_branch="fix", head_sha=SHA)}
-    )
-    github.answers({OF_BRANCH: pulls})
+def test_a_branch_of_ours_is_found_by_its_name_and_commit(github: GitHub) -> None:
+    run = run_of_gpu(display_title="gpu: gate", head_branch="fix", head_sha=SHA)
+    github.event({"workflow_run": run})
+    for pulls, number in (([pull()], "7"), ([], ""), ([pull(NEWER)], "")):
+        github.answers({OF_BRANCH: pulls})
 
-    assert github.runner.run(FIND).returncode == 0
-    assert github.runner.outputs()["number"] == number
+        assert github.runner.run(FIND).returncode == 0
+        assert github.runner.outputs()["number"] == number
 
 
-@pytest.mark.parametrize(
-    "changes",
-    [
+def test_a_run_of_anything_else_is_refused(github: GitHub) -> None:
+    github.answers({PULL: pull()})
+    for changes in (
         {"path": ".github/workflows/ci.yml"},
         {"path": ".github/workflows/gpu.yml.yml@refs/heads/x"},
         {"head_repository": {"full_name": "stranger/bench"}},
         {"status": "in_progress"},
-    ],
-    ids=["other", "alike", "fork", "running"],
-)
-def test_a_run_of_anything_else_is_refused(github: GitHub, changes: dict[str, Any]) -> None:
-    github.event({"workflow_run": run_of_gpu(**changes)})
-    github.answers({PULL: pull()})
+    ):
+        github.event({"workflow_run": run_of_gpu(**changes)})
 
-    done = github.runner.run(FIND)
-
-    assert done.returncode == 1
-    assert "number" not in github.runner.outputs()
+        assert github.runner.run(FIND).returncode == 1, changes
+        assert "number" not in github.runner.outputs()
 
 
-@pytest.mark.parametrize(
-    "title",
-    [
+def test_a_title_that_only_looks_like_one_is_none(github: GitHub) -> None:
+    """Then the run is one of a branch, and `main` has no pull request."""
+    github.answers({PULL: pull(), OF_BRANCH.replace("lab%3Afix", "lab%3Amain"): []})
+    for title in (
         f"gpu: {SHA} of pull request 7\n8",
         f"gpu: {SHA} of pull request 7 ",
         f"x gpu: {SHA} of pull request 7",
         f"gpu: {SHA[:12]} of pull request 7",
         f"gpu: {SHA} of pull request 0",
         "gpu: gate",
-    ],
-)
-def test_a_title_that_only_looks_like_one_is_none(github: GitHub, title: str) -> None:
-    """Then the run is one of a branch, and `main` has no pull request."""
-    github.event({"workflow_run": run_of_gpu(display_title=title)})
-    asked = OF_BRANCH.replace("lab%3Afix", "lab%3Amain")
-    github.answers({PULL: pull(), asked: []})
+    ):
+        github.event({"workflow_run": run_of_gpu(display_title=title)})
 
-    assert github.runner.run(FIND).returncode == 0
-    assert github.runner.outputs()["number"] == ""
+        assert github.runner.run(FIND).returncode == 0
+        assert github.runner.outputs()["number"] == "", title
 
 
 def test_the_title_is_the_one_that_gpu_gives() -> None:
@@ -139,9 +119,6 @@ def test_the_title_is_the_one_that_gpu_gives() -> None:
 
     assert "format('gpu: {0} of pull request {1}', inputs.sha, inputs.pr)" in name
     assert r"gpu: ([0-9a-f]{40}) of pull request ([1-9]" in (SCRIPTS / "gpu_run.py").read_text()
-
-
-# --- the text ---------------------------------------------------------------------------------
 
 
 def write(runner: Runner) -> str:
@@ -181,19 +158,15 @@ def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
     assert list(github.runner.folder.rglob("pwned")) == []
 
 
-@pytest.mark.parametrize("content", ["{", "[]", '{"schema": 1}', '{"schema": 99}'])
-def test_damaged_results_stop_the_job_and_post_nothing(github: GitHub, content: str) -> None:
+def test_damaged_results_stop_the_job_and_post_nothing(github: GitHub) -> None:
     file = github.runner.workspace / "merged" / "results.json"
     file.parent.mkdir()
-    file.write_text(content, "utf-8")
+    for content in ("{", "[]", '{"schema": 1}', '{"schema": 99}'):
+        file.write_text(content, "utf-8")
 
-    done = github.runner.run(WRITE, URL=URL)
+        assert github.runner.run(WRITE, URL=URL).returncode == 2
+        assert github.runner.outputs() == {}
 
-    assert done.returncode == 2
-    assert github.runner.outputs() == {}
-
-
-# --- the comment ------------------------------------------------------------------------------
 
 PAGE = "GET repos/lab/bench/issues/7/comments?per_page=100&page="
 NEW = "POST repos/lab/bench/issues/7/comments"
@@ -248,14 +221,11 @@ def test_nothing_is_posted_where_somebody_has_pushed_meanwhile(github: GitHub) -
     assert [key for key, _ in github.asked()] == [PULL]
 
 
-@pytest.mark.parametrize("changes", [{"TEXT": "buy this"}, {"NUMBER": "7/../8"}, {"NUMBER": ""}])
-def test_what_is_no_report_is_not_posted(github: GitHub, changes: dict[str, str]) -> None:
+def test_what_is_no_report_is_not_posted(github: GitHub) -> None:
     github.answers({PULL: pull(), f"{PAGE}1": [], NEW: {}})
-
-    code, _ = post(github, **changes)
-
-    assert code == 1
-    assert NEW not in [key for key, _ in github.asked()]
+    for changes in ({"TEXT": "buy this"}, {"NUMBER": "7/../8"}, {"NUMBER": ""}):
+        assert post(github, **changes)[0] == 1
+        assert NEW not in [key for key, _ in github.asked()]
 
 
 def test_who_reads_may_not_write_and_who_writes_reads_nothing() -> None:

@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import zipfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -145,27 +146,30 @@ def test_values_that_get_worse_are_only_taken_by_name(job: Runner, measured: Mea
     assert "refused" not in named.stdout.replace("0 refused", "")
 
 
-@pytest.mark.parametrize("step", [TABLE, WRITE], ids=["table", "write"])
-def test_a_crash_is_no_refusal(job: Runner, step: str) -> None:
+def test_a_crash_is_no_refusal(job: Runner) -> None:
     """Python ends a crash with 1, so a refusal has a code of its own and nothing is proposed."""
     broken = job.folder / "broken"
     broken.mkdir()
     (broken / "shlex.py").write_text("raise RuntimeError('a defect of ours')\n", "utf-8")
+    job.in_process = False
+    for step in (TABLE, WRITE):
+        done = job.run(step, PYTHONPATH=str(broken))
 
-    done = job.run(step, PYTHONPATH=str(broken))
-
-    assert done.returncode == 1
-    assert "RuntimeError: a defect of ours" in done.stderr
-    assert not (job.workspace / "proposal").exists()
+        assert done.returncode == 1
+        assert "RuntimeError: a defect of ours" in done.stderr
+        assert not (job.workspace / "proposal").exists()
 
 
-@pytest.mark.parametrize(("code", "ends"), [(0, 0), (4, 0), (1, 1), (2, 2), (3, 3), (137, 137)])
-@pytest.mark.parametrize("step", [TABLE, WRITE], ids=["table", "write"])
-def test_only_a_refusal_lets_the_job_go_on(job: Runner, step: str, code: int, ends: int) -> None:
-    job.put("python", f"#!/bin/sh\necho changed > baselines/x.json\nexit {code}\n")
+def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
     (job.workspace / "table.txt").write_text("x\n", "utf-8")
+    codes = {0: 0, 4: 0, 1: 1, 2: 2, 3: 3, 137: 137}
+    for step in (TABLE, WRITE):
+        for code, ends in codes.items():
+            job.put("python", f"#!/bin/sh\necho changed > baselines/x.json\nexit {code}\n")
 
-    assert job.run(step).returncode == ends
+            assert job.run(step).returncode == ends
+            shutil.rmtree(job.workspace / "proposal", ignore_errors=True)
+            git(job.workspace, "reset", "--quiet")
 
 
 def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: Measured) -> None:
@@ -182,70 +186,22 @@ def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: M
     assert "::error::nothing to accept" in done.stdout
 
 
-@pytest.mark.parametrize(
-    ("field", "text"),
-    [
+def test_a_case_that_is_none_stops_the_job(job: Runner) -> None:
+    for field, text in (
         ("SELECT", "first-Offline-null-fp32-H200"),
         ("SELECT", "$(touch pwned)"),
         ("ACCEPT", "; touch pwned"),
         ("ACCEPT", "--write"),
-    ],
-)
-def test_a_case_that_is_none_stops_the_job(job: Runner, field: str, text: str) -> None:
-    done = job.run(TABLE, **{field: text})
+    ):
+        done = job.run(TABLE, **{field: text})
 
-    assert done.returncode == 2
-    assert "no case" in done.stderr
+        assert (done.returncode, "no case" in done.stderr) == (2, True)
     assert list(job.folder.rglob("pwned")) == []
-
-
-# --- scores are files from another machine --------------------------------------------------------
 
 
 def recorded(job: Runner) -> Path:
     """Return the downloaded accuracy baseline."""
     return job.workspace / "recorded/baselines-mlperf-cpu-first/accuracy/first/null.fp32.json"
-
-
-def test_scores_that_are_not_the_file_s_own_are_refused(job: Runner) -> None:
-    file = accuracy_baselines.scores_path(recorded(job))
-    file.write_bytes(file.read_bytes() + b"x")
-
-    done = job.run(TABLE)
-
-    assert done.returncode == 2
-    assert "holds other scores" in done.stderr
-
-
-def test_scores_that_unpack_to_gigabytes_are_refused_unread(job: Runner) -> None:
-    file = accuracy_baselines.scores_path(recorded(job))
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("top1.npy", bytes(65 * 2**20))
-    assert file.stat().st_size < 2**20
-
-    done = job.run(TABLE)
-
-    assert done.returncode == 2
-    assert "unpacks to more than 64 MiB" in done.stderr
-
-
-def test_a_file_that_is_too_large_is_refused_unread(job: Runner) -> None:
-    recorded(job).write_bytes(b" " * (8 * 2**20 + 1))
-
-    done = job.run(TABLE)
-
-    assert done.returncode == 2
-    assert "larger than 8 MiB" in done.stderr
-
-
-def test_scores_of_another_case_are_refused(job: Runner) -> None:
-    text = recorded(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
-    recorded(job).write_text(text, "utf-8")
-
-    done = job.run(TABLE)
-
-    assert done.returncode == 2
-    assert "is of another case than its name" in done.stderr
 
 
 def second(job: Runner, name: str) -> Path:
@@ -291,25 +247,70 @@ def test_one_artifact_alone_has_no_folder_of_its_own(job: Runner) -> None:
     assert f"32 scores -> {ACCURACY}" in done.stdout
 
 
-def test_two_jobs_that_recorded_different_scores_are_refused(job: Runner) -> None:
-    rescore(second(job, "baselines-mlperf-cpu-second"), 50.0)
+def edit_accuracy(job: Runner, edit: Callable[[list[Any]], None]) -> None:
+    """Leave only the accuracy results, and change them."""
+    file = job.workspace / "merged" / "results.json"
+    content = json.loads(file.read_text("utf-8"))
+    content["cases"] = [one for one in content["cases"] if one["verdict"]["kind"] == "accuracy"]
+    edit(content["cases"])
+    file.write_text(json.dumps(content), "utf-8")
+
+
+def other_scores(job: Runner) -> None:
+    file = accuracy_baselines.scores_path(recorded(job))
+    file.write_bytes(file.read_bytes() + b"x")
+
+
+def scores_of_gigabytes(job: Runner) -> None:
+    file = accuracy_baselines.scores_path(recorded(job))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("top1.npy", bytes(65 * 2**20))
+    assert file.stat().st_size < 2**20
+
+
+def another_case(job: Runner) -> None:
+    text = recorded(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
+    recorded(job).write_text(text, "utf-8")
+
+
+def name_that_is_a_path(job: Runner) -> None:
+    edit_accuracy(job, lambda cases: cases[0]["verdict"]["case"].update(workload="../../../escape"))
+
+
+UNTAKEN: list[tuple[Callable[[Runner], object], str]] = [
+    (other_scores, "holds other scores"),
+    (scores_of_gigabytes, "unpacks to more than 64 MiB"),
+    (lambda job: recorded(job).write_bytes(b" " * (8 * 2**20 + 1)), "larger than 8 MiB"),
+    (another_case, "is of another case than its name"),
+    (
+        lambda job: rescore(second(job, "baselines-mlperf-cpu-second"), 50.0),
+        "recorded twice by cpu, and not the same",
+    ),
+    (name_that_is_a_path, "workload '../../../escape' cannot be part of a file's path"),
+]
+
+
+@pytest.mark.parametrize(("damage", "message"), UNTAKEN, ids=[row[1] for row in UNTAKEN])
+def test_recorded_files_that_cannot_be_taken_are_refused(
+    job: Runner, damage: Callable[[Runner], object], message: str
+) -> None:
+    damage(job)
 
     done = job.run(TABLE)
 
-    assert done.returncode == 2
-    assert "recorded twice by cpu, and not the same" in done.stderr
+    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+    assert list(job.folder.rglob("escape*")) == []
 
 
 def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) -> None:
     """No hardware is part of the file's name; `select` says whose scores are accepted."""
     rescore(second(job, "baselines-mlperf-H200-first"), 50.0)
-    file = job.workspace / "merged" / "results.json"
-    content = json.loads(file.read_text("utf-8"))
-    content["cases"] = [one for one in content["cases"] if one["verdict"]["kind"] == "accuracy"]
-    other = json.loads(json.dumps(content["cases"][0]))
-    other["verdict"]["case"]["accelerator"] = "H200"
-    content["cases"].append(other)
-    file.write_text(json.dumps(content), "utf-8")
+
+    def on_two_machines(cases: list[Any]) -> None:
+        cases.append(json.loads(json.dumps(cases[0])))
+        cases[1]["verdict"]["case"]["accelerator"] = "H200"
+
+    edit_accuracy(job, on_two_machines)
 
     refused, chosen = job.run(TABLE), job.run(TABLE, SELECT=CASE.replace("cpu", "H200"))
 
@@ -317,24 +318,6 @@ def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) 
     assert "recorded different scores: select one of them" in refused.stderr
     assert chosen.returncode == 0
     assert "  top1 new " in chosen.stdout
-
-
-def test_a_name_that_is_a_path_is_refused(job: Runner) -> None:
-    file = job.workspace / "merged" / "results.json"
-    content = json.loads(file.read_text("utf-8"))
-    for one in content["cases"]:
-        one["verdict"]["case"]["workload"] = "../../../escape"
-    content["cases"] = [one for one in content["cases"] if one["verdict"]["kind"] == "accuracy"]
-    file.write_text(json.dumps(content), "utf-8")
-
-    done = job.run(TABLE)
-
-    assert done.returncode == 2
-    assert "workload '../../../escape' cannot be part of a file's path" in done.stderr
-    assert list(job.folder.rglob("escape*")) == []
-
-
-# --- which run ------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -380,30 +363,22 @@ def test_the_artifacts_of_a_large_fleet_are_all_looked_at(github: GitHub) -> Non
     assert (listed.count("- `baselines-"), listed.count("- `merged-results`")) == (51, 1)
 
 
-@pytest.mark.parametrize(
-    ("run_id", "run", "artifacts"),
-    [
+def test_a_run_that_may_not_make_baselines_is_refused(github: GitHub) -> None:
+    fine = run_of_gpu(display_title="x")
+    for run_id, run, artifacts in (
         ("123", run_of_gpu(), KEPT),
         ("123", run_of_gpu(display_title="x", path=".github/workflows/ci.yml"), KEPT),
         ("123", run_of_gpu(display_title="x", head_repository={"full_name": "a/b"}), KEPT),
         ("123", run_of_gpu(display_title="x", status="in_progress"), KEPT),
-        ("123", run_of_gpu(display_title="x"), []),
-        ("123", run_of_gpu(display_title="x"), [artifact("merged-results", expired=True)]),
-        ("123/../124", run_of_gpu(display_title="x"), KEPT),
-        ("$(touch pwned)", run_of_gpu(display_title="x"), KEPT),
-    ],
-    ids=["fork", "other", "elsewhere", "running", "nothing", "expired", "path", "command"],
-)
-def test_a_run_that_may_not_make_baselines_is_refused(
-    github: GitHub, run_id: str, run: Any, artifacts: Any
-) -> None:
-    github.answers({RUN: run, ARTIFACTS: {"artifacts": artifacts}})
+        ("123", fine, []),
+        ("123", fine, [artifact("merged-results", expired=True)]),
+        ("123/../124", fine, KEPT),
+        ("$(touch pwned)", fine, KEPT),
+    ):
+        github.answers({RUN: run, ARTIFACTS: {"artifacts": artifacts}})
 
-    assert github.runner.run(REFUSE, RUN_ID=run_id).returncode == 1
+        assert github.runner.run(REFUSE, RUN_ID=run_id).returncode == 1, (run_id, run, artifacts)
     assert list(github.runner.folder.rglob("pwned")) == []
-
-
-# --- the proposal ---------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -466,17 +441,14 @@ new file mode 100644
 """
 
 
-@pytest.mark.parametrize(
-    "name", [".github/workflows/x.yml", "baselines/../conftest.py", "baselines2/x", "conftest.py"]
-)
-def test_a_patch_of_anything_else_is_refused(proposal: Runner, name: str) -> None:
+def test_a_patch_of_anything_else_is_refused(proposal: Runner) -> None:
     patch = proposal.workspace / "proposal" / "baselines.patch"
-    with patch.open("a", encoding="utf-8") as file:
-        file.write(PATCH.format(name=name))
+    whole = patch.read_text("utf-8")
+    names = (".github/workflows/x.yml", "baselines/../conftest.py", "baselines2/x", "conftest.py")
+    for name in names:
+        patch.write_text(whole + PATCH.format(name=name), "utf-8")
 
-    done = proposal.run(PROPOSE)
-
-    assert done.returncode != 0
+        assert proposal.run(PROPOSE).returncode != 0, name
     origin = proposal.folder.parent / "origin.git"
     assert git(origin, "branch", "--list", "baselines/*") == ""
 

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from pytest_mlperf.core.baseline import AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.baseline import steps_per_point
 from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, rule_on_scores
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.metrics import COUNTS, METRICS, Dimension, Metric
 from pytest_mlperf.core.verdict import Outcome
+from tests.core.made import make_accuracy_baseline
 
 TWICE_AS_BAD = {
     Dimension.TIME: 2.0,
@@ -30,20 +31,9 @@ TWICE_AS_BAD = {
 """What a value is multiplied by when it gets twice as bad."""
 
 SCORES = {
-    "top1": 0.5,
-    "rouge1": 0.5,
-    "rouge2": 0.5,
-    "rougeL": 0.5,
-    "f1": 0.5,
-    "exact_match": 0.5,
-    "gsm8k": 0.5,
-    "mbxp": 0.5,
-    "map": 0.5,
-    "dice": 0.5,
-    "auc": 0.5,
-    "clip": 0.5,
-    "fid": 2.0,
-    "normalized_entropy": 2.0,
+    **dict.fromkeys(("top1", "rouge1", "rouge2", "rougeL", "f1", "exact_match", "gsm8k"), 0.5),
+    **dict.fromkeys(("mbxp", "map", "dice", "auc", "clip"), 0.5),
+    **dict.fromkeys(("fid", "normalized_entropy"), 2.0),
 }
 """The same for the scores of the scorers that are shipped."""
 
@@ -68,20 +58,10 @@ def score_fault(name: str, *, lower: bool) -> str | None:
     """Return what is wrong when a score that got twice as bad is no drop, or None."""
     before = {name: [0.2 + index % 7 / 50 for index in range(64)]}
     now = {name: [value * SCORES[name] for value in before[name]]}
-    baseline = AccuracyBaseline(
-        round="v4.1",
-        workload="w",
-        engine="e",
-        precision="fp32",
-        scenario="Offline",
+    baseline = make_accuracy_baseline(
         samples=64,
         scores={name: sum(before[name]) / 64},
         steps={name: steps_per_point(before[name])},
-        scores_sha256="",
-        scorer="",
-        identity={},
-        fingerprint={},
-        history=(),
     )
     accuracy = Accuracy(
         scores={name: sum(now[name]) / 64},

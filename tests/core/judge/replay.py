@@ -14,7 +14,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.core.baseline import AccuracyBaseline, BaselineRun, Record, SessionNoise
+from pytest_mlperf.core.baseline import Record, SessionNoise
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.judge.accuracy import Margin, rule_on_scores
 from pytest_mlperf.core.judge.gate import OWN, GateWindow, Pass, combine, gate
@@ -25,6 +25,7 @@ from pytest_mlperf.core.judge.together import Before, interrupted, reopened, set
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.verdict import Unchecked, Verdict, beside_accuracy
+from tests.core.made import make_accuracy_baseline, make_baseline_run, make_record, make_run
 
 DATA = Path(__file__).parents[2] / "data" / "judgements.json.gz"
 
@@ -58,43 +59,28 @@ def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float
         common = rng.gauss(1, scatter / 3)
         for _ in range(sessions[1]):
             before.append(
-                BaselineRun(
+                make_baseline_run(
                     metrics=measured(common),
                     within_se=dict.fromkeys(limits, scatter / 2),
                     session=f"session {session}",
                     started=f"2026-11-{10 + session:02}T10:00:00+00:00",
                     samples=queries,
-                    duration_s=60.0,
-                    commit=None,
                 )
             )
     noise = SessionNoise(ratio=1 / 3, df=12.0)
-    record = Record(
-        identity={},
-        target_qps=None,
-        qps_source=None,
-        fingerprint={},
-        runs=tuple(before),
-        minimum_detectable_change={},
-        history=(),
-        session_noise=dict.fromkeys(limits, noise) if rng.random() < 0.4 else {},
-    )
+    known = dict.fromkeys(limits, noise) if rng.random() < 0.4 else {}
+    record = make_record(*before, session_noise=known)
     common = rng.gauss(factor, scatter / 3)
     runs = []
     for number in range(rng.randint(1, 5)):
         metrics = measured(common)
         lost = [name for name in metrics if zero and number % 2]
         runs.append(
-            Run(
+            make_run(
                 metrics={name: value for name, value in metrics.items() if name not in lost},
                 within_se=dict.fromkeys(limits, scatter / 2),
                 samples=queries,
                 queries=queries,
-                duration_s=60.0,
-                target_qps=100.0,
-                session="now",
-                started="2026-11-20T10:00:00+00:00",
-                commit=None,
                 folder=f"run {number}",
                 zero=tuple(name for name in lost if name == "goodput"),
             )
@@ -147,20 +133,8 @@ def accuracy(seed: int) -> dict[str, Any]:
     passed = Accuracy(
         scores={"top1": mean}, samples=len(indices), full=not part, folder="", total=total
     )
-    baseline = AccuracyBaseline(
-        round="v4.1",
-        workload="w",
-        engine="e",
-        precision="fp32",
-        scenario="Offline",
-        samples=total,
-        scores={"top1": reference},
-        steps={"top1": 100},
-        scores_sha256="",
-        scorer="",
-        identity={},
-        fingerprint={},
-        history=(),
+    baseline = make_accuracy_baseline(
+        samples=total, scores={"top1": reference}, steps={"top1": 100}
     )
     measured = Pass(accuracy=passed, scored=scored, order=[] if not part else order, total=total)
     bounds = {"top1": GateWindow(reference=reference, low=0.99 * reference, high=None)}

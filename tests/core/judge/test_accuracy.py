@@ -1,17 +1,21 @@
-"""What the scores of a case say together: directions, scores of a part, and of a whole data set."""
+"""What the scores of a case say together, of a part and of a whole data set, and of repeats."""
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Mapping, Sequence
+from statistics import fmean, stdev
 
 import pytest
 
-from pytest_mlperf.core.baseline import AccuracyBaseline, steps_per_point
+from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, steps_per_point
 from pytest_mlperf.core.extension import Leverage
-from pytest_mlperf.core.judge.accuracy import Margin, PassContext, rule_on_scores
+from pytest_mlperf.core.judge.accuracy import Margin, PassContext, apart, pooled, rule_on_scores
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.verdict import Outcome
+from tests.core.made import make_accuracy_baseline
 
 N = 4000
 ORDER = list(range(N))
@@ -42,34 +46,15 @@ def ruled(
         name: sum(v for v in values if v is not None) / max(1, len(values))
         for name, values in before.items()
     }
-    baseline = AccuracyBaseline(
-        round="v4.1",
-        workload="w",
-        engine="e",
-        precision="fp32",
-        scenario="Offline",
-        samples=N,
-        scores=means,
-        steps={name: steps_per_point(values) for name, values in before.items()},
-        scores_sha256="",
-        scorer="",
-        identity={},
-        fingerprint={},
-        history=(),
-    )
-    full = samples == N
+    steps = {name: steps_per_point(values) for name, values in before.items()}
+    accuracy = Accuracy(
+        scores=means, samples=samples, total=N, full=samples == N, folder="", lower=lower,
+        whole=whole,
+    )  # fmt: skip
     return rule_on_scores(
-        baseline,
+        make_accuracy_baseline(samples=N, scores=means, steps=steps),
         before,
-        Accuracy(
-            scores=means,
-            samples=samples,
-            total=N,
-            full=full,
-            folder="",
-            lower=lower,
-            whole=whole,
-        ),
+        accuracy,
         Scored(
             indices=tuple(range(samples)),
             per_sample={name: values[:samples] for name, values in now.items()},
@@ -92,37 +77,26 @@ def moved(by: float) -> list[float]:
     return [value + by + (1 if i % 2 else -1) for i, value in enumerate(SAME)]
 
 
-@pytest.mark.parametrize(
-    ("change", "lower", "outcome", "headline"),
-    [
+def test_worse_is_lower_or_higher_as_the_scorer_says() -> None:
+    """A worsening smaller than the margin is said."""
+    for change, lower, outcome, headline in (
         (-2.0, False, Outcome.ACC_DROP, "s −2.00 points (−2.07 to −1.92); −0.50 exceeded"),
         (+2.0, False, Outcome.OK, "s +2.00 points (+1.81 to +2.08); inside −0.50"),
         (+2.0, True, Outcome.ACC_DROP, "s +2.00 points (+1.92 to +2.07); +0.50 exceeded"),
         (-2.0, True, Outcome.OK, "s −2.00 points (−2.08 to −1.93); inside +0.50"),
-    ],
-)
-def test_worse_is_lower_or_higher_as_the_scorer_says(
-    change: float, lower: bool, outcome: Outcome, headline: str
-) -> None:
-    found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+    ):
+        found = ruled({"s": SAME}, {"s": moved(change)}, lower=("s",) if lower else ())
+        (paired,) = found.paired
+        ends = (paired.low, paired.high)
+        assert (found.outcome, found.headline) == (outcome, headline)
+        assert (paired.low or math.inf) < paired.change < (paired.high or -math.inf)
+        assert paired.change == pytest.approx(change)
+        assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
+        assert (paired.worst, paired.best) == (ends[::-1] if lower else ends)
 
-    assert (found.outcome, found.headline) == (outcome, headline)
-    (paired,) = found.paired
-    assert paired.low is not None
-    assert paired.high is not None
-    assert paired.low < paired.change < paired.high
-    assert paired.change == pytest.approx(change)
-    assert paired.down == (1024 if outcome is Outcome.ACC_DROP else 0)
-    assert (paired.worst, paired.best) == (
-        (paired.high, paired.low) if lower else (paired.low, paired.high)
-    )
-
-
-def test_a_smaller_worsening_of_a_lower_score_is_said() -> None:
-    found = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
-
-    assert found.outcome is Outcome.OK
-    assert found.notes[0].startswith("fid: a drop smaller than the margin is certain")
+    small = ruled({"fid": SAME}, {"fid": moved(0.2)}, lower=("fid",))
+    assert small.outcome is Outcome.OK
+    assert small.notes[0].startswith("fid: a drop smaller than the margin is certain")
 
 
 def only(values: Values, part: int) -> list[float | None]:
@@ -133,45 +107,26 @@ def only(values: Values, part: int) -> list[float | None]:
 def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
     before = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
     now = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
+    late: Values = [None if i < 2000 else 80.0 for i in range(N)]
 
     found = ruled(before, now, samples=1024)
+    waiting = ruled({"s": SAME}, {"s": [None, None, *SAME[2:]]}, samples=1024)
 
     assert found.outcome is Outcome.ACC_DROP
     assert found.headline.startswith("rouge1 −2.00")
     assert [paired.samples for paired in found.paired] == [342, 341]
-
-
-def test_a_part_without_samples_yet_stays_open() -> None:
-    late: Values = [None if i < 2000 else 80.0 for i in range(N)]
-
     assert ruled({"late": late}, {"late": late}, samples=1024).more
     assert not ruled({"late": late}, {"late": late}).more
+    assert (waiting.outcome, waiting.paired[0].samples) == (Outcome.OK, 1022)
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "headline"),
-    [
-        (SAME, [None, *SAME[1:]], "s has no score of sample 0, and had one in the baseline"),
-        (
-            [*SAME[:7], None, *SAME[8:]],
-            SAME,
-            "s has a score of sample 7, and had none in the baseline",
-        ),
-    ],
-)
-def test_scores_that_apply_to_other_samples_are_not_compared(
-    before: Values, now: Values, headline: str
-) -> None:
-    found = ruled({"s": before}, {"s": now})
+def test_scores_that_apply_to_other_samples_are_not_compared() -> None:
+    missing = ruled({"s": SAME}, {"s": [None, *SAME[1:]]})
+    added = ruled({"s": [*SAME[:7], None, *SAME[8:]]}, {"s": SAME})
 
-    assert found.outcome is Outcome.INVALID
-    assert found.headline.startswith(headline)
-
-
-def test_a_sample_that_a_part_cannot_score_yet_waits() -> None:
-    found = ruled({"s": SAME}, {"s": [None, None, *SAME[2:]]}, samples=1024)
-
-    assert (found.outcome, found.paired[0].samples) == (Outcome.OK, 1022)
+    assert (missing.outcome, added.outcome) == (Outcome.INVALID,) * 2
+    assert missing.headline.startswith("s has no score of sample 0, and had one in the baseline")
+    assert added.headline.startswith("s has a score of sample 7, and had none in the baseline")
 
 
 def test_a_score_of_the_whole_waits_for_the_whole() -> None:
@@ -179,63 +134,44 @@ def test_a_score_of_the_whole_waits_for_the_whole() -> None:
 
     part = ruled(before, now, samples=1024, whole=("map",))
     found = ruled(before, now, whole=("map",))
+    alone = ruled({"fid": SAME}, {"fid": moved(9.0)}, samples=1024, whole=("fid",))
 
     assert (part.more, [paired.metric for paired in part.paired]) == (True, ["top1"])
     assert (found.more, found.outcome) == (False, Outcome.ACC_DROP)
     assert [paired.metric for paired in found.paired] == ["map", "top1"]
+    assert (alone.more, alone.outcome, alone.paired) == (True, Outcome.INCONCLUSIVE, ())
+    assert alone.headline == "only the whole data set has fid"
 
 
-def test_only_scores_of_the_whole_leave_a_part_undecided() -> None:
-    found = ruled({"fid": SAME}, {"fid": moved(9.0)}, samples=1024, whole=("fid",))
-
-    assert (found.more, found.outcome, found.paired) == (True, Outcome.INCONCLUSIVE, ())
-    assert found.headline == "only the whole data set has fid"
-
-
-def test_each_score_has_its_own_margin() -> None:
+def test_each_score_has_its_own_margin_and_counts_of_output_their_samples() -> None:
     before, now = {"a": SAME, "b": SAME}, {"a": moved(-0.3), "b": moved(-0.3)}
-
-    found = ruled(before, now, margin={"a": 1.0, "b": 0.2})
-
-    assert {paired.metric: paired.outcome for paired in found.paired} == {
-        "a": Outcome.OK,
-        "b": Outcome.ACC_DROP,
-    }
-
-
-def test_counts_of_output_leave_out_samples_without_one() -> None:
     counts: Values = [None if i % 2 else 40.0 for i in range(N)]
 
-    found = ruled({"s": SAME, "gen_len": counts}, {"s": SAME, "gen_len": counts})
+    found = ruled(before, now, margin={"a": 1.0, "b": 0.2})
+    counted = ruled({"s": SAME, "gen_len": counts}, {"s": SAME, "gen_len": counts})
 
-    assert (found.paired[1].samples, found.paired[1].now) == (N // 2, 40.0)
+    words = {paired.metric: paired.outcome for paired in found.paired}
+    assert words == {"a": Outcome.OK, "b": Outcome.ACC_DROP}
+    assert (counted.paired[1].samples, counted.paired[1].now) == (N // 2, 40.0)
 
 
-def test_a_whole_set_without_a_change_says_what_it_says_nothing_about() -> None:
+def test_scores_without_a_change_say_what_they_leave_possible() -> None:
     """The drop is none on these samples; of others as large a one as 4,000 leave possible."""
     right: Values = [100.0] * N
 
     close = ruled({"s": right}, {"s": right}, margin={"s": 0.05})
     wide = ruled({"s": right}, {"s": right}, margin={"s": 0.5})
+    part = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
 
-    assert (close.outcome, close.headline) == (
-        Outcome.OK,
-        "s 100.000, every sample scored as in the baseline",
-    )
+    assert close.outcome is wide.outcome is Outcome.OK
+    assert close.headline == "s 100.000, every sample scored as in the baseline"
     assert close.notes == (
         "s: all 4,000 samples of this data set scored alike: no drop on these; about other "
         "samples it says nothing smaller than a drop of 0.10 points",
     )
-    assert (wide.outcome, wide.notes) == (Outcome.OK, ())
-
-
-def test_a_part_without_a_change_says_what_it_leaves_possible() -> None:
-    right: Values = [100.0] * N
-
-    found = ruled({"s": right}, {"s": right}, margin={"s": 0.1}, samples=1024)
-
-    assert (found.outcome, found.more) == (Outcome.INCONCLUSIVE, True)
-    assert found.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
+    assert wide.notes == ()
+    assert (part.outcome, part.more) == (Outcome.INCONCLUSIVE, True)
+    assert part.headline == "s +0.00 points (−0.34 to +0.00); −0.10 undecided"
 
 
 def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> None:
@@ -254,8 +190,6 @@ def test_samples_that_change_by_groups_are_judged_by_them_and_that_is_said() -> 
     )
 
 
-# --- outputs and repeats -------------------------------------------------------------------
-
 DIGESTS = [index % 65_536 for index in range(N)]
 
 
@@ -269,84 +203,39 @@ def touched_scores(every: int) -> list[float]:
     return [value + 0.3 * (i % every == 0) for i, value in enumerate(SAME)]
 
 
-@pytest.mark.parametrize(
-    ("scores", "digests", "samples", "notes"),
-    [
-        (SAME, DIGESTS, N, ()),
-        (
-            SAME,
-            touched(100),
-            N,
-            (
-                "outputs changed but scores did not: 40 of 4,000 outputs are others than the "
-                "baseline's",
-            ),
-        ),
-        (
-            SAME,
-            touched(100),
-            1024,
-            (
-                "outputs changed but scores did not: 11 of 1,024 outputs are others than the "
-                "baseline's",
-            ),
-        ),
-        (
-            touched_scores(200),
-            touched(100),
-            N,
-            ("40 of 4,000 outputs are others than the baseline's; 20 samples scored otherwise",),
-        ),
-        (
-            touched_scores(200),
-            DIGESTS,
-            N,
-            (
-                "scores changed but outputs did not: 20 samples; the scorer, or a library that it "
-                "uses, is another one",
-            ),
-        ),
-    ],
-    ids=["same", "outputs only", "of a part", "both", "scores only"],
-)
-def test_outputs_that_changed_are_told_from_scores_that_did(
-    scores: list[float], digests: list[int], samples: int, notes: tuple[str, ...]
-) -> None:
-    found = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=(DIGESTS, digests))
-
-    assert found.outcome is Outcome.OK
-    assert found.notes == notes
+def test_outputs_that_changed_are_told_from_scores_that_did() -> None:
+    scored, alike = touched_scores(200), "outputs changed but scores did not: "
+    cases: list[tuple[list[float], list[int] | None, int, list[str]]] = [
+        (SAME, None, N, []),
+        (touched_scores(9), None, N, []),
+        (SAME, DIGESTS, N, []),
+        (SAME, touched(100), N, [f"{alike}40 of 4,000 outputs are others than the baseline's"]),
+        (SAME, touched(100), 1024, [f"{alike}11 of 1,024 outputs are others than the baseline's"]),
+        (scored, touched(100), N, ["40 of 4,000 outputs are others than the baseline's; 20 samples "
+                                   "scored otherwise"]),
+        (scored, DIGESTS, N, ["scores changed but outputs did not: 20 samples; the scorer, or a "
+                              "library that it uses, is another one"]),
+    ]  # fmt: skip
+    for scores, digests, samples, notes in cases:
+        outputs = None if digests is None else (DIGESTS, digests)
+        found = ruled({"s": SAME}, {"s": scores}, samples=samples, outputs=outputs)
+        assert (found.outcome, list(found.notes)) == (Outcome.OK, notes)
 
 
-def test_without_digests_nothing_is_said_of_outputs() -> None:
-    assert ruled({"s": SAME}, {"s": SAME}).notes == ()
-    assert ruled({"s": SAME}, {"s": touched_scores(9)}).notes == ()
+def test_passes_that_hardly_agree_are_called_so() -> None:
+    """A build that differs from itself a little is near-deterministic."""
+    shuffled = [SAME[(index * 1237) % N] for index in range(N)]
+    near = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
 
-
-def test_a_build_that_differs_from_itself_a_little_is_near_deterministic() -> None:
-    found = ruled({"s": SAME}, {"s": touched_scores(200)}, same_build=True)
-
-    assert found.notes == (
+    assert near.notes == (
         "s: near-deterministic: 6 of 1,024 scores are others than in the baseline of the same "
         "build (re-run correlation 1.0000)",
     )
-
-
-@pytest.mark.parametrize(
-    ("same_build", "why"),
-    [
-        (True, "nondeterministic generation"),
-        (False, "other outputs, or nondeterministic generation"),
-    ],
-)
-def test_passes_that_hardly_agree_are_called_so(same_build: bool, why: str) -> None:
-    shuffled = [SAME[(index * 1237) % N] for index in range(N)]
-
-    found = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
-
-    (note,) = found.notes
-    assert note.startswith("s: scores of the two passes hardly agree sample by sample (correlation")
-    assert note.endswith(f"): {why}")
+    for same_build, reason in ((True, ": "), (False, ": other outputs, or ")):
+        found = ruled({"s": SAME}, {"s": shuffled}, margin={"s": 5.0}, same_build=same_build)
+        (note,) = found.notes
+        assert note.startswith("s: scores of the two passes hardly agree sample by sample (corr")
+        assert note.endswith(f"){reason}nondeterministic generation")
 
 
 def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
@@ -355,15 +244,10 @@ def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
 
     found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
 
-    assert (found.outcome, found.paired[0].samples, found.paired[0].changed) == (
-        Outcome.OK,
-        1024,
-        0,
-    )
-    assert (
-        found.headline
-        == f"s {found.paired[0].now:.3f}, every sample of 1,024 scored as in the baseline"
-    )
+    (paired,) = found.paired
+    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
+    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
+    assert found.headline == headline
 
 
 def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:
@@ -380,3 +264,90 @@ def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_wh
         "decided: too many classes have one sample, or few samples hold most of the data; score "
         "more samples"
     )
+
+
+SAMPLES = 400
+
+
+def baseline(**steps: int) -> AccuracyBaseline:
+    return make_accuracy_baseline(samples=SAMPLES, steps=steps)
+
+
+def passes(rng: random.Random, count: int, own: float) -> list[list[float]]:
+    """Return scores of passes of one build: a spread of 22 that they share, and their own."""
+    common = [44 + 22 * rng.gauss(0, 1) for _ in range(SAMPLES)]
+    return [[value + own * rng.gauss(0, 1) for value in common] for _ in range(count)]
+
+
+def scored(**values: list[float | None] | list[float]) -> Scored:
+    return Scored(indices=tuple(range(SAMPLES)), per_sample=values)
+
+
+def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
+    rng = random.Random(1)
+    before, now, *more = passes(rng, 300, own=5.0)
+
+    found = apart(baseline(s=100), {"s": before}, scored(s=now))["s"]
+
+    assert found.correlation is not None
+    true = stdev(fmean(values) for values in more)
+    assert found.sd == pytest.approx(true, rel=0.15)
+    assert found.correlation == pytest.approx(22**2 / (22**2 + 5**2), abs=0.02)
+    assert found.sd == pytest.approx(
+        stdev(before) * math.sqrt((1 - found.correlation) / SAMPLES), rel=0.1
+    )
+    assert found.passes == 1
+
+
+def test_a_build_that_repeats_itself_has_no_spread() -> None:
+    values = passes(random.Random(2), 1, own=0.0)[0]
+    kept = [round(value, 2) for value in values]
+
+    found = apart(baseline(s=100), {"s": kept}, scored(s=values))
+
+    assert found["s"].sd == 0.0
+    assert found["s"].correlation == pytest.approx(1.0)
+
+
+def test_counts_new_metrics_and_samples_without_a_score_are_left_out() -> None:
+    some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
+
+    found = apart(
+        baseline(s=100, gen_len=100, one=100),
+        {"s": some, "gen_len": some, "one": [1.0, *[None] * (SAMPLES - 1)]},
+        scored(s=some, gen_len=some, fresh=some, one=[1.0, *[None] * (SAMPLES - 1)]),
+    )
+
+    assert list(found) == ["s"]
+    assert found["s"].sd == 0.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        (None, (2.0, 0.9, 1), (2.0, 0.9, 1)),
+        ((1.0, 0.8, 1), (3.0, 0.9, 1), (math.sqrt(5.0), 0.85, 2)),
+        ((1.0, 0.8, 3), (3.0, None, 1), (math.sqrt(3.0), 0.8, 4)),
+        ((1.0, None, 1), None, (1.0, None, 1)),
+    ],
+)
+def test_more_passes_are_averaged(old: Spread | None, new: Spread | None, expected: Spread) -> None:
+    sides = ({"s": rerun(*side)} if side else {} for side in (old, new))
+
+    found = pooled(*sides)["s"]
+
+    assert (found.sd, found.passes) == (pytest.approx(expected[0]), expected[2])
+    assert found.correlation == (None if expected[1] is None else pytest.approx(expected[1]))
+
+
+Spread = tuple[float, float | None, int]
+
+
+def rerun(sd: float, correlation: float | None, passes: int) -> Rerun:
+    return Rerun(sd=sd, correlation=correlation, passes=passes)
+
+
+@pytest.mark.parametrize("values", [(-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)])
+def test_an_impossible_repeat_is_refused(values: Spread) -> None:
+    with pytest.raises(ValueError, match="re-run sd"):
+        rerun(*values)

@@ -11,36 +11,16 @@ from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.judge.disturbance import busy_drop, busy_miss, excess, explains, usual_share
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from tests.core.made import make_baseline_run, make_run
 
 
 def run(share: float | None, **metrics: float) -> Run:
     seen = Contention(window_s=10.0, cores=2, foreign_s=4.0, share=share)
-    return Run(
-        metrics=metrics or {"throughput": 100.0},
-        within_se={},
-        samples=100,
-        queries=100,
-        duration_s=10.0,
-        target_qps=10.0,
-        session="s",
-        started="2026-11-20T10:00:00+00:00",
-        commit=None,
-        folder="f",
-        contention=seen,
-    )
+    return make_run(metrics=metrics or {"throughput": 100.0}, contention=seen)
 
 
 def kept(busy: float | None) -> BaselineRun:
-    return BaselineRun(
-        metrics={"throughput": 100.0},
-        within_se={},
-        session="s",
-        started="2026-11-20T10:00:00+00:00",
-        samples=1,
-        duration_s=1.0,
-        commit=None,
-        busy=busy,
-    )
+    return make_baseline_run(busy=busy)
 
 
 def fell(
@@ -53,39 +33,38 @@ def fell(
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("metric", "share", "expected"),
-    [
-        (fell(-0.12, -0.14, -0.10), 0.11, True),
-        (fell(-0.12, -0.14, -0.10), 0.09, False),
-        (fell(-0.12, -0.14, -0.10), 0.0, False),
+def test_what_is_given_back() -> None:
+    drop, slower = (-0.12, -0.14, -0.10), (0.3, 0.24, 0.4)
+    for metric, share, expected in (
+        (fell(*drop), 0.11, True),
+        (fell(*drop), 0.09, False),
+        (fell(*drop), 0.0, False),
         (fell(-0.50, -0.55, -0.45), 0.20, False),
         # A latency that grew by 25 % is 20 % of the speed.
-        (fell(0.3, 0.24, 0.4, "tpot_p50"), 0.20, True),
-        (fell(0.3, 0.24, 0.4, "ttft_p99"), 0.005, True),
-        (fell(0.3, 0.24, 0.4, "ttft_p99"), 0.002, False),
-        (fell(0.3, 0.24, 0.4, "ttft_p90"), 0.03, True),
-        (fell(0.3, 0.24, 0.4, "ttft_p90"), 0.02, False),
+        (fell(*slower, "tpot_p50"), 0.20, True),
+        (fell(*slower, "ttft_p99"), 0.005, True),
+        (fell(*slower, "ttft_p99"), 0.002, False),
+        (fell(*slower, "ttft_p90"), 0.03, True),
+        (fell(*slower, "ttft_p90"), 0.02, False),
         # One that others may make a drop is measured by the narrower interval they use.
         (fell(-0.03, -0.07, 0.01, p=0.01), 0.003, False),
         (fell(-0.03, -0.07, 0.01, p=0.01), 0.007, True),
-    ],
-)
-def test_what_is_given_back(metric: MetricVerdict, share: float, expected: bool) -> None:
-    assert explains(metric, share) is expected
+    ):
+        assert explains(metric, share) is expected, (metric, share)
 
 
 def test_only_what_is_beyond_the_baselines_own_load_is_given_back() -> None:
-    assert excess([run(0.1), run(0.2)], [kept(0.04), kept(0.05), kept(None)]) == pytest.approx(
-        0.105
-    )
+    beyond = excess([run(0.1), run(0.2)], [kept(0.04), kept(0.05), kept(None)])
+
+    assert beyond == pytest.approx(0.105)
     assert excess([run(0.1)], [kept(0.3)]) == 0
     assert excess([run(None)], []) == 0
     assert usual_share([kept(None)]) == 0
 
 
-def test_a_drop_that_the_load_explains_is_none() -> None:
+def test_a_drop_that_the_load_explains_is_none_and_a_limit_made_late_is_not_missed() -> None:
     small, large = fell(-0.12, -0.14, -0.10), fell(-0.5, -0.6, -0.4)
+    late = run(0.01, latency_p99=0.15)
 
     said = busy_drop([small], [run(0.11), run(0.13)], [])
     assert said == ("the machine was busy, which explains up to 12 %: others used 0.4 of 2 cores")
@@ -93,22 +72,13 @@ def test_a_drop_that_the_load_explains_is_none() -> None:
     assert busy_drop([small], [run(0.12)], [kept(0.1)]) is None
     assert busy_drop([], [run(0.12)], []) is None
     assert busy_drop([small], [], []) is None
-
-
-def test_a_limit_that_the_load_made_late_is_not_missed() -> None:
-    late = run(0.01, latency_p99=0.15)
-
     assert busy_miss([late, late], {"latency_p99": 0.1}, [])
     assert busy_miss([late], {"latency_p99": 0.05}, []) is None
     assert busy_miss([run(0.0, latency_p99=0.15)], {"latency_p99": 0.1}, []) is None
     assert busy_miss([late], {}, []) is None
 
 
-@given(
-    st.floats(-0.9, -0.001),
-    st.floats(0, 1),
-    st.floats(0, 0.5),
-)
+@given(st.floats(-0.9, -0.001), st.floats(0, 1), st.floats(0, 0.5))
 def test_more_load_explains_more(change: float, share: float, more: float) -> None:
     metric = fell(change, change * 1.1, change * 0.9)
     if explains(metric, share):

@@ -12,6 +12,9 @@ from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.verdict import Gate, GateState, MetricVerdict, Outcome
 
+TOKENS = GateWindow(reference=294.45, low=294.45 * 0.9, high=294.45 * 1.1)
+ENTROPY = GateWindow(reference=0.86687, low=None, high=0.86687 * 1.001)
+FID = GateWindow(reference=23.4805, low=23.01085758, high=23.95007626)
 TOP1 = {"top1": GateWindow(reference=76.46, low=76.46 * 0.99, high=None)}
 
 
@@ -24,61 +27,48 @@ def full(scores: Mapping[str, float]) -> Pass:
     return Pass(accuracy=accuracy, scored=Scored(indices=(), per_sample={}), order=(), total=500)
 
 
-@pytest.mark.parametrize(
-    ("score", "outcome", "headline"),
-    [
-        (76.46, Outcome.OK, "top1 76.460 ≥ 75.695, 99 % of MLPerf's reference"),
-        (75.6955, Outcome.OK, "top1 75.695 ≥ 75.695, 99 % of MLPerf's reference"),
-        (76.46 * 0.99, Outcome.OK, "top1 75.695 ≥ 75.695, 99 % of MLPerf's reference"),
-        (75.695, Outcome.GATE_FAIL, "top1 75.6950 < 75.6954, 99 % of MLPerf's reference"),
-        (75.695399, Outcome.GATE_FAIL, "top1 75.695399 < 75.695400, 99 % of MLPerf's reference"),
-        (71.65, Outcome.GATE_FAIL, "top1 71.650 < 75.695, 99 % of MLPerf's reference"),
-        (0.0, Outcome.GATE_FAIL, "top1 0.000 < 75.695, 99 % of MLPerf's reference"),
-    ],
-)
-def test_a_score_reaches_the_gate_or_not(score: float, outcome: Outcome, headline: str) -> None:
-    found = ruled({"top1": score})
-
-    assert (found.outcome, found.headline) == (outcome, headline)
-    (metric,) = found.metrics
-    assert (metric.metric, metric.outcome) == ("top1", outcome)
-    assert (metric.now, metric.baseline) == (score, 76.46)
-    assert metric.change == pytest.approx(score / 76.46 - 1)
-    assert metric.limit == pytest.approx(0.01)
+def test_a_score_reaches_the_gate_or_not() -> None:
+    for score, outcome, comparison in (
+        (76.46, Outcome.OK, "76.460 ≥ 75.695"),
+        (75.6955, Outcome.OK, "75.695 ≥ 75.695"),
+        (76.46 * 0.99, Outcome.OK, "75.695 ≥ 75.695"),
+        (75.695, Outcome.GATE_FAIL, "75.6950 < 75.6954"),
+        (75.695399, Outcome.GATE_FAIL, "75.695399 < 75.695400"),
+        (71.65, Outcome.GATE_FAIL, "71.650 < 75.695"),
+        (0.0, Outcome.GATE_FAIL, "0.000 < 75.695"),
+    ):
+        found = ruled({"top1": score})
+        headline = f"top1 {comparison}, 99 % of MLPerf's reference"
+        assert (found.outcome, found.headline) == (outcome, headline)
+        (metric,) = found.metrics
+        assert (metric.metric, metric.outcome) == ("top1", outcome)
+        assert (metric.now, metric.baseline) == (score, 76.46)
+        assert metric.change == pytest.approx(score / 76.46 - 1)
+        assert metric.limit == pytest.approx(0.01)
+    assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL
 
 
-@pytest.mark.parametrize(
-    ("target", "shown"), [(0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")]
-)
-def test_the_share_is_written_as_the_round_writes_it(target: float, shown: str) -> None:
-    bounds = {"top1": GateWindow(reference=76.46, low=76.46 * target, high=None)}
-
-    assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
+def test_the_share_is_written_as_the_round_writes_it() -> None:
+    for target, shown in ((0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")):
+        bounds = {"top1": GateWindow(reference=76.46, low=76.46 * target, high=None)}
+        assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline
 
 
-ROUGE = {
-    "rouge1": GateWindow(reference=44.4312, low=43.987, high=None),
-    "rouge2": GateWindow(reference=22.0352, low=21.815, high=None),
-}
-
-
-@pytest.mark.parametrize(
-    ("rouge1", "rouge2", "outcome", "first"),
-    [
+def test_each_metric_must_reach_its_gate() -> None:
+    bounds = {
+        "rouge1": GateWindow(reference=44.4312, low=43.987, high=None),
+        "rouge2": GateWindow(reference=22.0352, low=21.815, high=None),
+    }
+    for rouge1, rouge2, outcome, first in (
         (45.0, 23.0, Outcome.OK, "rouge1"),
         (45.0, 20.0, Outcome.GATE_FAIL, "rouge2"),
         (40.0, 23.0, Outcome.GATE_FAIL, "rouge1"),
         (40.0, 20.0, Outcome.GATE_FAIL, "rouge1"),
-    ],
-)
-def test_each_metric_must_reach_its_gate(
-    rouge1: float, rouge2: float, outcome: Outcome, first: str
-) -> None:
-    found = ruled({"rouge2": rouge2, "rouge1": rouge1, "rougeL": 1.0}, ROUGE)
-
-    assert found.outcome is outcome
-    assert found.headline.startswith(first)
-    assert [metric.metric for metric in found.metrics] == ["rouge1", "rouge2"]
+    ):
+        found = ruled({"rouge2": rouge2, "rouge1": rouge1, "rougeL": 1.0}, bounds)
+        assert found.outcome is outcome
+        assert found.headline.startswith(first)
+        assert [metric.metric for metric in found.metrics] == ["rouge1", "rouge2"]
 
 
 def part(right: int, samples: int, total: int = 50_000, *, given: int = 0) -> Pass:
@@ -107,43 +97,32 @@ def test_without_a_reference_no_gate_is_claimed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("right", "samples", "given", "state", "headline"),
+    ("right", "samples", "given", "failed", "headline"),
     [
-        (784, 1024, 0, GateState.UNDECIDED, "top1 76.562; gate not decided on 1,024 of 50,000"),
-        (1024, 1024, 0, GateState.UNDECIDED, "top1 100.000; gate not decided on 1,024 of 50,000"),
-        (768, 1024, 0, GateState.UNDECIDED, "top1 75.000; gate not decided on 1,024 of 50,000"),
-        (
-            700,
-            1024,
-            0,
-            GateState.FAILED,
-            "top1 68.359 < 75.695, 99 % of MLPerf's reference; proven",
-        ),
-        (1, 1024, 0, GateState.FAILED, "top1 0.098 < 75.695, 99 % of MLPerf's reference; proven"),
-        (0, 10, 10, GateState.FAILED, "top1 0.000 < 75.695, 99 % of MLPerf's reference; proven"),
-        (0, 3, 3, GateState.UNDECIDED, "top1 0.000; gate not decided on 3 of 50,000"),
-        (500, 500, 500, GateState.UNDECIDED, "top1 100.000; gate not decided on 500 of 50,000"),
-        (699, 1024, 1024, GateState.UNDECIDED, "top1 68.262; gate not decided on 1,024 of"),
-        (614, 1024, 1024, GateState.FAILED, "top1 59.961 < 75.695, 99 % of MLPerf's reference"),
-        (614, 1024, 2000, GateState.FAILED, "top1 59.961 < 75.695, 99 % of MLPerf's reference"),
-        (36_000, 49_999, 0, GateState.FAILED, "top1 72.001 < 75.695, 99 % of MLPerf's reference"),
+        (784, 1024, 0, False, "76.562; gate not decided on 1,024 of 50,000"),
+        (1024, 1024, 0, False, "100.000; gate not decided on 1,024 of 50,000"),
+        (768, 1024, 0, False, "75.000; gate not decided on 1,024 of 50,000"),
+        (700, 1024, 0, True, "68.359 < 75.695, 99 % of MLPerf's reference; proven"),
+        (1, 1024, 0, True, "0.098 < 75.695, 99 % of MLPerf's reference; proven"),
+        (0, 10, 10, True, "0.000 < 75.695, 99 % of MLPerf's reference; proven"),
+        (0, 3, 3, False, "0.000; gate not decided on 3 of 50,000"),
+        (500, 500, 500, False, "100.000; gate not decided on 500 of 50,000"),
+        (699, 1024, 1024, False, "68.262; gate not decided on 1,024 of"),
+        (614, 1024, 1024, True, "59.961 < 75.695, 99 % of MLPerf's reference"),
+        (614, 1024, 2000, True, "59.961 < 75.695, 99 % of MLPerf's reference"),
+        (36_000, 49_999, 0, True, "72.001 < 75.695, 99 % of MLPerf's reference"),
     ],
 )
 def test_a_part_fails_where_it_proves_it_and_never_keeps_the_gate(
-    right: int, samples: int, given: int, state: GateState, headline: str
+    right: int, samples: int, given: int, failed: bool, headline: str
 ) -> None:
-    found = gate(
-        part(right, samples, given=given),
-        TOP1,
-        whose="MLPerf's",
-        complete=True,
-        rerun_sd={"top1": 10.0},
-    )
+    measured = part(right, samples, given=given)
+    found = gate(measured, TOP1, whose="MLPerf's", complete=True, rerun_sd={"top1": 10.0})
 
+    state = GateState.FAILED if failed else GateState.UNDECIDED
     assert found.gate == Gate(state=state, samples=samples, total=50_000)
-    failed = state is GateState.FAILED
     assert found.outcome is (Outcome.GATE_FAIL if failed else Outcome.OK)
-    assert found.headline.startswith(headline)
+    assert found.headline.startswith(f"top1 {headline}")
     assert found.headline.endswith(f"on {samples:,} of 50,000 samples")
     assert [metric.outcome for metric in found.metrics] == [Outcome.GATE_FAIL if failed else None]
     assert found.notes == ()
@@ -176,65 +155,27 @@ def test_a_score_that_was_not_asked_for_leaves_the_gate_undecided() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tokens", "outcome", "headline"),
+    ("name", "window", "score", "outcome", "headline"),
     [
-        (294.45, Outcome.OK, "tokens_per_sample 294.450 ≥ 265.005, 90 % of MLPerf's reference"),
-        (265.005, Outcome.OK, "tokens_per_sample 265.005 ≥ 265.005, 90 % of MLPerf's reference"),
-        (323.895, Outcome.OK, "tokens_per_sample 323.895 ≥ 265.005, 90 % of MLPerf's reference"),
-        (
-            200.0,
-            Outcome.GATE_FAIL,
-            "tokens_per_sample 200.000 < 265.005, 90 % of MLPerf's reference",
-        ),
-        (
-            400.0,
-            Outcome.GATE_FAIL,
-            "tokens_per_sample 400.000 > 323.895, 110 % of MLPerf's reference",
-        ),
+        ("tokens", TOKENS, 294.45, Outcome.OK, "294.450 ≥ 265.005, 90 %"),
+        ("tokens", TOKENS, 265.005, Outcome.OK, "265.005 ≥ 265.005, 90 %"),
+        ("tokens", TOKENS, 323.895, Outcome.OK, "323.895 ≥ 265.005, 90 %"),
+        ("tokens", TOKENS, 200.0, Outcome.GATE_FAIL, "200.000 < 265.005, 90 %"),
+        ("tokens", TOKENS, 400.0, Outcome.GATE_FAIL, "400.000 > 323.895, 110 %"),
+        ("fid", FID, 23.5, Outcome.OK, "23.500 ≥ 23.011, 98 %"),
+        ("fid", FID, 23.95007627, Outcome.GATE_FAIL, "23.95007627 > 23.95007626, 102 %"),
+        ("fid", FID, 22.0, Outcome.GATE_FAIL, "22.000 < 23.011, 98 %"),
+        ("ne", ENTROPY, 0.86, Outcome.OK, "0.860 ≤ 0.868, 100.1 %"),
+        ("ne", ENTROPY, 0.90, Outcome.GATE_FAIL, "0.900 > 0.868, 100.1 %"),
     ],
 )
-def test_a_window_has_two_sides(tokens: float, outcome: Outcome, headline: str) -> None:
-    window = GateWindow(reference=294.45, low=294.45 * 0.9, high=294.45 * 1.1)
-
-    found = ruled({"tokens_per_sample": tokens}, {"tokens_per_sample": window})
-
-    assert (found.outcome, found.headline) == (outcome, headline)
-
-
-@pytest.mark.parametrize(
-    ("fid", "outcome", "headline"),
-    [
-        (23.5, Outcome.OK, "fid 23.500 ≥ 23.011, 98 % of MLPerf's reference"),
-        (23.95007627, Outcome.GATE_FAIL, "fid 23.95007627 > 23.95007626, 102 % of MLPerf's"),
-        (22.0, Outcome.GATE_FAIL, "fid 22.000 < 23.011, 98 % of MLPerf's reference"),
-    ],
-)
-def test_an_absolute_window_is_kept_to_the_digit(
-    fid: float, outcome: Outcome, headline: str
+def test_a_window_has_two_sides_and_a_score_that_is_better_when_lower_a_ceiling(
+    name: str, window: GateWindow, score: float, outcome: Outcome, headline: str
 ) -> None:
-    found = ruled(
-        {"fid": fid}, {"fid": GateWindow(reference=23.4805, low=23.01085758, high=23.95007626)}
-    )
+    found = ruled({name: score}, {name: window})
 
     assert found.outcome is outcome
-    assert found.headline.startswith(headline)
-
-
-@pytest.mark.parametrize(
-    ("score", "outcome", "headline"),
-    [
-        (0.86, Outcome.OK, "ne 0.860 ≤ 0.868, 100.1 % of MLPerf's reference"),
-        (0.90, Outcome.GATE_FAIL, "ne 0.900 > 0.868, 100.1 % of MLPerf's reference"),
-    ],
-)
-def test_a_score_that_is_better_when_lower_has_a_ceiling(
-    score: float, outcome: Outcome, headline: str
-) -> None:
-    bounds = {"ne": GateWindow(reference=0.86687, low=None, high=0.86687 * 1.001)}
-
-    found = ruled({"ne": score}, bounds)
-
-    assert (found.outcome, found.headline) == (outcome, headline)
+    assert found.headline == f"{name} {headline} of MLPerf's reference"
 
 
 def test_a_scorer_that_gives_no_such_metric_is_an_error() -> None:
@@ -242,16 +183,6 @@ def test_a_scorer_that_gives_no_such_metric_is_an_error() -> None:
         ruled({"accuracy": 1.0, "top5": 2.0})
 
     assert caught.value.layer == "scorer"
-
-
-def test_a_score_that_is_no_number_reaches_nothing() -> None:
-    assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL
-
-
-# --- near the gate -------------------------------------------------------------------------
-
-GATE = 75.6954
-WINDOW = {"fid": GateWindow(reference=23.4805, low=23.01085758, high=23.95007626)}
 
 
 @pytest.mark.parametrize(
@@ -270,49 +201,30 @@ WINDOW = {"fid": GateWindow(reference=23.4805, low=23.01085758, high=23.95007626
 def test_a_score_within_two_rerun_deviations_is_near_its_gate(
     score: float, sd: float | None, near: str | None
 ) -> None:
-    found = gate(
-        full({"top1": score}),
-        TOP1,
-        whose="MLPerf's",
-        complete=True,
-        rerun_sd={} if sd is None else {"top1": sd},
-    )
-
-    assert found.outcome is (Outcome.OK if score >= GATE else Outcome.GATE_FAIL)
-    if near is None:
-        assert found.notes == ()
-    else:
-        (note,) = found.notes
-        assert note.startswith(f"NEAR-GATE: top1 is {near}: another pass of the same build")
-
-
-@pytest.mark.parametrize(
-    ("fid", "side"),
-    [(23.02, "0.0091 inside"), (23.0, "0.011 short of"), (23.95, "7.6e-05 inside"), (23.5, None)],
-)
-def test_both_ends_of_a_window_may_be_near(fid: float, side: str | None) -> None:
-    found = gate(
-        full({"fid": fid}), WINDOW, whose="MLPerf's", complete=True, rerun_sd={"fid": 0.02}
-    )
-
-    assert [note.split(" its")[0] for note in found.notes] == (
-        [] if side is None else [f"NEAR-GATE: fid is {side}"]
-    )
-
-
-@pytest.mark.parametrize("score", [75.70, 75.69])
-def test_near_gate_is_said_whatever_the_baseline_says(score: float) -> None:
-    near = gate(
-        full({"top1": score}),
-        TOP1,
-        whose="MLPerf's",
-        complete=True,
-        rerun_sd={"top1": 0.01},
-    )
-    ruling = Ruling(
+    """It is said whatever the baseline says."""
+    spread = {} if sd is None else {"top1": sd}
+    found = gate(full({"top1": score}), TOP1, whose="MLPerf's", complete=True, rerun_sd=spread)
+    fell = Ruling(
         outcome=Outcome.ACC_DROP, headline="top1 fell", paired=(), more=False, notes=("other",)
     )
 
-    for against in (None, ruling):
-        found = combine(near, against, "record it")
-        assert found.notes[0].startswith("NEAR-GATE: top1")
+    assert found.outcome is (Outcome.OK if score >= 75.6954 else Outcome.GATE_FAIL)
+    assert len(found.notes) == (near is not None)
+    for note in found.notes:
+        assert note.startswith(f"NEAR-GATE: top1 is {near}: another pass of the same build")
+        for against in (None, fell):
+            assert combine(found, against, "record it").notes[0].startswith("NEAR-GATE: top1")
+
+
+def test_both_ends_of_a_window_may_be_near() -> None:
+    sides = {23.02: "0.0091 inside", 23.0: "0.011 short of", 23.95: "7.6e-05 inside", 23.5: None}
+    for fid, side in sides.items():
+        found = gate(
+            full({"fid": fid}),
+            {"fid": FID},
+            whose="MLPerf's",
+            complete=True,
+            rerun_sd={"fid": 0.02},
+        )
+        notes = [note.split(" its")[0] for note in found.notes]
+        assert notes == ([f"NEAR-GATE: fid is {side}"] if side else [])

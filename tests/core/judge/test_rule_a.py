@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from itertools import product
+from collections.abc import Sequence
 from statistics import fmean
 
 import numpy as np
@@ -13,7 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.judge._mean_change import FEW_FLIPS, mcnemar_mid_p, newcombe
-from pytest_mlperf.core.judge.rule_a import LOOKS, ScorePairs, holm, judge_pairs, looks
+from pytest_mlperf.core.judge.rule_a import LOOKS, Paired, ScorePairs, holm, judge_pairs, looks
 from pytest_mlperf.core.judge.standing import Decision
 
 SCORES = st.lists(st.integers(0, 10_000).map(lambda step: step / 100), min_size=2, max_size=60)
@@ -29,25 +29,22 @@ def graded(
     return before.tolist(), (rng.normal(common, alone) - drop).tolist()
 
 
+def judged(before: Sequence[float], now: Sequence[float], margin: float, *at: int) -> Paired:
+    """Judge pairs of scores at the last look, or at these looks."""
+    pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
+    return judge_pairs(pairs, at or (len(before),))["x"]
+
+
 def decide(before: list[float], now: list[float], margin: float, *, sequential: bool) -> Decision:
-    at = looks(len(before), sequential=sequential)
-    return judge_pairs({"x": ScorePairs(before=before, now=now, margin=margin)}, at)["x"].decision
+    return judged(before, now, margin, *looks(len(before), sequential=sequential)).decision
 
 
-@pytest.mark.parametrize(
-    ("samples", "sequential", "expected"),
-    [
-        (500, True, (500,)),
-        (1024, True, (1024,)),
-        (1025, True, (1024, 1025)),
-        (24_576, True, (1024, 3072, 8192, 16_384, 24_576)),
-        (24_576, False, (24_576,)),
-    ],
-)
-def test_looks_grow_and_end_with_the_whole_data_set(
-    samples: int, sequential: bool, expected: tuple[int, ...]
-) -> None:
-    assert looks(samples, sequential=sequential) == expected
+def test_looks_grow_and_end_with_the_whole_data_set() -> None:
+    found = [looks(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
+
+    whole = (1024, 3072, 8192, 16_384, 24_576)
+    assert found == [(500,), (1024,), (1024, 1025), whole]
+    assert looks(24_576, sequential=False) == (24_576,)
     assert tuple(sorted(LOOKS)) == LOOKS
 
 
@@ -61,10 +58,7 @@ def test_the_same_scores_always_pass(scores: list[float], margin: float) -> None
 def test_a_fall_of_every_sample_alike_is_certain(
     scores: list[float], fall: float, margin: float
 ) -> None:
-    now = [score - fall for score in scores]
-    found = judge_pairs({"x": ScorePairs(before=scores, now=now, margin=margin)}, (len(scores),))[
-        "x"
-    ]
+    found = judged(scores, [score - fall for score in scores], margin)
 
     # Rounding keeps equal differences from being equal; where they are, nothing is left to chance.
     if fall > margin * 1.01 and len(scores) > 2 and found.low == found.high:
@@ -81,10 +75,8 @@ def test_bounds_enclose_the_change_and_order_does_not_matter(
     now = [rng.uniform(0, 100) for _ in before]
     order = list(range(len(before)))
     rng.shuffle(order)
-    at = (len(before),)
-    first = judge_pairs({"x": ScorePairs(before=before, now=now, margin=1.0)}, at)["x"]
-    pairs = ScorePairs(before=[before[i] for i in order], now=[now[i] for i in order], margin=1.0)
-    again = judge_pairs({"x": pairs}, at)["x"]
+    first = judged(before, now, 1.0)
+    again = judged([before[i] for i in order], [now[i] for i in order], 1.0)
 
     assert first.low <= first.change <= first.high
     assert first.change == pytest.approx(fmean(now) - fmean(before), abs=1e-9)
@@ -93,41 +85,35 @@ def test_bounds_enclose_the_change_and_order_does_not_matter(
     assert first.changed == first.down + first.up
 
 
-@pytest.mark.parametrize("margin", [0.0, -1.0, math.inf, math.nan])
-def test_a_margin_must_allow_something(margin: float) -> None:
-    with pytest.raises(ValueError, match="margin"):
-        ScorePairs(before=[1.0], now=[1.0], margin=margin)
-
-
-def test_scores_without_a_partner_are_refused() -> None:
+def test_a_margin_must_allow_something_and_scores_need_a_partner() -> None:
+    for margin in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="margin"):
+            ScorePairs(before=[1.0], now=[1.0], margin=margin)
     with pytest.raises(ValueError, match="no pairs"):
         ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
 
 
-# --- error rates ---------------------------------------------------------------------------
-
-
-@pytest.mark.slow
+@pytest.mark.parametrize("passes", [40, pytest.param(400, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
-    ("drop", "samples", "sequential", "margin", "never", "at_most"),
+    ("drop", "samples", "sequential", "never", "at_most"),
     [
-        (0.0, 2000, False, 0.5, Decision.FAIL, 0.02),
-        (0.0, 4000, True, 0.5, Decision.FAIL, 0.02),
-        (0.5, 2000, False, 0.5, Decision.PASS, 0.07),
-        (0.5, 4000, True, 0.5, Decision.PASS, 0.07),
+        (0.0, 2000, False, Decision.FAIL, 0.02),
+        (0.0, 4000, True, Decision.FAIL, 0.02),
+        (0.5, 2000, False, Decision.PASS, 0.07),
+        (0.5, 4000, True, Decision.PASS, 0.07),
     ],
 )
 def test_the_stated_error_rates_hold(
-    drop: float, samples: int, sequential: bool, margin: float, never: Decision, at_most: float
+    drop: float, samples: int, sequential: bool, never: Decision, at_most: float, passes: int
 ) -> None:
     """Nominal 1 % and 5 %; 400 replications leave about two standard errors of room."""
     rng = np.random.default_rng(samples + int(100 * drop))
     wrong = sum(
-        decide(*graded(rng, samples, drop=drop), margin, sequential=sequential) is never
-        for _ in range(400)
+        decide(*graded(rng, samples, drop=drop), 0.5, sequential=sequential) is never
+        for _ in range(passes)
     )
 
-    assert wrong / 400 <= at_most
+    assert wrong <= at_most * passes + (passes < 100)
 
 
 def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> None:
@@ -142,57 +128,35 @@ def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> N
     assert seen >= 98
 
 
-def test_a_broken_model_is_found_at_the_first_look() -> None:
+def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth() -> None:
+    rng, at = np.random.default_rng(4), looks(24_576, sequential=True)
     before, now = graded(np.random.default_rng(3), 24_576, drop=10.0)
-    at = looks(24_576, sequential=True)
-    found = judge_pairs({"x": ScorePairs(before=before[:1024], now=now[:1024], margin=0.2)}, at)[
-        "x"
-    ]
+
+    found = judged(before[:1024], now[:1024], 0.2, *at)
+    used = [judged(*graded(rng, 24_576), 0.5, *at).samples for _ in range(8)]
 
     assert (found.decision, found.samples) == (Decision.FAIL, 1024)
-
-
-def test_unchanged_code_needs_about_a_tenth_of_a_large_data_set() -> None:
-    rng = np.random.default_rng(4)
-    used = []
-    for _ in range(20):
-        before, now = graded(rng, 24_576)
-        at = looks(24_576, sequential=True)
-        used.append(
-            judge_pairs({"x": ScorePairs(before=before, now=now, margin=0.5)}, at)["x"].samples
-        )
-
     assert fmean(used) < 4000
 
 
 def test_what_is_not_decided_yet_asks_for_more_and_at_the_end_stays_open() -> None:
     before, now = graded(np.random.default_rng(5), 4000, drop=0.2)
     at = looks(4000, sequential=True)
-    part = ScorePairs(before=before[:1024], now=now[:1024], margin=0.25)
-    whole = ScorePairs(before=before, now=now, margin=0.25)
 
-    assert judge_pairs({"x": part}, at)["x"].decision is Decision.MORE
-    assert judge_pairs({"x": whole}, at)["x"].decision is Decision.INCONCLUSIVE
+    assert judged(before[:1024], now[:1024], 0.25, *at).decision is Decision.MORE
+    assert judged(before, now, 0.25, *at).decision is Decision.INCONCLUSIVE
 
 
-# --- binary scores -------------------------------------------------------------------------
+def test_mid_p_is_that_of_the_binomial() -> None:
+    """P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2), by hand."""
+    by_hand = {(0, 0): 1.0, (1, 0): 0.25, (0, 1): 0.75, (2, 0): 0.125, (1, 1): 0.5}
+    by_hand |= {(3, 1): (1 + 4 / 2) / 16, (5, 0): 1 / 64}
+    for down, up in ((60, 40), (3, 9), (700, 650), (0, 64), (64, 0)):
+        n = down + up
+        tail = sum(math.comb(n, k) for k in range(down + 1, n + 1))
+        by_hand[down, up] = (2 * tail + math.comb(n, down)) / 2 ** (n + 1)
 
-
-@pytest.mark.parametrize(
-    ("down", "up", "expected"),
-    [
-        # P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2), by hand
-        (0, 0, 1.0),
-        (1, 0, 0.25),
-        (0, 1, 0.75),
-        (2, 0, 0.125),
-        (1, 1, 0.5),
-        (3, 1, (1 + 4 / 2) / 16),
-        (5, 0, 1 / 64),
-    ],
-)
-def test_mid_p_is_that_of_the_binomial(down: int, up: int, expected: float) -> None:
-    assert mcnemar_mid_p(down, up) == pytest.approx(expected)
+    assert {counts: mcnemar_mid_p(*counts) for counts in by_hand} == pytest.approx(by_hand)
 
 
 @given(down=st.integers(0, 300), up=st.integers(0, 300))
@@ -201,18 +165,15 @@ def test_mid_p_of_both_sides_sums_to_one(down: int, up: int) -> None:
         assert mcnemar_mid_p(down, up) + mcnemar_mid_p(up, down) == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize(
-    ("counts", "low", "high"),
-    [
-        # right in both, before only, now only, in neither; two-sided 95 %
-        ((36, 12, 2, 0), -0.3404, -0.0569),  # the example of the paper
-        ((50, 0, 0, 0), -0.07135, 0.07135),  # nothing wrong: the reach of Wilson's interval
-    ],
-)
-def test_newcombes_own_examples(counts: tuple[int, int, int, int], low: float, high: float) -> None:
-    found = newcombe(counts, 0.025, 0.025)
+def test_newcombes_own_examples() -> None:
+    """Right in both, before only, now only, in neither; two-sided 95 %.
 
-    assert found == pytest.approx((low, high), abs=5e-5)
+    The example of the paper, and with nothing wrong the reach of Wilson's interval.
+    """
+    paper, wilson = (newcombe(counts, 0.025, 0.025) for counts in ((36, 12, 2, 0), (50, 0, 0, 0)))
+
+    assert paper == pytest.approx((-0.3404, -0.0569), abs=5e-5)
+    assert wilson == pytest.approx((-0.07135, 0.07135), abs=5e-5)
 
 
 def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], list[float]]:
@@ -221,33 +182,24 @@ def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], li
     return before, now
 
 
-@pytest.mark.parametrize(
-    ("counts", "margin", "expected"),
-    [
-        ((493, 0, 0, 7), 0.49, Decision.PASS),  # nothing changed
-        ((493, 0, 3, 4), 0.49, Decision.PASS),  # better
-        ((488, 5, 0, 7), 0.49, Decision.INCONCLUSIVE),  # 5 lost of 500: mid-p 1.6 %
-        ((483, 10, 0, 7), 0.49, Decision.FAIL),  # 10 lost, none won: mid-p 0.05 %
-        ((440, 30, 23, 7), 0.49, Decision.INCONCLUSIVE),  # 7 more lost than won in 53 flips
-        ((400, 80, 13, 7), 0.49, Decision.FAIL),
-    ],
-)
-def test_right_and_wrong_answers_are_judged_by_their_flips(
-    counts: tuple[int, int, int, int], margin: float, expected: Decision
-) -> None:
-    before, now = binary(*counts)
-
-    found = judge_pairs({"top1": ScorePairs(before=before, now=now, margin=margin)}, (len(now),))[
-        "top1"
-    ]
-
-    assert (found.down, found.up, found.binary) == (counts[1], counts[2], True)
-    assert found.decision is expected
+def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
+    cases = {
+        (493, 0, 0, 7): Decision.PASS,  # nothing changed
+        (493, 0, 3, 4): Decision.PASS,  # better
+        (488, 5, 0, 7): Decision.INCONCLUSIVE,  # 5 lost of 500: mid-p 1.6 %
+        (483, 10, 0, 7): Decision.FAIL,  # 10 lost, none won: mid-p 0.05 %
+        (440, 30, 23, 7): Decision.INCONCLUSIVE,  # 7 more lost than won in 53 flips
+        (400, 80, 13, 7): Decision.FAIL,
+    }
+    for counts, expected in cases.items():
+        found = judged(*binary(*counts), 0.49)
+        assert (found.down, found.up, found.binary) == (counts[1], counts[2], True)
+        assert found.decision is expected
 
 
 def test_few_flips_have_a_wider_interval_than_the_normal_one() -> None:
     before, now = binary(900, FEW_FLIPS // 2, 0, 50)
-    found = judge_pairs({"x": ScorePairs(before=before, now=now, margin=1.0)}, (len(now),))["x"]
+    found = judged(before, now, 1.0)
     share = (FEW_FLIPS // 2) / len(now)
     normal = 100 * (-share - 1.645 * math.sqrt(share * (1 - share) / len(now)))
 
@@ -255,25 +207,14 @@ def test_few_flips_have_a_wider_interval_than_the_normal_one() -> None:
     assert found.low == pytest.approx(normal, rel=0.25)
 
 
-# --- several metrics -----------------------------------------------------------------------
+def test_holm_steps_down() -> None:
+    p_values = [(0.001, 0.5, 0.6), (0.004, 0.5, 0.6), (0.003, 0.004, 0.6), (0.003, 0.004, 0.009)]
+    found = [holm(dict(zip("abc", p, strict=True)), 0.01) for p in p_values]
+
+    assert found == [{"a"}, set(), {"a", "b"}, {"a", "b", "c"}]
+    assert holm({"a": 0.02}, 0.01) == holm({}, 0.01) == set()
 
 
-@pytest.mark.parametrize(
-    ("p_values", "rejected"),
-    [
-        ({"a": 0.001, "b": 0.5, "c": 0.6}, {"a"}),
-        ({"a": 0.004, "b": 0.5, "c": 0.6}, set()),
-        ({"a": 0.003, "b": 0.004, "c": 0.6}, {"a", "b"}),
-        ({"a": 0.003, "b": 0.004, "c": 0.009}, {"a", "b", "c"}),
-        ({"a": 0.02}, set()),
-        ({}, set()),
-    ],
-)
-def test_holm_steps_down(p_values: dict[str, float], rejected: set[str]) -> None:
-    assert holm(p_values, 0.01) == rejected
-
-
-@pytest.mark.slow
 @given(st.dictionaries(st.text(max_size=3), st.floats(0, 1), max_size=6), st.floats(0.001, 0.2))
 def test_holm_rejects_at_least_what_bonferroni_does(p: dict[str, float], alpha: float) -> None:
     found = holm(p, alpha)
@@ -291,19 +232,15 @@ def test_one_metric_that_fell_decides_and_one_that_passed_stays_passed() -> None
     }
     found = judge_pairs(metrics, looks(4000, sequential=True))
 
-    assert {name: one.decision for name, one in found.items()} == {
-        "rouge1": Decision.PASS,
-        "rouge2": Decision.FAIL,
-    }
+    words = {name: pairs.decision for name, pairs in found.items()}
+    assert words == {"rouge1": Decision.PASS, "rouge2": Decision.FAIL}
 
 
-@pytest.mark.parametrize(("sequential", "seed"), list(product([True, False], range(3))))
-def test_judging_is_a_function_of_the_scores_alone(sequential: bool, seed: int) -> None:
-    before, now = graded(np.random.default_rng(seed), 3000, drop=0.3)
-    at = looks(3000, sequential=sequential)
-    pairs = {"x": ScorePairs(before=before, now=now, margin=0.25)}
-
-    assert judge_pairs(pairs, at) == judge_pairs(pairs, at)
+def test_judging_is_a_function_of_the_scores_alone() -> None:
+    for sequential in (True, False):
+        before, now = graded(np.random.default_rng(1), 3000, drop=0.3)
+        at = looks(3000, sequential=sequential)
+        assert judged(before, now, 0.25, *at) == judged(before, now, 0.25, *at)
 
 
 def test_a_metric_that_passed_hands_its_alpha_to_no_other() -> None:
@@ -327,12 +264,12 @@ def test_a_metric_that_passed_hands_its_alpha_to_no_other() -> None:
     assert among["c"].decision is Decision.INCONCLUSIVE
 
 
-@pytest.mark.slow
-def test_three_unchanged_metrics_fail_as_seldom_as_one() -> None:
+@pytest.mark.parametrize("passes", [60, pytest.param(600, marks=pytest.mark.nightly)])
+def test_three_unchanged_metrics_fail_as_seldom_as_one(passes: int) -> None:
     """Each pass has three metrics without a change; the stated 1 % is for any of them."""
     rng = np.random.default_rng(21)
     wrong = 0
-    for _ in range(600):
+    for _ in range(passes):
         metrics = {}
         for name in "abc":
             before, now = graded(rng, 600, correlation=0.9)
@@ -340,12 +277,4 @@ def test_three_unchanged_metrics_fail_as_seldom_as_one() -> None:
         found = judge_pairs(metrics, (100, 300, 600))
         wrong += any(one.decision is Decision.FAIL for one in found.values())
 
-    assert wrong / 600 <= 0.02
-
-
-@pytest.mark.parametrize(("down", "up"), [(60, 40), (3, 9), (700, 650), (0, 64), (64, 0)])
-def test_mid_p_is_the_sum_over_the_upper_tail(down: int, up: int) -> None:
-    n = down + up
-    tail = sum(math.comb(n, k) for k in range(down + 1, n + 1))
-
-    assert mcnemar_mid_p(down, up) == (2 * tail + math.comb(n, down)) / 2 ** (n + 1)
+    assert wrong <= 0.02 * passes

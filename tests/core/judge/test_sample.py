@@ -33,17 +33,13 @@ ABSENT, ZERO = None, 0.0
 
 def served(*goodput: float | None) -> list[Run]:
     """Return runs with a goodput, with none (`ABSENT`), or with 0 of it."""
-    plain = [runs(1, latency_p50=0.01)[0] for _ in goodput]
-    return [
-        replace(run, zero=("goodput",), folder=f"run {place}")
-        if value == ZERO
-        else replace(
-            run,
-            metrics={**run.metrics, **({} if value is ABSENT else {"goodput": value})},
-            folder=f"run {place}",
-        )
-        for place, (run, value) in enumerate(zip(plain, goodput, strict=True), start=1)
-    ]
+    found = []
+    for number, value in enumerate(goodput, start=1):
+        run = replace(runs(1, latency_p50=0.01)[0], folder=f"run {number}")
+        if value:
+            run = replace(run, metrics={**run.metrics, "goodput": value})
+        found.append(replace(run, zero=("goodput",) if value == ZERO else ()))
+    return found
 
 
 def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> Record:
@@ -53,69 +49,43 @@ def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> R
     )
 
 
-# --- not known -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("goodput", "where"),
-    [
+def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged() -> None:
+    """Neither is it left out of the sample, nor is measured on: no further run would help."""
+    before = record(goodput=10.0)
+    for goodput, where in (
         ((ABSENT,), "not measured"),
         ((10.0, ABSENT), "not known in run 2 of 2"),
         ((9.6, ABSENT, ABSENT, 10.1), "not known in runs 2 and 3 of 4"),
         ((ZERO, ABSENT), "not known in run 2 of 2"),
-    ],
-)
-def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged(
-    goodput: Sequence[float | None], where: str
-) -> None:
-    """Neither is it left out of the sample, nor is measured on: no further run would help."""
-    found = served(*goodput)
-
-    ruling = rule_on(found, record(goodput=10.0), GOODPUT, RULE)
-
-    assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
-    assert ruling.headline == f"goodput/s: {where}"
-    (said,) = remedies(found, GOODPUT, record(goodput=10.0))
-    assert said.startswith(f"goodput/s is gated and {where} (run {goodput.index(ABSENT) + 1}): ")
+    ):
+        found = served(*goodput)
+        ruling = rule_on(found, before, GOODPUT, RULE)
+        assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
+        assert ruling.headline == f"goodput/s: {where}"
+        (said,) = remedies(found, GOODPUT, before)
+        number = goodput.index(ABSENT) + 1
+        assert said.startswith(f"goodput/s is gated and {where} (run {number}): ")
 
 
-def test_a_metric_beside_it_is_not_measured_on_either() -> None:
+def test_a_metric_beside_it_is_not_measured_on_either_and_one_only_reported_says_it() -> None:
     """The other one could still be decided, and the case could not."""
-    found = served(10.0, ABSENT)
+    found, before = served(10.0, ABSENT), record(latency_p50=0.0099, goodput=10.0)
 
-    ruling = rule_on(
-        found, record(latency_p50=0.0099, goodput=10.0), {**GOODPUT, "latency_p50": 0.001}, RULE
-    )
+    ruling = rule_on(found, before, {**GOODPUT, "latency_p50": 0.001}, RULE)
+    reported = rule_on(found, record(goodput=10.0), {}, RULE).metrics
 
     assert outcomes(ruling)["latency_p50"] is Outcome.INCONCLUSIVE
     assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
-
-
-def test_what_is_only_reported_says_how_many_runs_have_it() -> None:
-    found = served(10.0, ABSENT)
-
-    (metric,) = (
-        m for m in rule_on(found, record(goodput=10.0), {}, RULE).metrics if m.metric == "goodput"
-    )
-
+    (metric,) = (m for m in reported if m.metric == "goodput")
     assert (metric.outcome, metric.runs, metric.note) == (None, 1, "in 1 of 2 runs")
-
-
-def test_a_baseline_that_has_a_metric_in_part_says_so() -> None:
-    before = record(goodput=10.0, latency_p50=0.01)
     del before.runs[3].metrics["goodput"]
-
     assert in_part(before, {**GOODPUT, "latency_p50": 0.05}) == (
         "goodput/s: 7 of the baseline's 8 runs have it; it is judged by those",
     )
 
 
-# --- 0 -------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("goodput", "outcome", "more"),
-    [
+def test_no_request_in_time_is_the_worst_result_and_no_missing_one() -> None:
+    for goodput, outcome, more in (
         ((ZERO,), Outcome.INCONCLUSIVE, True),
         ((ZERO, ZERO), Outcome.PERF_DROP, False),
         ((9.6, ZERO), Outcome.INCONCLUSIVE, True),
@@ -124,24 +94,9 @@ def test_a_baseline_that_has_a_metric_in_part_says_so() -> None:
         ((9.7, ZERO, 10.1, 9.7, 10.1), Outcome.INVALID, False),
         ((10.0, ZERO), Outcome.OK, False),
         ((10.0, ZERO, ZERO), Outcome.PERF_DROP, False),
-    ],
-    ids=[
-        "one run never fails",
-        "two prove it",
-        "one beside another",
-        "two among others",
-        "the others prove it",
-        "one of five",
-        "decided before",
-        "two after a pass",
-    ],
-)
-def test_no_request_in_time_is_the_worst_result_and_no_missing_one(
-    goodput: Sequence[float], outcome: Outcome, more: bool
-) -> None:
-    ruling = rule_on(served(*goodput), record(goodput=10.0), {"goodput": 0.03}, RULE)
-
-    assert (ruling.outcome, ruling.more) == (outcome, more)
+    ):
+        ruling = rule_on(served(*goodput), record(goodput=10.0), {"goodput": 0.03}, RULE)
+        assert (goodput, ruling.outcome, ruling.more) == (goodput, outcome, more)
 
 
 def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
@@ -155,21 +110,16 @@ def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
     assert metric.baseline == pytest.approx(12.3, rel=1e-3)
 
 
-def test_0_against_few_baseline_runs_is_advice_and_never_ok() -> None:
+def test_0_against_few_baseline_runs_is_advice_and_without_one_it_is_told() -> None:
     before = record(*QUIET[:3], goodput=12.3)
 
     found = [rule_on(served(*[ZERO] * n), before, GOODPUT, RULE) for n in (1, 2, 5)]
+    alone = rule_on(served(ZERO), None, GOODPUT, RULE)
 
     assert {ruling.outcome for ruling in found} == {Outcome.INCONCLUSIVE}
     assert [ruling.more for ruling in found] == [True, False, False]
-
-
-def test_0_without_a_baseline_is_told() -> None:
-    ruling = rule_on(served(ZERO), None, GOODPUT, RULE)
-
-    assert ruling.outcome is Outcome.NO_BASELINE
-    assert ruling.headline == "goodput/s: no request met its limits in 1 of 1 runs"
-    assert ruling.metrics[0].now == 0.0
+    assert (alone.outcome, alone.metrics[0].now) == (Outcome.NO_BASELINE, 0.0)
+    assert alone.headline == "goodput/s: no request met its limits in 1 of 1 runs"
 
 
 def test_0_waits_for_the_others_of_a_session_and_two_do_not() -> None:
@@ -180,8 +130,6 @@ def test_0_waits_for_the_others_of_a_session_and_two_do_not() -> None:
     assert (once.outcome, once.metrics[0].p, once.more) == (Outcome.INCONCLUSIVE, 1.0, True)
     assert (twice.outcome, twice.metrics[0].p) == (Outcome.PERF_DROP, 0.0)
 
-
-# --- every sequence ------------------------------------------------------------------------------
 
 GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
 
@@ -201,98 +149,59 @@ def test_measuring_ends_at_the_last_run_whatever_runs_lack(
         assert ruling.outcome not in {Outcome.OK, Outcome.IMPROVED}
 
 
-# --- too few queries -----------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("p99", "outcome"),
-    [(0.030, Outcome.INVALID), (0.015, Outcome.INVALID), (0.050, Outcome.PERF_DROP)],
-    ids=["as before", "better", "worse"],
-)
-@pytest.mark.parametrize("limits", [P99, {**P99, "latency_p50": 0.05}], ids=["alone", "beside p50"])
-def test_what_the_record_gated_stays_gated_when_queries_get_fewer(
-    p99: float, outcome: Outcome, limits: dict[str, float]
-) -> None:
+def test_what_the_record_gated_stays_gated_when_queries_get_fewer() -> None:
     """A run that is bounded by time has fewer queries when it is slower: no way out of a gate."""
-    before = gating(*limits, latency_p50=0.01, latency_p99=0.030)
+    words = {0.030: Outcome.INVALID, 0.015: Outcome.INVALID, 0.050: Outcome.PERF_DROP}
+    for limits in (P99, {**P99, "latency_p50": 0.05}):
+        before = gating(*limits, latency_p50=0.01, latency_p99=0.030)
+        for p99, outcome in words.items():
+            now = runs(2, 781, latency_p50=0.01, latency_p99=p99)
+            ruling = rule_on(now, before, limits, RULE)
+            assert (ruling.outcome, ruling.more) == (outcome, False)
+            assert outcome is Outcome.PERF_DROP or ruling.headline == (
+                "p99 latency: 781 queries a run of 1,000; the baseline 10,000"
+            )
 
-    ruling = rule_on(runs(2, 781, latency_p50=0.01, latency_p99=p99), before, limits, RULE)
 
-    assert (ruling.outcome, ruling.more) == (outcome, False)
-    if outcome is Outcome.INVALID:
-        assert ruling.headline == ("p99 latency: 781 queries a run of 1,000; the baseline 10,000")
-
-
-def test_a_drop_of_few_queries_takes_the_runs_that_any_drop_takes() -> None:
+def test_few_queries_need_as_many_runs_and_are_counted_as_the_baselines_are() -> None:
     before = gating("latency_p99", latency_p99=0.030)
-
-    ruling = rule_on(runs(1, 781, latency_p99=0.05), before, P99, RULE)
-
-    assert (ruling.outcome, ruling.more) == (Outcome.INCONCLUSIVE, True)
-
-
-def test_the_baselines_queries_are_counted_as_the_runs_are() -> None:
-    before = gating("latency_p99", latency_p99=0.030)
-    found = [replace(run, samples=8 * 781) for run in runs(1, 781, latency_p99=0.03)]
-
-    ruling = rule_on(found, before, P99, RULE)
-
-    assert ruling.headline.endswith("; the baseline 1,250")
-
-
-def test_few_queries_against_an_advisory_baseline_decide_nothing() -> None:
-    before = gating("latency_p99", factors=QUIET[:3], latency_p99=0.030)
-
-    ruling = rule_on(runs(1, 781, latency_p99=0.03), before, P99, RULE)
-
-    assert ruling.outcome is Outcome.INCONCLUSIVE
-
-
-def test_what_no_record_gated_is_only_reported() -> None:
+    advisory = gating("latency_p99", factors=QUIET[:3], latency_p99=0.030)
     few = runs(1, 781, latency_p99=0.03)
+
+    slow = rule_on(runs(1, 781, latency_p99=0.05), before, P99, RULE)
+    large = rule_on([replace(run, samples=8 * 781) for run in few], before, P99, RULE)
+
+    assert (slow.outcome, slow.more) == (Outcome.INCONCLUSIVE, True)
+    assert large.headline.endswith("; the baseline 1,250")
+    assert rule_on(few, advisory, P99, RULE).outcome is Outcome.INCONCLUSIVE
+
+
+def test_what_no_record_gated_is_only_reported_and_what_to_do_about_it_is_said() -> None:
+    few, gated = runs(1, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
 
     assert countable(few, P99) == {}
     assert countable(few, P99, gating("latency_p50", latency_p50=1.0)) == {}
-    assert countable(few, P99, gating("latency_p99", latency_p99=0.03)) == P99
+    assert countable(few, P99, gated) == P99
     assert len(only_reported(few, P99)) == 1
-    assert only_reported(few, P99, gating("latency_p99", latency_p99=0.03)) == ()
-
-
-def test_what_to_do_about_few_queries_is_said() -> None:
-    before = gating("latency_p99", latency_p99=0.03)
-
-    (said,) = remedies(runs(1, 781, latency_p99=0.03), P99, before)
-
+    assert only_reported(few, P99, gated) == ()
+    (said,) = remedies(few, P99, gated)
     assert "raise min_query_count or min_duration" in said
-    assert remedies(runs(1, latency_p99=0.03), P99, before) == ()
-
-
-# --- recording -----------------------------------------------------------------------------------
+    assert remedies(runs(1, latency_p99=0.03), P99, gated) == ()
 
 
 def test_runs_that_lack_what_is_gated_are_no_baseline() -> None:
-    appended = gating("latency_p99", latency_p99=0.03)
+    few, appended = runs(2, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
+    zero = "goodput/s: no request met its limits in 1 of 2 runs"
 
-    assert unrecordable(served(10.0, ABSENT), GOODPUT, None) == (
-        "goodput/s: not known in run 2 of 2"
-    )
-    assert unrecordable(served(10.0, ZERO), GOODPUT, None) == (
-        "goodput/s: no request met its limits in 1 of 2 runs"
-    )
+    assert unrecordable(served(10.0, ABSENT), GOODPUT, None) == "goodput/s: not known in run 2 of 2"
+    assert unrecordable(served(10.0, ZERO), GOODPUT, None) == zero
     assert unrecordable(served(10.0, 10.0), GOODPUT, None) == ""
-    few = runs(2, 781, latency_p99=0.03)
     assert unrecordable(few, P99, None) == ""
     assert unrecordable(few, P99, appended).startswith("p99 latency: 781 queries a run of 1,000")
 
 
-@pytest.mark.parametrize(
-    ("these", "of", "words"),
-    [
-        ([2], 3, "run 2 of 3"),
-        ([2, 4], 5, "runs 2 and 4 of 5"),
-        ([1, 2, 4], 5, "runs 1, 2 and 4 of 5"),
-        ([1, 2], 2, "every run"),
-    ],
-)
-def test_runs_are_named(these: list[int], of: int, words: str) -> None:
-    assert places(these, of) == words
+def test_runs_are_named() -> None:
+    assert places([2], 3) == "run 2 of 3"
+    assert places([2, 4], 5) == "runs 2 and 4 of 5"
+    assert places([1, 2, 4], 5) == "runs 1, 2 and 4 of 5"
+    assert places([1, 2], 2) == "every run"

@@ -6,7 +6,6 @@ import math
 from dataclasses import replace
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,16 +26,17 @@ KNOWN = replace(RULE, session_noise=SessionNoise(ratio=0.0, df=20.0))
 FOUR, ONE = "aabbccdd", "aaaaaaaa"
 
 
-def sample(*sessions: list[float], now: list[float], **given: object) -> Sample:
-    fields: dict[str, object] = {
-        "expected": 0.75 * 0.007**2,
-        "prior_df": 4.0,
-        "ratio": 1 / 3,
-        "noise": None,
-        "floor": 0.001,
-        "old": False,
-    }
-    return Sample(baseline=sessions, now=now, **(fields | given))  # type: ignore[arg-type]
+def sample(*sessions: list[float], now: list[float], noise: SessionNoise | None = None) -> Sample:
+    return Sample(
+        baseline=sessions,
+        now=now,
+        expected=0.75 * 0.007**2,
+        prior_df=4.0,
+        ratio=1 / 3,
+        noise=noise,
+        floor=0.001,
+        old=False,
+    )
 
 
 def judged(
@@ -59,43 +59,23 @@ WIDE = [0.02, 0.021, -0.02, -0.021, 0.01, 0.011, -0.01, -0.011]
 """Eight runs; in `WIDE` the sessions of `FOUR` differ by far more than their runs."""
 
 
-@pytest.mark.parametrize(
-    ("before", "now", "sessions", "rule", "decision", "leans", "lacking"),
-    [
+def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
+    """Of four sessions that agree or differ, and of one, whose differences are not known."""
+    few, provisional = "few sessions", Decision.PROVISIONAL
+    for before, now, sessions, rule, decision, leans, lacking in (
         (FLAT, [0.0], FOUR, RULE, Decision.PASS, None, None),
-        (FLAT, [0.0], ONE, RULE, Decision.PROVISIONAL, "ok", "few sessions"),
-        (FLAT, [-0.05, -0.05], FOUR, RULE, Decision.PROVISIONAL, "drop", "few sessions"),
-        (FLAT, [-0.05, -0.05], ONE, RULE, Decision.PROVISIONAL, "drop", "few sessions"),
+        (FLAT, [0.0], ONE, RULE, provisional, "ok", few),
+        (FLAT, [-0.05, -0.05], FOUR, RULE, provisional, "drop", few),
+        (FLAT, [-0.05, -0.05], ONE, RULE, provisional, "drop", few),
         (FLAT, [-0.05, -0.05, -0.05], FOUR, KNOWN, Decision.FAIL, None, None),
-        (FLAT, [-0.30, -0.30], ONE, RULE, Decision.FAIL, None, "few sessions"),
-        (FLAT, [0.20, 0.20], ONE, RULE, Decision.PASS, None, "few sessions"),
-        (WIDE, [-0.09, -0.09], FOUR, RULE, Decision.PROVISIONAL, "drop", "few sessions"),
-        (WIDE, [0.015], FOUR, RULE, Decision.PROVISIONAL, "ok", None),
-    ],
-    ids=[
-        "four sessions that agree: ok",
-        "one session: an ok is provisional",
-        "four sessions: a drop is provisional",
-        "one session: a drop is provisional",
-        "known sessions: a drop is proven",
-        "one session: what no session explains is a drop",
-        "one session: what no session explains is ok",
-        "sessions that differ: a drop is provisional",
-        "sessions that differ: an ok is provisional",
-    ],
-)
-def test_a_word_is_final_where_sessions_cannot_turn_it(
-    before: list[float],
-    now: list[float],
-    sessions: str,
-    rule: RuleR,
-    decision: Decision,
-    leans: str | None,
-    lacking: str | None,
-) -> None:
-    found = judged(before, now, sessions, rule)
-
-    assert (found.decision, found.leans, found.lacking) == (decision, leans, lacking)
+        # What no session explains.
+        (FLAT, [-0.30, -0.30], ONE, RULE, Decision.FAIL, None, few),
+        (FLAT, [0.20, 0.20], ONE, RULE, Decision.PASS, None, few),
+        (WIDE, [-0.09, -0.09], FOUR, RULE, provisional, "drop", few),
+        (WIDE, [0.015], FOUR, RULE, provisional, "ok", None),
+    ):
+        found = judged(before, now, sessions, rule)
+        assert (found.decision, found.leans, found.lacking) == (decision, leans, lacking), now
 
 
 def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:

@@ -1,7 +1,9 @@
-"""GPUs: the table, what a product name means, and the figures of one that the table lacks."""
+"""GPUs: the table, product names, the figures of one that the table lacks, and cost."""
 
 from __future__ import annotations
 
+import math
+from datetime import date
 from typing import Any
 
 import pytest
@@ -9,7 +11,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.roofline.gpu import PEAKS, PRECISIONS, GpuSpec, any_of, parse_gpu, peak
+from pytest_mlperf.core.roofline.gpu import (
+    PEAKS,
+    PRECISIONS,
+    GpuPrice,
+    GpuSpec,
+    any_of,
+    fewest_gpus,
+    parse_gpu,
+    peak,
+    per_dollar,
+)
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 
 KNOWN = known_gpus()
@@ -36,147 +48,124 @@ PRINTED = {
 }
 
 
-@pytest.mark.parametrize("name", PRINTED)
-def test_the_table_has_the_dense_figures_of_the_datasheets(name: str) -> None:
-    gpu = KNOWN[name]
-    fp32, tf32, half, fp8, int8, fp4, memory, bandwidth = PRINTED[name]
-    peaks = {"fp32": fp32, "tf32": tf32, "fp16": half, "bf16": half, "int8": int8, "fp4": fp4}
-
-    for precision, tera in peaks.items():
-        found = gpu.peaks.get(precision)
-        assert (found and found / 1e12) == (tera and pytest.approx(tera, rel=2e-3)), precision
-    if fp8 is not None:
-        assert gpu.peaks["fp8"] / 1e12 == pytest.approx(fp8, rel=1e-3)
-    assert (gpu.memory, gpu.bandwidth) == (memory * 1e9, bandwidth * 1e9)
+def test_the_table_has_the_dense_figures_of_the_datasheets() -> None:
+    for name, (fp32, tf32, half, fp8, int8, fp4, memory, bandwidth) in PRINTED.items():
+        gpu = KNOWN[name]
+        peaks = {"fp32": fp32, "tf32": tf32, "fp16": half, "bf16": half, "int8": int8, "fp4": fp4}
+        for precision, tera in peaks.items():
+            found = gpu.peaks.get(precision)
+            assert (found and found / 1e12) == (tera and pytest.approx(tera, rel=2e-3)), precision
+        if fp8 is not None:
+            assert gpu.peaks["fp8"] / 1e12 == pytest.approx(fp8, rel=1e-3)
+        assert (gpu.memory, gpu.bandwidth) == (memory * 1e9, bandwidth * 1e9)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_each_halving_of_the_width_at_most_doubles_the_peak(name: str) -> None:
+def test_each_halving_of_the_width_at_most_doubles_the_peak() -> None:
     """A figure with sparsity beside a dense one would be four times.
 
     Blackwell Ultra alone has 4 bits at three times its rate in 8.
     """
-    peaks, most = KNOWN[name].peaks, 3.0 if name in {"B300", "GB300"} else 2.05
     halvings = ["tf32 fp16", "tf32 bf16", "bf16 int8", "bf16 fp8", "int8 int4", "fp8 fp4"]
-
-    for wide, narrow in map(str.split, halvings):
-        if wide in peaks and narrow in peaks:
-            factor = peaks[narrow] / peaks[wide]
-            assert 1 <= factor <= (most if narrow == "fp4" else 2.05), (wide, narrow)
-
-
-@pytest.mark.parametrize("name", KNOWN)
-def test_every_gpu_says_where_its_figures_are_from(name: str) -> None:
-    """A source, a class, and clocks that give a little headroom."""
-    gpu = KNOWN[name]
-
-    assert gpu.source
-    assert name.startswith(gpu.accelerator)
-    assert 1 <= gpu.headroom < 1.2
+    for name, gpu in KNOWN.items():
+        ultra = 3.0 if name in {"B300", "GB300"} else 2.05
+        for wide, narrow in map(str.split, halvings):
+            if wide in gpu.peaks and narrow in gpu.peaks:
+                factor = gpu.peaks[narrow] / gpu.peaks[wide]
+                assert 1 <= factor <= (ultra if narrow == "fp4" else 2.05), (name, wide, narrow)
 
 
-def test_hopper_can_run_eight_percent_above_its_stated_peaks() -> None:
-    """1.98 GHz over 1.83."""
+def test_every_gpu_says_where_its_figures_are_from() -> None:
+    """A source, a class, and clocks that give a little headroom: 1.98 GHz over 1.83 on Hopper."""
+    for name, gpu in KNOWN.items():
+        assert gpu.source, name
+        assert name.startswith(gpu.accelerator)
+        assert 1 <= gpu.headroom < 1.2, name
     assert KNOWN["H100-SXM"].headroom == pytest.approx(1.08, abs=0.005)
 
 
-@pytest.mark.parametrize(
-    ("product", "memory_gib", "name"),
-    [
-        ("NVIDIA H100 80GB HBM3", 80, "H100-SXM"),
-        ("NVIDIA H100 PCIe", 80, "H100-PCIe"),
-        ("NVIDIA H100 NVL", 94, "H100-NVL"),
-        ("NVIDIA H100-SXM-80GB", None, "H100-SXM"),
-        ("NVIDIA H100-PCIe-80GB", None, "H100-PCIe"),
-        ("NVIDIA H100-NVL-94GB", None, "H100-NVL"),
-        ("H100", 94, "H100-NVL"),
-        ("NVIDIA H200", 140, "H200-SXM"),
-        ("NVIDIA H200 NVL", 140, "H200-NVL"),
-        ("NVIDIA H200-SXM-141GB-CTS", None, "H200-SXM"),
-        ("H200", None, "H200-SXM"),
-        ("NVIDIA GH200 480GB", 96, "GH200-96"),
-        ("NVIDIA GH200 480GB", None, "GH200-96"),
-        ("NVIDIA GH200 144G HBM3e", 144, "GH200-144"),
-        ("NVIDIA GH200 Grace Hopper Superchip 96GB", None, "GH200-96"),
-        ("NVIDIA GH200 Grace Hopper Superchip 144GB", None, "GH200-144"),
-        ("GH200", None, "GH200-144"),
-        ("NVIDIA B200", 179, "B200"),
-        ("NVIDIA B200-SXM-180GB", None, "B200"),
-        ("NVIDIA A100-SXM4-80GB", 80, "A100-SXM-80"),
-        ("NVIDIA A100 80GB PCIe", 80, "A100-PCIe-80"),
-        ("NVIDIA A100-PCIE-40GB", 40, "A100-40"),
-        ("NVIDIA A100-SXM4-40GB", None, "A100-40"),
-        ("NVIDIA L40S", 45, "L40S"),
-        ("NVIDIA L4", 22, "L4"),
-        ("NVIDIA L4-PCIe-24GB", None, "L4"),
-        ("NVIDIA GB200", None, "GB200"),
-        ("NVIDIA B300-SXM-270GB", None, "B300"),
-        ("NVIDIA GB300", None, "GB300"),
-        ("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95, "RTX_PRO_6000-Server"),
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 95, "RTX_PRO_6000-Workstation"),
-        ("RTX_PRO_6000", None, "RTX_PRO_6000-Workstation"),
-        ("NVIDIA GB10", None, "GB10"),
-        ("NVIDIA Thor", 123, "Thor-T5000"),
-        ("NVIDIA Jetson AGX Thor 128G", None, "Thor-T5000"),
-        ("NVIDIA H20", 95, "H20-96"),
-        ("NVIDIA H20-3e", 140, "H20-141"),
-        ("NVIDIA A10", 22, "A10"),
-        ("AMD Instinct MI355X 288GB HBM3e", None, "MI355X"),
-        ("AMD Instinct MI325X 256GB HBM3E", None, "MI325X"),
+PRODUCTS: dict[str, list[tuple[str, float | None]]] = {
+    "H100-SXM": [("NVIDIA H100 80GB HBM3", 80), ("NVIDIA H100-SXM-80GB", None)],
+    "H100-PCIe": [("NVIDIA H100 PCIe", 80), ("NVIDIA H100-PCIe-80GB", None)],
+    "H100-NVL": [("NVIDIA H100 NVL", 94), ("NVIDIA H100-NVL-94GB", None), ("H100", 94)],
+    "H200-SXM": [("NVIDIA H200", 140), ("NVIDIA H200-SXM-141GB-CTS", None), ("H200", None)],
+    "H200-NVL": [("NVIDIA H200 NVL", 140)],
+    "GH200-96": [
+        ("NVIDIA GH200 480GB", 96),
+        ("NVIDIA GH200 480GB", None),
+        ("NVIDIA GH200 Grace Hopper Superchip 96GB", None),
     ],
-)
-def test_a_product_name_means_one_kind(product: str, memory_gib: float, name: str) -> None:
-    """NVML's names and those of MLPerf's systems; a class alone is its best kind."""
-    found = find_gpu(product, memory_gib=memory_gib)
+    "GH200-144": [
+        ("NVIDIA GH200 144G HBM3e", 144),
+        ("NVIDIA GH200 Grace Hopper Superchip 144GB", None),
+        ("GH200", None),
+    ],
+    "B200": [("NVIDIA B200", 179), ("NVIDIA B200-SXM-180GB", None)],
+    "A100-SXM-80": [("NVIDIA A100-SXM4-80GB", 80)],
+    "A100-PCIe-80": [("NVIDIA A100 80GB PCIe", 80)],
+    "A100-40": [("NVIDIA A100-PCIE-40GB", 40), ("NVIDIA A100-SXM4-40GB", None)],
+    "L40S": [("NVIDIA L40S", 45)],
+    "L4": [("NVIDIA L4", 22), ("NVIDIA L4-PCIe-24GB", None)],
+    "GB200": [("NVIDIA GB200", None)],
+    "B300": [("NVIDIA B300-SXM-270GB", None)],
+    "GB300": [("NVIDIA GB300", None)],
+    "RTX_PRO_6000-Server": [("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95)],
+    "RTX_PRO_6000-Workstation": [
+        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 95),
+        ("RTX_PRO_6000", None),
+    ],
+    "GB10": [("NVIDIA GB10", None)],
+    "Thor-T5000": [("NVIDIA Thor", 123), ("NVIDIA Jetson AGX Thor 128G", None)],
+    "H20-96": [("NVIDIA H20", 95)],
+    "H20-141": [("NVIDIA H20-3e", 140)],
+    "A10": [("NVIDIA A10", 22)],
+    "MI355X": [("AMD Instinct MI355X 288GB HBM3e", None)],
+    "MI325X": [("AMD Instinct MI325X 256GB HBM3E", None)],
+}
+"""NVML's names and those of MLPerf's systems with their GiB, by the kind that they mean."""
 
-    assert found is not None
-    assert found.name == name
+
+def test_a_product_name_means_one_kind() -> None:
+    """A class alone is its best kind."""
+    found = {
+        kind: [
+            gpu and gpu.name for gpu in (find_gpu(name, memory_gib=gib) for name, gib in products)
+        ]
+        for kind, products in PRODUCTS.items()
+    }
+
+    assert found == {kind: [kind] * len(products) for kind, products in PRODUCTS.items()}
 
 
-@pytest.mark.parametrize(
-    "product", ["NVIDIA GeForce RTX 4090", "RTX_4090", "NVIDIA VR200", "TPU v5e", "cpu", "H300"]
-)
-def test_a_product_that_is_not_in_the_table_is_unknown(product: str) -> None:
-    assert find_gpu(product) is None
-
-
-@pytest.mark.parametrize(
-    "product",
-    [
+def test_a_product_that_is_not_in_the_table_is_unknown() -> None:
+    """Two kinds in one system are none."""
+    others = ["NVIDIA GeForce RTX 4090", "RTX_4090", "NVIDIA VR200", "TPU v5e", "cpu", "H300"]
+    mixed = [
         "NVIDIA H200-SXM-141GB + AMD Instinct MI350X 288GB HBM3e",
         "AMD Instinct MI300X 192GB HBM3 (x32), AMD Instinct MI325X 256GB HBM3e (x16)",
-    ],
-)
-def test_two_kinds_in_one_system_are_none(product: str) -> None:
-    assert find_gpu(product) is None
+    ]
+
+    assert {name: find_gpu(name) for name in (*others, *mixed)} == dict.fromkeys((*others, *mixed))
 
 
 def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
-    """H100 is SXM, PCIe or NVL: the best of each figure, of SXM and NVL."""
+    """H100 is SXM, PCIe or NVL: the best of each figure, of SXM and NVL.
+
+    What one of several kinds does not say is unknown.
+    """
     found = find_gpu("H100")
-    kinds = [gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"]
+    one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
+    other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
+    both = any_of([one, other])
 
     assert found is not None
     assert found.name == "H100-SXM or H100-NVL"
-    for gpu in kinds:
+    for gpu in (gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"):
         for precision, value in gpu.peaks.items():
             assert found.peaks[precision] >= value
             assert found.peaks[precision] * found.headroom >= value * gpu.headroom * (1 - 1e-12)
         assert (found.bandwidth or 0.0) >= (gpu.bandwidth or 0.0) > 0
         assert (found.memory or 0.0) >= (gpu.memory or 0.0) > 0
-
-
-def test_what_one_of_several_kinds_does_not_say_is_unknown() -> None:
-    one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
-    other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
-
-    found = any_of([one, other])
-
-    assert dict(found.peaks) == {"fp16": 3e12}
-    assert (found.bandwidth, found.memory) == (None, None)
-
-
-# --- figures of a suite ----------------------------------------------------------------------
+    assert (dict(both.peaks), both.bandwidth, both.memory) == ({"fp16": 3e12}, None, None)
 
 
 def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
@@ -202,76 +191,41 @@ def test_a_suite_gives_the_figures_of_an_unknown_gpu() -> None:
     assert (gpu.headroom, gpu.source) == (1.0, "datasheet")
 
 
+UNIT = "must be a number in {unit}, or a text with its unit: "
+
+
 @pytest.mark.parametrize(
     ("figures", "message"),
     [
         ({"fp99": 1e12}, "unknown 'fp99'; known: fp64, fp32, tf32, bf16"),
         ({}, "give at least one dense peak, as fp16 = 989e12, fp8 = 1979e12"),
         ({"bandwidth": 1e12}, "give at least one dense peak"),
-        (
-            {"fp16": 989},
-            'fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "1979 '
-            'TFLOP/s"; 989 is too little for FLOP/s',
-        ),
-        (
-            {"fp16": "989 TB/s"},
-            "fp16 must be a number in FLOP/s, or a text with its unit: 1979e12 or "
-            "\"1979 TFLOP/s\", not '989 TB/s'",
-        ),
-        (
-            {"fp16": 1e14, "bandwidth": 4800},
-            'bandwidth must be a number in B/s, or a text with its unit: 4800e9 or "4.8 '
-            'TB/s"; 4800 is too little for B/s',
-        ),
-        (
-            {"fp16": 1e14, "memory": 141},
-            'memory must be a number in B, or a text with its unit: 141e9 or "141 GB"; 141 '
-            "is too little for B",
-        ),
-        ({"fp16": True}, "fp16 must be a number in FLOP/s"),
-        ({"fp16": float("nan")}, "fp16 must be a number in FLOP/s"),
-        ({"fp16": float("inf")}, "fp16 must be a number in FLOP/s"),
-        ({"fp16": "1.2.3 T"}, "fp16 must be a number in FLOP/s"),
+        ({"fp16": 989}, f'fp16 {UNIT}1979e12 or "1979 TFLOP/s"; 989 is too little for {{unit}}'),
+        ({"fp16": "989 TB/s"}, f"fp16 {UNIT}1979e12 or \"1979 TFLOP/s\", not '989 TB/s'"),
+        ({"fp16": 1e14, "bandwidth": 4800}, 'bandwidth must be a number in B/s, or a text with its '
+         'unit: 4800e9 or "4.8 TB/s"; 4800 is too little for B/s'),
+        ({"fp16": 1e14, "memory": 141}, "memory must be a number in B, or a text with its unit: "
+         '141e9 or "141 GB"; 141 is too little for B'),
+        *(({"fp16": odd}, f"fp16 {UNIT}") for odd in (True, math.nan, math.inf, "1.2.3 T")),
         ({"fp16": 1e14, "source": 3}, "source must be text, not 3"),
-        (
-            {"fp16": 989e12, "fp8": 3958e12},
-            "fp8 or int8 is 4 times fp16, so one figure is dense and the other with 2:4 "
-            "sparsity; give dense ones, half of those with sparsity",
-        ),
-        (
-            {"fp16": 1e14, "stated_clock": 1.8e9},
-            "give both stated_clock, which the peaks are stated for, and highest_clock, "
-            "which it can reach, or neither",
-        ),
+        ({"fp16": 989e12, "fp8": 3958e12}, "fp8 or int8 is 4 times fp16, so one figure is dense "),
+        ({"fp16": 1e14, "stated_clock": 1.8e9}, "give both stated_clock, which the peaks are "),
     ],
-)
+    ids=str,
+)  # fmt: skip
 def test_figures_that_cannot_be_are_refused(figures: dict[str, Any], message: str) -> None:
     with pytest.raises(SuiteError) as error:
         parse_gpu("X", figures)
 
-    assert str(error.value).startswith(message)
+    assert str(error.value).startswith(message.format(unit="FLOP/s"))
 
 
-# --- precisions ------------------------------------------------------------------------------
+def test_bytes_of_a_weight() -> None:
+    """Sparse ones keep half and 2 bits for each kept one: 0.625 bytes at 8 bits, 1.125 at 16."""
+    weights = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
+    weights["int4-g128"] = 0.51953125
 
-
-@pytest.mark.parametrize(
-    ("name", "weight"),
-    [
-        ("fp16", 2.0),
-        ("bf16", 2.0),
-        ("fp8", 1.0),
-        ("int8", 1.0),
-        ("nvfp4", 0.5625),
-        ("int4-g128", 0.51953125),
-    ],
-)
-def test_bytes_of_a_weight(name: str, weight: float) -> None:
-    assert PRECISIONS[name].weight == weight
-
-
-def test_sparse_weights_keep_half_and_their_places() -> None:
-    """2 bits for each kept weight: 0.625 bytes at 8 bits, 1.125 at 16."""
+    assert {name: PRECISIONS[name].weight for name in weights} == weights
     assert [PRECISIONS[name].sparse for name in ("fp8", "int8", "fp16")] == [0.625, 0.625, 1.125]
 
 
@@ -292,3 +246,71 @@ def test_without_a_precision_the_fastest_peak_counts(peaks: dict[str, float]) ->
     assert fastest is not None
     for name in PRECISIONS:
         assert (peak(gpu, name) or 0.0) <= fastest
+
+
+DAY = date(2026, 11, 1)
+
+prices = st.floats(0.01, 1000)
+rates = st.floats(0, 1e9)
+counts = st.integers(1, 64)
+
+
+@pytest.mark.parametrize(
+    ("rate", "usd", "printed"),
+    [(155, 3.29, 169_600), (110, 2.99, 132_400), (110, 3.93, 100_800), (35, 1.79, 70_400)],
+)
+def test_a_page_s_arithmetic_holds_for_one_gpu(rate: float, usd: float, printed: int) -> None:
+    """Tokens a second x 3600 / dollars an hour."""
+    found = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=1)
+
+    assert found.value == pytest.approx(printed, abs=60)
+    assert (found.gpus, found.price.as_of) == (1, DAY)
+
+
+def test_the_gpus_that_hold_the_model_and_all_of_a_result_are_paid_for() -> None:
+    """138 GB do not fit 80: the page's 132,400 tokens for a dollar are half of that.
+
+    8 copies on 8 GPUs cost 8, though one holds the model.
+    """
+    needed = fewest_gpus(2 * 68_976_648_192, 80e9)
+    found = per_dollar(110, GpuPrice(usd_per_gpu_hour=2.99, as_of=DAY), gpus=1, holding=needed)
+    copies = per_dollar(800, GpuPrice(usd_per_gpu_hour=3.6, as_of=DAY), gpus=8, holding=1)
+
+    assert (needed, found.gpus) == (2, 2)
+    assert found.value == pytest.approx(132_441 / 2, abs=1)
+    assert copies.value == pytest.approx(100_000)
+    fewest = [fewest_gpus(weights, 80e9) for weights in (80e9, 80e9 + 1, 1)]
+    assert [*fewest, fewest_gpus(7e11, 1.41e11)] == [1, 2, 1, 5]
+
+
+@given(rates, prices, counts, counts)
+def test_more_gpus_for_the_same_rate_buy_less(
+    rate: float, usd: float, gpus: int, holding: int
+) -> None:
+    price = GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
+    one, many = per_dollar(rate, price, gpus=1), per_dollar(rate, price, gpus=gpus, holding=holding)
+
+    assert many.value * max(gpus, holding) == pytest.approx(one.value)
+
+
+@given(rates, prices, counts)
+def test_what_is_bought_costs_what_was_paid(rate: float, usd: float, gpus: int) -> None:
+    found = per_dollar(rate, GpuPrice(usd_per_gpu_hour=usd, as_of=DAY), gpus=gpus)
+
+    assert found.value * usd * gpus == pytest.approx(rate * 3600)
+
+
+@pytest.mark.parametrize("usd", [0, -1, float("nan"), float("inf")])
+def test_a_price_is_positive(usd: float) -> None:
+    with pytest.raises(ValueError, match="must be positive and finite"):
+        GpuPrice(usd_per_gpu_hour=usd, as_of=DAY)
+
+
+def test_figures_that_cannot_be() -> None:
+    price = GpuPrice(usd_per_gpu_hour=1, as_of=DAY)
+    for rate, gpus, holding in ((-1, 1, 1), (float("nan"), 1, 1), (1, 0, 1), (1, 1, 0)):
+        with pytest.raises(ValueError, match="must be"):
+            per_dollar(rate, price, gpus=gpus, holding=holding)
+    for weights, memory in ((0, 1), (1, 0), (-1, 1), (1, float("inf"))):
+        with pytest.raises(ValueError, match="must be positive"):
+            fewest_gpus(weights, memory)

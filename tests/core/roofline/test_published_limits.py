@@ -10,13 +10,13 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.limits import result_rows
+from pytest_mlperf.cli.limits import ResultRow, result_rows
 from pytest_mlperf.core.numbers import rounded
 from pytest_mlperf.core.roofline import Limit, share_of_limit
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, fewest_gpus, parse_gpu
@@ -87,37 +87,37 @@ def test_every_throughput_of_the_page_has_a_share() -> None:
     assert len(SHARES) == 70
 
 
-@pytest.mark.parametrize("key", SHARES)
-def test_shares_to_the_printed_digit(key: str) -> None:
-    row, expected = BY_ID[key], SHARES[key]
-    about, gpu = find_work(row["workload"]), find_gpu(row["accelerator"])
-    assert about is not None
-    figures: dict[str, Any] = dict(about.typical)
-    if row["unit"] == "tokens/s":
-        figures["output_tokens"] = float(row["logged"]) / float(row["samples_per_s"])
-    found = share_of_limit(
-        "tokens_per_second" if row["unit"] == "tokens/s" else "throughput",
-        float(row["logged"]),
-        accelerator=row["accelerator"],
-        gpu=gpu,
-        work=about.work,
-        seen=Circumstances(gpus=int(row["count"]), precision=expected["peak"], **figures),
-    )
+def test_shares_to_the_printed_digit() -> None:
+    found, expected = {}, {}
+    for key, row in ((key, BY_ID[key]) for key in SHARES):
+        about = find_work(row["workload"])
+        assert about is not None
+        figures: dict[str, Any] = dict(about.typical)
+        rate = "tokens_per_second" if row["unit"] == "tokens/s" else "throughput"
+        if rate == "tokens_per_second":
+            figures["output_tokens"] = float(row["logged"]) / float(row["samples_per_s"])
+        limit = share_of_limit(
+            rate,
+            float(row["logged"]),
+            accelerator=row["accelerator"],
+            gpu=find_gpu(row["accelerator"]),
+            work=about.work,
+            seen=Circumstances(gpus=int(row["count"]), precision=SHARES[key]["peak"], **figures),
+        )
+        shares = (limit.of_certain or 0, limit.of_estimated)
+        found[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
+        expected[key] = [SHARES[key]["certain"], SHARES[key]["estimated"]]
 
-    assert f"{100 * (found.of_certain or 0):.2f}" == expected["certain"]
-    share = found.of_estimated
-    assert ("" if share is None else f"{100 * share:.2f}") == expected["estimated"]
+    assert found == expected
 
 
 def test_every_official_result_is_there() -> None:
     """937 of MLPerf v4.1; those of known GPUs have a row, of the others is said how many."""
     results = official_results("v4.1")
 
-    assert len(results) == 937
+    assert len(results) == len(ROWS) + sum(OTHERS.values()) == 937
     assert Counter(result.division for result in results) == {"closed": 873, "open": 64}
-    assert len(ROWS) + sum(OTHERS.values()) == 937
-    assert len(ROWS) == 782
-    assert Counter(row.result.division for row in ROWS)["closed"] == 763
+    assert Counter(row.result.division for row in ROWS) == {"closed": 763, "open": 19}
 
 
 def test_the_official_results_are_those_that_the_pages_round() -> None:
@@ -137,28 +137,24 @@ def test_the_official_results_are_those_that_the_pages_round() -> None:
 def test_every_official_result_lies_below_the_certain_limit() -> None:
     """At the stated peaks, without the headroom of the clock; and below 90 % of the estimate."""
     unlimited = [row for row in ROWS if row.limit.certain is None]
-    beyond = [row for row in ROWS if (row.limit.of_certain or 0.0) >= 1]
+    shares = {"llama2-70b": 0.62, "bert": 0.55, "resnet50": 0.51, "stable-diffusion-xl": 0.33}
 
-    assert beyond == []
+    assert [row for row in ROWS if (row.limit.of_certain or 0.0) >= 1] == []
     assert [row for row in ROWS if row.limit.impossible or row.limit.near] == []
     assert [row.result.system for row in unlimited] == ["H200-SXM-141GBx1_TRT_DepthPruned"]
     assert unlimited[0].limit.why_unknown == (
         "pruning: say work_share, the share of the work that is left"
     )
+    assert {name: nearest(ROWS, name) for name in shares} == pytest.approx(shares, abs=0.005)
 
 
-@pytest.mark.parametrize(
-    ("workload", "share"),
-    [("llama2-70b", 0.62), ("bert", 0.55), ("resnet50", 0.51), ("stable-diffusion-xl", 0.33)],
-)
-def test_the_nearest_official_result_of_a_workload(workload: str, share: float) -> None:
-    shares = [
+def nearest(rows: Iterable[ResultRow], workload: str) -> float:
+    """Return the largest share of the estimated limit that a closed result reaches."""
+    return max(
         row.limit.of_estimated or 0.0
-        for row in ROWS
+        for row in rows
         if row.result.model.startswith(workload) and row.result.division == "closed"
-    ]
-
-    assert max(shares) == pytest.approx(share, abs=0.005)
+    )
 
 
 def test_open_results_are_held_against_what_they_declare() -> None:
@@ -171,44 +167,20 @@ def test_open_results_are_held_against_what_they_declare() -> None:
     assert row.limit.certain > row.result.value
 
 
-# --- v5.1, v6.0 and v6.1 ---------------------------------------------------------------------
-
 LATER = {name: result_rows(name)[0] for name in ("v5.1", "v6.0", "v6.1")}
 
 
-@pytest.mark.parametrize(("name", "results"), [("v5.1", 509), ("v6.0", 433), ("v6.1", 381)])
-def test_results_of_later_rounds_lie_below_every_limit(name: str, results: int) -> None:
+def test_results_of_later_rounds_lie_below_every_limit() -> None:
     """All on GPUs of the table, at their fastest precision; below 90 % of the estimate too."""
-    rows = LATER[name]
+    rows = [row for name in LATER for row in LATER[name]]
+    shares = {"llama2-70b": 0.657, "llama3.1-405b": 0.466, "llama3.1-8b": 0.424}
+    shares |= {"deepseek-r1": 0.084, "wan-2.2-t2v-a14b": 0.300}
 
-    assert len(rows) == results
+    assert {name: len(LATER[name]) for name in LATER} == {"v5.1": 509, "v6.0": 433, "v6.1": 381}
     assert [row.result for row in rows if row.limit.certain is None] == []
     assert [row.result for row in rows if (row.limit.of_certain or 0.0) >= 1] == []
     assert [row.result for row in rows if row.limit.impossible or row.limit.near] == []
-
-
-@pytest.mark.parametrize(
-    ("workload", "share"),
-    [
-        ("llama2-70b", 0.657),
-        ("llama3.1-405b", 0.466),
-        ("llama3.1-8b", 0.424),
-        ("deepseek-r1", 0.084),
-        ("wan-2.2-t2v-a14b", 0.300),
-    ],
-)
-def test_the_nearest_result_of_later_rounds(workload: str, share: float) -> None:
-    shares = [
-        row.limit.of_estimated or 0.0
-        for rows in LATER.values()
-        for row in rows
-        if row.result.model.startswith(workload) and row.result.division == "closed"
-    ]
-
-    assert max(shares) == pytest.approx(share, abs=0.001)
-
-
-# --- what cannot be --------------------------------------------------------------------------
+    assert {name: nearest(rows, name) for name in shares} == pytest.approx(shares, abs=0.001)
 
 
 def needed_gpus(line: Printed, limit: Limit) -> str:
@@ -221,47 +193,41 @@ def needed_gpus(line: Printed, limit: Limit) -> str:
     return f"{text}; the weights alone fill {fewest}" if fewest > line[4] else text
 
 
-@pytest.mark.parametrize("line", PRINTED, ids=lambda line: line[0])
-def test_the_printed_figures_are_as_the_page_says(line: Printed) -> None:
-    key, value, limit = line[0], line[2], limit_of(line)
-    certain, share, reason = line[-3:]
-    printed = BY_ID[f"{key}.1"]
-
-    assert rounded(limit.certain or 0.0) == certain
-    assert 100 * (limit.of_certain or 0.0) == pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
-    assert limit.impossible == (share > 100)
-    assert float(printed["text"].strip("~").replace(",", "")) == value
-    assert line[3] == (printed["unit_printed"] or printed["unit"]).replace("/sec", "/s")
-    if limit.impossible and line[1] == "llama2-70b":
-        assert limit.binds == "memory"
-        assert reason == needed_gpus(line, limit)
-
-
-def test_the_page_has_all_figures_that_cannot_be() -> None:
+def test_the_printed_figures_are_as_the_page_says() -> None:
     """16 above the certain limit, and 6 that contradict the round's results or the estimate."""
     assert len({line[0] for line in PRINTED}) == len(PRINTED) == 22
     assert sum(line[-2] > 100 for line in PRINTED) == 16
+    for line in PRINTED:
+        key, value, limit = line[0], line[2], limit_of(line)
+        certain, share, reason = line[-3:]
+        printed = BY_ID[f"{key}.1"]
+        assert rounded(limit.certain or 0.0) == certain, key
+        shown = pytest.approx(share, abs=0.6 if share > 1000 else 0.1)
+        assert 100 * (limit.of_certain or 0.0) == shown, key
+        assert limit.impossible == (share > 100), key
+        assert float(printed["text"].strip("~").replace(",", "")) == value
+        assert line[3] == (printed["unit_printed"] or printed["unit"]).replace("/sec", "/s")
+        if limit.impossible and line[1] == "llama2-70b":
+            assert (limit.binds, reason) == ("memory", needed_gpus(line, limit)), key
 
 
-@pytest.mark.parametrize(
-    ("product", "unit", "best"),
-    [
-        ("NVIDIA H200-SXM-141GB", "Offline tokens/s", 32124.3),
-        ("NVIDIA H200-SXM-141GB", "Server tokens/s", 30438.7),
-        ("NVIDIA B200-SXM-180GB", "Offline tokens/s", None),
-        ("A100", "Offline tokens/s", None),
-    ],
-)
-def test_the_best_results_that_the_page_names(product: str, unit: str, best: float | None) -> None:
+def test_the_best_results_that_the_page_names() -> None:
     """Of eight GPUs and Llama 2 70B, closed; None if the round has no such result."""
-    values = [
-        result.value
-        for result in official_results("v4.1")
-        if (result.accelerator, result.count, result.division) == (product, 8, "closed")
-        if result.model.startswith("llama2-70b") and f"{result.scenario} {result.unit}" == unit
-    ]
 
-    assert max(values, default=None) == (best and pytest.approx(best, abs=0.05))
+    def best(product: str, unit: str) -> float | None:
+        values = [
+            result.value
+            for result in official_results("v4.1")
+            if (result.accelerator, result.count, result.division) == (product, 8, "closed")
+            if result.model.startswith("llama2-70b") and f"{result.scenario} {result.unit}" == unit
+        ]
+        return max(values, default=None)
+
+    h200 = "NVIDIA H200-SXM-141GB"
+    assert best(h200, "Offline tokens/s") == pytest.approx(32124.3, abs=0.05)
+    assert best(h200, "Server tokens/s") == pytest.approx(30438.7, abs=0.05)
+    assert best("NVIDIA B200-SXM-180GB", "Offline tokens/s") is best("A100", "Offline tokens/s")
+    assert best("A100", "Offline tokens/s") is None
 
 
 def test_figures_beyond_the_estimated_limit() -> None:

@@ -65,9 +65,6 @@ def allows_more(metric: str, a: float | None, b: float | None) -> bool:
     return a <= b * (1 + 1e-9) if metric in TIMES else a >= b * (1 - 1e-9)
 
 
-# --- properties ------------------------------------------------------------------------------
-
-
 @given(metrics, gpus, works, runs())
 def test_the_levels_are_in_order(
     metric: str, gpu: GpuSpec, work: AnyWork, seen: Circumstances
@@ -231,60 +228,56 @@ def test_a_share_is_above_one_exactly_beyond_the_limit(
     assert not found.impossible or beyond
 
 
-# --- single limits ---------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("gpu", "precision", "rate"),
-    [
+def test_llama_one_sequence_at_a_time() -> None:
+    for gpu, precision, rate in (
         ("H200-SXM", "fp16", 34.9),
         ("H100-SXM", "fp16", 24.4),
         ("A100-SXM-80", "fp16", 14.8),
         ("H100-SXM", "fp8", 48.8),
         ("H100-SXM", "int8", 48.8),
         ("H100-SXM", "int4-g128", 93.8),
-    ],
-)
-def test_llama_one_sequence_at_a_time(gpu: str, precision: str, rate: float) -> None:
-    seen = Circumstances(precision=precision, batch=1)
-    found = limit("tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
-
-    assert found.certain == pytest.approx(rate, abs=0.05)
-    assert found.binds == "memory"
-    assert found.ceiling == pytest.approx(found.certain, rel=3e-3)
-    assert (found.ceiling or 0.0) > (found.certain or 0.0)
+    ):
+        seen = Circumstances(precision=precision, batch=1)
+        found = limit("tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
+        assert (found.certain, found.binds) == (pytest.approx(rate, abs=0.05), "memory")
+        assert found.ceiling == pytest.approx(found.certain, rel=3e-3)
+        assert (found.ceiling or 0.0) > (found.certain or 0.0)
 
 
-def test_the_time_of_a_token_is_one_reading_of_the_weights() -> None:
-    """TPOT of Llama 2 70B in FP8 on two H200: 68.7 GB over 9.6 TB/s."""
-    seen = Circumstances(gpus=8, replica_gpus=2, precision="fp8")
-    found = limit("tpot_p50", GPUS["H200-SXM"], WORK["llama2-70b"].work, seen, 0.0143)
+def test_times_are_a_reading_of_the_weights_or_the_prompt() -> None:
+    """TPOT of Llama 2 70B in FP8 on two H200: 68.7 GB over 9.6 TB/s.
 
-    assert found.certain == pytest.approx(68_713_185_280 / 9.6e12)
-    assert found.of_certain == pytest.approx(0.5, abs=0.002)
-
-
-def test_the_time_to_the_first_token_is_the_prompt() -> None:
-    """2000 tokens take longer than reading the weights; the certain limit counts no prompt."""
-    work = WORK["llama2-70b"].work
+    2000 tokens take longer than reading the weights; the certain limit counts no prompt.
+    """
+    work, gpu, weights = WORK["llama2-70b"].work, GPUS["H200-SXM"], 68_713_185_280
+    two = Circumstances(gpus=8, replica_gpus=2, precision="fp8")
     seen = Circumstances(precision="fp8", input_tokens=2000, output_tokens=100)
-    found = limit("ttft_p50", GPUS["H200-SXM"], work, seen)
+    tpot, ttft = limit("tpot_p50", gpu, work, two, 0.0143), limit("ttft_p50", gpu, work, seen)
 
-    assert found.binds == "compute"
-    assert found.estimated == pytest.approx(2000 * 139.5e9 / 1978.9e12, rel=1e-2)
-    assert found.certain == pytest.approx(68_713_185_280 / 4.8e12)
+    assert tpot.certain == pytest.approx(weights / 9.6e12)
+    assert tpot.of_certain == pytest.approx(0.5, abs=0.002)
+    assert ttft.binds == "compute"
+    assert ttft.estimated == pytest.approx(2000 * 139.5e9 / 1978.9e12, rel=1e-2)
+    assert ttft.certain == pytest.approx(weights / 4.8e12)
 
 
-def test_a_sample_is_computed_by_one_copy_of_the_model() -> None:
-    """A latency on 8 GPUs with a copy each is limited by one of them."""
-    work = WORK["resnet50"].work
-    alone = limit(
-        "latency_p90", GPUS["L4"], work, Circumstances(gpus=8, replica_gpus=1, precision="int8")
+def test_a_sample_is_computed_by_one_copy_of_the_model_and_may_be_smaller_than_the_mean() -> None:
+    """A latency on 8 GPUs with a copy each is limited by one of them.
+
+    Certain for a time is the smallest sample: one window, whatever the mean volume has.
+    """
+    gpu, together = GPUS["L4"], Circumstances(gpus=8, precision="int8")
+    parts = Circumstances(precision="int8", parts=62)
+    one, eight = (
+        limit("latency_p90", gpu, WORK["resnet50"].work, seen).certain
+        for seen in (replace(together, replica_gpus=1), together)
     )
-    together = limit("latency_p90", GPUS["L4"], work, Circumstances(gpus=8, precision="int8"))
+    volume = limit("latency_p90", gpu, WORK["3d-unet"].work, parts)
 
-    assert alone.certain == pytest.approx(8_178_368_512 / 242.5e12)
-    assert alone.certain == pytest.approx(8 * (together.certain or 0.0))
+    assert one == pytest.approx(8_178_368_512 / 242.5e12)
+    assert one == pytest.approx(8 * (eight or 0.0))
+    assert volume.certain == pytest.approx(954.6e9 / 242.5e12)
+    assert volume.estimated == pytest.approx(62 * 954.6e9 / 242.5e12)
 
 
 def test_beyond_the_stated_peak_there_is_headroom_for_the_clock() -> None:
@@ -296,15 +289,6 @@ def test_beyond_the_stated_peak_there_is_headroom_for_the_clock() -> None:
     assert limit("throughput", GPUS["H200-SXM"], work, seen, rate * 1.09).impossible
     slower = 624e12 / 8_178_368_512
     assert limit("throughput", GPUS["A100-SXM-80"], work, seen, slower * 1.01).impossible
-
-
-def test_one_sample_may_be_smaller_than_the_mean() -> None:
-    """Certain for a time is the smallest sample: one window, whatever the mean volume has."""
-    work, gpu = WORK["3d-unet"].work, GPUS["L4"]
-    found = limit("latency_p90", gpu, work, Circumstances(precision="int8", parts=62))
-
-    assert found.certain == pytest.approx(954.6e9 / 242.5e12)
-    assert found.estimated == pytest.approx(62 * 954.6e9 / 242.5e12)
 
 
 def test_weights_that_stay_in_the_caches_are_not_read_again() -> None:
@@ -319,20 +303,18 @@ def test_weights_that_stay_in_the_caches_are_not_read_again() -> None:
 
 def test_padding_must_not_be_counted() -> None:
     """BERT at 384 tokens a sample would call an official result impossible: real lengths do not."""
-    work, gpu = WORK["bert"].work, GPUS["H200-SXM"]
-    found = limit(
-        "throughput", gpu, work, Circumstances(gpus=8, precision="int8", tokens=384), 73_791
-    )
-    real = limit(
-        "throughput", gpu, work, Circumstances(gpus=8, precision="int8", tokens=177), 73_791
+    padded, real = (
+        limit(
+            *("throughput", GPUS["H200-SXM"], WORK["bert"].work),
+            Circumstances(gpus=8, precision="int8", tokens=tokens),
+            73_791,
+        )
+        for tokens in (384, 177)
     )
 
-    assert found.of_estimated == pytest.approx(1.15, abs=0.005)
-    assert not found.impossible
+    assert padded.of_estimated == pytest.approx(1.15, abs=0.005)
+    assert not padded.impossible
     assert real.of_estimated == pytest.approx(0.513, abs=0.001)
-
-
-# --- no limit --------------------------------------------------------------------------------
 
 
 def test_an_unknown_gpu_asks_for_its_figures() -> None:
@@ -354,144 +336,84 @@ def test_an_unknown_gpu_asks_for_its_figures() -> None:
     assert in_words(found) == found.why_unknown
 
 
-ONLY_FP16 = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
+PRECISION_NAMES = (
+    "fp64, fp32, tf32, fp16, bf16, fp8, int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, "
+    "mixed, int4-g128"
+)
+KV_NAMES = "fp16, bf16, fp8, int8, fp4"
+DRAFTS = {"techniques": ("speculative-decoding",), "accepted_tokens": 3}
 
 
 @pytest.mark.parametrize(
-    ("metric", "gpu", "workload", "figures", "message"),
+    ("metric", "workload", "figures", "message"),
     [
-        (
-            "throughput",
-            GPUS["H200-SXM"],
-            "bert",
-            {"precision": "fp6"},
-            "no limit known for the precision 'fp6'; known: fp64, fp32, tf32, fp16, bf16, "
-            "fp8, int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, mixed, int4-g128",
-        ),
-        (
-            "throughput",
-            ONLY_FP16,
-            "bert",
-            {"precision": "fp8"},
-            "no limit known for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 "
-            "= 989e12 (FLOP/s)",
-        ),
-        (
-            "throughput",
-            GPUS["H200-SXM"],
-            "bert",
-            {"precision": "fp8", "weights": "fp7"},
-            "no limit known for the format of weights 'fp7'; known: fp64, fp32, tf32, fp16, "
-            "bf16, fp8, int8, fp4, nvfp4, mxfp4, int4, int4-awq, w4a8-awq, gptq, mixed, int4-g128",
-        ),
-        (
-            "throughput",
-            GPUS["H200-SXM"],
-            "llama2-70b",
-            {"kv": "fp7"},
-            "no limit known for the format of the key-value cache 'fp7'; known: fp16, bf16, fp8, "
-            "int8, fp4",
-        ),
-        (
-            "throughput",
-            GPUS["H200-SXM"],
-            None,
-            {},
-            "no limit known for this workload: nobody says how much it computes for a sample",
-        ),
-        (
-            "samples_per_joule",
-            GPUS["H200-SXM"],
-            "bert",
-            {},
-            "no limit known for samples_per_joule: only rates and times have a formula",
-        ),
-        (
-            "tokens_per_second",
-            GPUS["H200-SXM"],
-            "bert",
-            {},
-            "no limit known: this encoder generates no tokens",
-        ),
-        (
-            "throughput",
-            GPUS["H200-SXM"],
-            "llama2-70b",
-            {},
-            "no limit known for samples/s: say output_tokens, the mean tokens of an answer",
-        ),
-        (
-            "itl_p50",
-            GPUS["H200-SXM"],
-            "llama2-70b",
-            {"techniques": ("speculative-decoding",), "accepted_tokens": 3},
-            "no limit known for itl_p50 of what was run",
-        ),
+        ("throughput", "bert", {"precision": "fp6"},
+         f" for the precision 'fp6'; known: {PRECISION_NAMES}"),
+        ("throughput", "bert", {"precision": "fp8", "weights": "fp7"},
+         f" for the format of weights 'fp7'; known: {PRECISION_NAMES}"),
+        ("throughput", "llama2-70b", {"kv": "fp7"},
+         f" for the format of the key-value cache 'fp7'; known: {KV_NAMES}"),
+        ("throughput", None, {},
+         " for this workload: nobody says how much it computes for a sample"),
+        ("samples_per_joule", "bert", {},
+         " for samples_per_joule: only rates and times have a formula"),
+        ("tokens_per_second", "bert", {}, ": this encoder generates no tokens"),
+        ("throughput", "llama2-70b", {},
+         " for samples/s: say output_tokens, the mean tokens of an answer"),
+        ("itl_p50", "llama2-70b", DRAFTS, " for itl_p50 of what was run"),
     ],
-)
+)  # fmt: skip
 def test_where_there_is_no_limit_it_says_what_to_supply(
-    metric: str, gpu: GpuSpec, workload: str | None, figures: dict[str, Any], message: str
+    metric: str, workload: str | None, figures: dict[str, Any], message: str
 ) -> None:
-    work = WORK[workload].work if workload else None
+    work, gpu = WORK[workload].work if workload else None, GPUS["H200-SXM"]
     found = share_of_limit(
         metric, 1.0, accelerator=gpu.name, gpu=gpu, work=work, seen=Circumstances(**figures)
     )
 
-    assert found.why_unknown == message
+    assert found.why_unknown == f"no limit known{message}"
     assert found.certain is None
 
 
-@pytest.mark.parametrize(
-    ("workload", "message"),
-    [
-        ("llama2-70b", "no estimate: say input_tokens and output_tokens, the means of the run"),
-        ("bert", "no estimate: say tokens, the mean of the run's samples"),
-        ("3d-unet", "no estimate: say parts, the mean of the run's samples"),
-    ],
-)
-def test_where_there_is_no_estimate_it_says_what_to_supply(workload: str, message: str) -> None:
-    metric = "tokens_per_second" if workload == "llama2-70b" else "throughput"
-    found = limit(
-        metric, GPUS["H200-SXM"], WORK[workload].work, Circumstances(precision="fp8"), 1.0
+def test_a_gpu_without_a_peak_of_the_precision_asks_for_it() -> None:
+    gpu = GpuSpec(name="X1", accelerator="X1", peaks={"fp16": 1e14})
+
+    assert limit(
+        "throughput", gpu, WORK["bert"].work, Circumstances(precision="fp8")
+    ).why_unknown == (
+        "no limit known for fp8 on X1, which has peaks for fp16; give its dense peak, as fp8 = "
+        "989e12 (FLOP/s)"
     )
 
-    assert found.why_no_estimate == message
-    assert found.certain is not None
-    assert found.share == found.of_certain
+
+def test_where_there_is_no_estimate_it_says_what_to_supply() -> None:
+    for workload, metric, needed in (
+        ("llama2-70b", RATES[1], "input_tokens and output_tokens, the means of the run"),
+        ("bert", RATES[0], "tokens, the mean of the run's samples"),
+        ("3d-unet", RATES[0], "parts, the mean of the run's samples"),
+    ):
+        seen = Circumstances(precision="fp8")
+        found = limit(metric, GPUS["H200-SXM"], WORK[workload].work, seen, 1.0)
+        assert found.why_no_estimate == f"no estimate: say {needed}"
+        assert found.certain is not None
+        assert found.share == found.of_certain
 
 
-# --- in words --------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        (100_000, "41.3 % of the speed of light (compute)"),
-        (220_000, "90.9 % of the speed of light (compute): above 90 %, worth a second look"),
-        (250_000, "103 % of the speed of light (compute): above 90 %, worth a second look"),
-        (300_000, "124 % of the speed of light: above the physical limit (compute)"),
-    ],
-)
-def test_a_share_in_words(value: float, words: str) -> None:
+def test_a_share_in_words() -> None:
     """ResNet-50 in int8 on one H200."""
-    seen = Circumstances(precision="int8")
+    work, gpu, light = WORK["resnet50"].work, GPUS["H200-SXM"], "of the speed of light"
+    nothing = limit("throughput", gpu, work, Circumstances())
+    certain = limit(RATES[1], gpu, WORK["mixtral-8x7b"].work, Circumstances(), 8021)
 
-    assert in_words(limit("throughput", GPUS["H200-SXM"], WORK["resnet50"].work, seen, value)) == (
-        words
-    )
-
-
-def test_a_share_of_the_certain_limit_says_so() -> None:
-    found = limit(
-        "tokens_per_second", GPUS["H200-SXM"], WORK["mixtral-8x7b"].work, Circumstances(), 8021
-    )
-
-    assert in_words(found) == "10.3 % of the certain limit (compute)"
-
-
-def test_a_limit_without_a_result_has_no_share() -> None:
-    found = limit("throughput", GPUS["H200-SXM"], WORK["resnet50"].work, Circumstances())
-
-    assert found.certain is not None
-    assert found.share is None
-    assert in_words(found) == "no limit asked for"
+    for value, words in (
+        (100_000, f"41.3 % {light} (compute)"),
+        (220_000, f"90.9 % {light} (compute): above 90 %, worth a second look"),
+        (250_000, f"103 % {light} (compute): above 90 %, worth a second look"),
+        (300_000, f"124 % {light}: above the physical limit (compute)"),
+    ):
+        seen = Circumstances(precision="int8")
+        assert in_words(limit("throughput", gpu, work, seen, value)) == words
+    assert in_words(certain) == "10.3 % of the certain limit (compute)"
+    assert nothing.certain is not None
+    assert nothing.share is None
+    assert in_words(nothing) == "no limit asked for"

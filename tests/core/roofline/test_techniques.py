@@ -38,121 +38,92 @@ def ratio(workload: str, techniques: tuple[str, ...], **figures: Any) -> tuple[f
     )
 
 
-def test_every_declared_technique_has_an_effect() -> None:
-    assert set(EFFECTS) == set(TECHNIQUES)
-    names = set(Circumstances.__dataclass_fields__)
-    assert all(set(effect.needs) <= names for effect in EFFECTS.values())
-
-
-def test_the_page_on_limits_names_every_technique_and_figure() -> None:
+def test_every_declared_technique_has_an_effect_and_is_on_the_page_on_limits() -> None:
     page = (Path(__file__).parents[3] / "docs" / "limits.md").read_text("utf-8")
     needed = {name for effect in EFFECTS.values() for name in effect.needs}
 
+    assert set(EFFECTS) == set(TECHNIQUES)
+    assert needed <= set(Circumstances.__dataclass_fields__)
     assert {name for name in {*EFFECTS, *needed} if f"`{name}`" not in page} == set()
 
 
-def test_sparsity_doubles_the_peak() -> None:
+def test_sparsity_doubles_the_peak_and_retraining_changes_nothing() -> None:
+    """By memory sparse weights are read sooner: 0.625 bytes a weight in place of 1."""
+    memory, _ = ratio("llama2-70b", ("2:4-sparsity",), **LLAMA, batch=1)
+
     assert ratio("llama2-70b", ("2:4-sparsity",), **LLAMA) == pytest.approx((2.0, 2.0))
-
-
-def test_sparse_weights_are_read_sooner() -> None:
-    """Memory: 0.625 bytes a weight in place of 1."""
-    certain, _ = ratio("llama2-70b", ("2:4-sparsity",), **LLAMA, batch=1)
-
-    assert certain == pytest.approx(1 / 0.625)
-
-
-def test_retraining_changes_nothing() -> None:
+    assert memory == pytest.approx(1 / 0.625)
     assert ratio("llama2-70b", ("retraining",), **LLAMA) == (1.0, 1.0)
 
 
-@pytest.mark.parametrize("name", ["pruning", "distillation", "early-exit"])
-def test_a_share_of_the_work_is_left(name: str) -> None:
-    """32 of 80 layers: 2.5 times the limit, in compute and in memory; unknown: no limit."""
-    certain, _ = ratio("llama2-70b", (name,), **LLAMA, work_share=0.4)
-    memory, _ = ratio("llama2-70b", (name,), **LLAMA, work_share=0.4, batch=1)
-    unknown = limit("llama2-70b", techniques=(name,), **LLAMA)
+def test_a_share_of_the_work_is_left() -> None:
+    """32 of 80 layers: 2.5 times the limit, in compute and in memory; unknown: no limit.
 
-    assert (certain, memory) == pytest.approx((2.5, 2.5))
-    assert unknown.certain is None
-    assert unknown.why_unknown == f"{name}: say work_share, the share of the work that is left"
-
-
-def test_a_share_is_counted_once_for_all_that_leave_it() -> None:
-    """Pruned and distilled: the share is that of the model that ran."""
-    certain, _ = ratio("llama2-70b", ("pruning", "distillation"), **LLAMA, work_share=0.4)
-
-    assert certain == pytest.approx(2.5)
+    Pruned and distilled: the share is that of the model that ran.
+    """
+    for name in ("pruning", "distillation", "early-exit"):
+        certain, _ = ratio("llama2-70b", (name,), **LLAMA, work_share=0.4)
+        memory, _ = ratio("llama2-70b", (name,), **LLAMA, work_share=0.4, batch=1)
+        unknown = limit("llama2-70b", techniques=(name,), **LLAMA)
+        assert (certain, memory) == pytest.approx((2.5, 2.5))
+        assert unknown.certain is None
+        assert unknown.why_unknown == f"{name}: say work_share, the share of the work that is left"
+    both, _ = ratio("llama2-70b", ("pruning", "distillation"), **LLAMA, work_share=0.4)
+    assert both == pytest.approx(2.5)
 
 
 def test_deepcache_computes_a_part_of_the_network() -> None:
-    """Half of each call: 1.93 times, because the decoder stays; the published 1.74 lies below."""
+    """Half of each call: 1.93 times, because the decoder stays; the published 1.74 lies below.
+
+    An unknown share is one whole step at least.
+    """
     certain, estimated = ratio("stable-diffusion-xl", ("deepcache",), network_share=0.5)
+    unknown = limit("stable-diffusion-xl", techniques=("deepcache",))
 
     assert certain == estimated == pytest.approx(281.14 / (135.22 + 10.69), rel=1e-4)
     assert certain > 1.737
-
-
-def test_an_unknown_share_of_the_network_is_one_whole_step_at_least() -> None:
-    found = limit("stable-diffusion-xl", techniques=("deepcache",))
-
-    assert found.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
-    assert found.estimated is None
-    assert found.why_no_estimate == (
+    assert unknown.certain == pytest.approx(1978.9e12 / (2 * 6.7612e12 + 10.69e12), rel=1e-4)
+    assert unknown.estimated is None
+    assert unknown.why_no_estimate == (
         "deepcache: say network_share, the mean share of the network that a call computes"
     )
 
 
-def test_fewer_steps_keep_their_guidance() -> None:
-    """10 of 20 steps, two calls each."""
-    found = limit("stable-diffusion-xl", techniques=("fewer-steps",), steps=10)
+def test_fewer_steps_keep_their_guidance_and_a_consistency_model_may_need_one_call() -> None:
+    """10 of 20 steps, two calls each; more steps than the reference's lower nothing.
+
+    Steps alone leave open whether guidance is part of the model, so that one call counts.
+    """
+    name, four = "stable-diffusion-xl", {"techniques": ("latent-consistency",), "steps": 4}
+    found = limit(name, techniques=("fewer-steps",), steps=10)
+    more = limit(name, techniques=("fewer-steps",), steps=50)
+    consistent, known = limit(name, **four), limit(name, **four, calls=2)
 
     assert found.certain == pytest.approx(1978.9e12 / (20 * 6.7612e12 + 10.69e12), rel=1e-4)
     assert found.estimated == found.certain
-
-
-def test_a_consistency_model_may_need_one_call_a_step() -> None:
-    """Steps alone leave open whether guidance is part of the model, so that one call counts."""
-    four: dict[str, Any] = {"techniques": ("latent-consistency",), "steps": 4}
-    found = limit("stable-diffusion-xl", **four)
-    known = limit("stable-diffusion-xl", **four, calls=2)
-
-    assert found.certain == pytest.approx(1978.9e12 / (4 * 6.7612e12 + 10.58e12), rel=1e-4)
-    assert found.estimated is None
+    assert more.certain == limit(name).certain
+    assert consistent.certain == pytest.approx(1978.9e12 / (4 * 6.7612e12 + 10.58e12), rel=1e-4)
+    assert consistent.estimated is None
     assert known.estimated == pytest.approx(1978.9e12 / (8 * 6.7612e12 + 10.69e12), rel=1e-4)
 
 
-def test_more_steps_than_the_reference_lower_nothing() -> None:
-    found = limit("stable-diffusion-xl", techniques=("fewer-steps",), steps=50)
-
-    assert found.certain == limit("stable-diffusion-xl").certain
-
-
 def test_drafts_save_readings_of_the_weights_and_no_arithmetic() -> None:
-    """3 tokens a step: three times by memory at batch 1, nothing where compute binds."""
-    one = {**LLAMA, "batch": 1, "accepted_tokens": 3}
-    certain, _ = ratio("llama2-70b", ("speculative-decoding",), **one)
-    compute, _ = ratio("llama2-70b", ("speculative-decoding",), **LLAMA, accepted_tokens=3)
+    """3 tokens a step: three times by memory at batch 1, nothing where compute binds.
 
-    assert (certain, compute) == pytest.approx((3.0, 1.0))
-
-
-def test_unknown_drafts_leave_the_limit_by_compute() -> None:
-    found = limit("llama2-70b", techniques=("speculative-decoding",), **LLAMA, batch=1)
-
-    assert found.binds == "compute"
-    assert found.certain == pytest.approx(1978.9e12 / 137.426e9, rel=1e-4)
-    assert found.estimated is None
-
-
-def test_drafts_are_accepted_on_average_only() -> None:
-    """A request of easy tokens may be faster than the mean: its time has no limit by memory."""
-    one = {**LLAMA, "batch": 1, "techniques": ("speculative-decoding",), "accepted_tokens": 3}
-    found = limit("llama2-70b", "tpot_p50", **one)
+    A request of easy tokens may be faster than the mean: its time has no limit by memory.
+    """
+    name, one = "speculative-decoding", {**LLAMA, "batch": 1, "accepted_tokens": 3}
+    certain, _ = ratio("llama2-70b", (name,), **one)
+    compute, _ = ratio("llama2-70b", (name,), **LLAMA, accepted_tokens=3)
+    unknown = limit("llama2-70b", techniques=(name,), **LLAMA, batch=1)
+    time = limit("llama2-70b", "tpot_p50", **one, techniques=(name,))
     plain = limit("llama2-70b", "tpot_p50", **LLAMA, batch=1)
 
-    assert (found.term and found.term.resource) == "compute"
-    assert found.estimated == pytest.approx((plain.estimated or 0.0) / 3)
+    assert (certain, compute) == pytest.approx((3.0, 1.0))
+    assert (unknown.binds, unknown.estimated) == ("compute", None)
+    assert unknown.certain == pytest.approx(1978.9e12 / 137.426e9, rel=1e-4)
+    assert (time.term and time.term.resource) == "compute"
+    assert time.estimated == pytest.approx((plain.estimated or 0.0) / 3)
 
 
 def test_early_exits_leave_times_without_a_limit() -> None:
@@ -180,20 +151,14 @@ def test_cached_prefixes_are_not_computed() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("workload", "name"),
-    [("llama2-70b", "deepcache"), ("bert", "speculative-decoding"), ("resnet50", "fewer-steps")],
-)
-def test_a_technique_of_another_kind_of_model_leaves_no_limit(workload: str, name: str) -> None:
-    found = limit(workload, techniques=(name,), **LLAMA)
-
-    assert found.certain is None
-    assert found.why_unknown == (
-        f"{name} cannot be applied to this kind of model: {WORK[workload].work.kind}"
-    )
-
-
-def test_a_technique_that_nobody_knows_leaves_no_limit() -> None:
-    found = limit("bert", techniques=("magic",), tokens=177)
-
-    assert found.why_unknown == "nobody says how 'magic' changes the limit"
+def test_a_technique_of_another_kind_of_model_leaves_no_limit() -> None:
+    for workload, name in (
+        ("llama2-70b", "deepcache"),
+        ("bert", "speculative-decoding"),
+        ("resnet50", "fewer-steps"),
+    ):
+        found = limit(workload, techniques=(name,), **LLAMA)
+        kind = f"{name} cannot be applied to this kind of model: {WORK[workload].work.kind}"
+        assert (found.certain, found.why_unknown) == (None, kind)
+    unknown = limit("bert", techniques=("magic",), tokens=177)
+    assert unknown.why_unknown == "nobody says how 'magic' changes the limit"

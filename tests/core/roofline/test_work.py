@@ -24,50 +24,38 @@ def decode(name: str) -> Decode:
 
 
 def test_every_workload_of_every_round_is_counted() -> None:
+    """The edge's Llama is the datacenter's; a RAG's answer is gpt-oss's, of another length."""
     assert set(KNOWN) == {name for each in ROUNDS for name in load_round(each).workloads}
     assert all(own.source for own in KNOWN.values())
+    assert KNOWN["llama3_1-8b-edge"].work == KNOWN["llama3_1-8b"].work
+    assert KNOWN["e2e-rag-qna"].work == KNOWN["gpt-oss-120b"].work
+    assert KNOWN["e2e-rag-qna"].typical == {"output_tokens": 273.81}
 
 
-@pytest.mark.parametrize(
-    ("name", "found"),
-    [
-        ("llama2-70b-99", "llama2-70b"),
-        ("llama2-70b-99.9", "llama2-70b"),
-        ("resnet", "resnet50"),
-        ("resnet50", "resnet50"),
-        ("bert-99", "bert"),
-        ("3d-unet-99.9", "3d-unet"),
-        ("gptj-99", "gptj"),
-        ("tiny-bert", None),
-        ("llama3.1-8b", "llama3_1-8b"),
-        ("llama3_1-8b-edge", "llama3_1-8b-edge"),
-        ("qwen3.6-27b", "qwen3.6-27b"),
-        ("yolo-95", "yolo"),
-    ],
-)
-def test_a_workload_goes_by_any_name_of_its_rounds(name: str, found: str | None) -> None:
-    work = find_work(name)
+def test_a_workload_goes_by_any_name_of_its_rounds() -> None:
+    names = {
+        "llama2-70b": ["llama2-70b-99", "llama2-70b-99.9"],
+        "resnet50": ["resnet", "resnet50"],
+        "bert": ["bert-99"],
+        "3d-unet": ["3d-unet-99.9"],
+        "gptj": ["gptj-99"],
+        "llama3_1-8b": ["llama3.1-8b"],
+        "llama3_1-8b-edge": ["llama3_1-8b-edge"],
+        "qwen3.6-27b": ["qwen3.6-27b"],
+        "yolo": ["yolo-95"],
+    }
+    found = {own: [work and work.name for work in map(find_work, names[own])] for own in names}
 
-    assert (work.name if work else None) == found
+    assert found == {own: [own] * len(names[own]) for own in names}
+    assert find_work("tiny-bert") is None
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "llama2-70b",
-        "mixtral-8x7b",
-        "gptj",
-        "llama3_1-405b",
-        "llama3_1-8b",
-        "gpt-oss-120b",
-        "qwen3-vl-235b-a22b",
-    ],
-)
-def test_the_dimensions_give_the_published_parameters(name: str) -> None:
+def test_the_dimensions_give_the_published_parameters() -> None:
     """All but normalisation and biases, which are less than 0.04 %."""
-    published = KNOWN[name].parameters
-
-    assert 0 < published - parameters(decode(name)) < 4e-4 * published
+    llama = ("llama2-70b", "llama3_1-405b", "llama3_1-8b")
+    for name in (*llama, "mixtral-8x7b", "gptj", "gpt-oss-120b", "qwen3-vl-235b-a22b"):
+        published = KNOWN[name].parameters
+        assert 0 < published - parameters(decode(name)) < 4e-4 * published, name
 
 
 def parameters(work: Decode) -> float:
@@ -87,18 +75,15 @@ def test_latent_attention_shared_experts_and_dense_layers_by_hand() -> None:
     assert work.kv_bytes(2) == 61 * 576 * 2
 
 
-def test_layers_that_do_not_look_back_keep_nothing() -> None:
+def test_weights_that_a_token_uses_and_layers_that_do_not_look_back() -> None:
     """Every second layer of gpt-oss, three of four of Qwen3.6; what grows is the others' cache."""
+    billions = {"gpt-oss-120b": 5.1, "qwen3-vl-235b-a22b": 22, "deepseek-r1": 37, "qwen3.6-27b": 27}
+
+    used = {name: decode(name).weights() / 1e9 for name in billions}
+
+    assert used == pytest.approx(billions, rel=0.06)
     assert decode("gpt-oss-120b").kv_bytes(2) == 18 * 2 * 8 * 64 * 2
     assert decode("qwen3.6-27b").kv_bytes(2) == 16 * 2 * 4 * 256 * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "billions"),
-    [("gpt-oss-120b", 5.1), ("qwen3-vl-235b-a22b", 22), ("deepseek-r1", 37), ("qwen3.6-27b", 27)],
-)
-def test_weights_that_a_token_uses(name: str, billions: float) -> None:
-    assert decode(name).weights() / 1e9 == pytest.approx(billions, rel=0.06)
 
 
 def test_the_mixed_layers_of_qwen_by_hand() -> None:
@@ -125,56 +110,42 @@ def test_thirty_seconds_of_sound_by_hand() -> None:
     assert work.smallest == work.token_flop + work.sample_flop
 
 
-def test_what_another_workload_runs_too_is_written_once() -> None:
-    """The edge's Llama is the datacenter's; a RAG's answer is gpt-oss's, of another length."""
-    assert KNOWN["llama3_1-8b-edge"].work == KNOWN["llama3_1-8b"].work
-    assert KNOWN["e2e-rag-qna"].work == KNOWN["gpt-oss-120b"].work
-    assert KNOWN["e2e-rag-qna"].typical == {"output_tokens": 273.81}
-
-
-@pytest.mark.parametrize(
-    ("name", "flop", "context", "kv"),
-    [
+def test_a_generated_token() -> None:
+    """Twice the weights that it uses, attention over each earlier one, keys and values."""
+    for name, flop, context, kv in (
         ("llama2-70b", 137.43e9, 2.62e6, 327_680),
         ("mixtral-8x7b", 25.50e9, 0.52e6, 131_072),
         ("gptj", 11.69e9, 0.46e6, 458_752),
-    ],
-)
-def test_a_generated_token(name: str, flop: float, context: float, kv: int) -> None:
-    """Twice the weights that it uses, attention over each earlier one, keys and values."""
-    work = decode(name)
-
-    assert work.token_flop == pytest.approx(flop, rel=3e-4)
-    assert work.context_flop == pytest.approx(context, rel=1e-2)
-    assert work.kv_bytes(2) == kv
+    ):
+        work = decode(name)
+        assert work.token_flop == pytest.approx(flop, rel=3e-4)
+        assert work.context_flop == pytest.approx(context, rel=1e-2)
+        assert work.kv_bytes(2) == kv
 
 
-@pytest.mark.parametrize(
-    ("batch", "gigabytes"), [(1, 25.5), (2, 42.4), (4, 64.6), (8, 84.1), (16, 92.2)]
-)
-def test_a_batch_hits_more_experts(batch: int, gigabytes: float) -> None:
-    """Mixtral in fp16: what a step reads when the tokens choose evenly."""
-    assert decode("mixtral-8x7b").weights(batch) * 2 / 1e9 == pytest.approx(gigabytes, abs=0.05)
+def test_a_batch_hits_more_experts() -> None:
+    """Mixtral in fp16: what a step reads when the tokens choose evenly.
 
-
-def test_at_the_fewest_a_batch_hits_the_experts_of_one_token() -> None:
-    """Skewed routing reads less than even routing; the certain limit relies on neither."""
+    Skewed routing reads less than even routing; the certain limit relies on neither.
+    """
     work = decode("mixtral-8x7b")
+    gigabytes = {1: 25.5, 2: 42.4, 4: 64.6, 8: 84.1, 16: 92.2}
 
+    found = {batch: work.weights(batch) * 2 / 1e9 for batch in gigabytes}
+
+    assert found == pytest.approx(gigabytes, abs=0.05)
     assert work.weights() == pytest.approx(work.weights(1))
     assert work.weights() < work.weights(64) <= work.shared + 8 * work.expert
 
 
-@pytest.mark.parametrize(
-    ("batch", "rate"), [(1, 69.8), (8, 554), (64, 4192), (256, 14_124), (806, 14_281)]
-)
-def test_decoding_llama_on_one_h200_in_fp8(batch: int, rate: float) -> None:
+def test_decoding_llama_on_one_h200_in_fp8() -> None:
     """Bound by memory up to about 256 sequences of 436 tokens, then by compute."""
-    has = hardware(H200, Circumstances(precision="fp8", kv="fp8"))
+    has, work = hardware(H200, Circumstances(precision="fp8", kv="fp8")), decode("llama2-70b")
+    rates = {1: 69.8, 8: 554, 64: 4192, 256: 14_124, 806: 14_281}
 
-    found = decode_rate(decode("llama2-70b"), has, batch=batch, context=436)
+    found = {batch: decode_rate(work, has, batch=batch, context=436) for batch in rates}
 
-    assert found == pytest.approx(rate, rel=1e-3)
+    assert found == pytest.approx(rates, rel=1e-3)
 
 
 def test_a_prompt_is_about_the_peak_over_twice_the_parameters() -> None:
@@ -186,29 +157,22 @@ def test_a_prompt_is_about_the_peak_over_twice_the_parameters() -> None:
     assert prefill_rate(work, has, length=290) == pytest.approx(1978.9e12 / (2 * 68.7e9), rel=2e-2)
 
 
-@pytest.mark.parametrize(("tokens", "gigaflop"), [(384, 246.4), (177, 110), (128, 78.9)])
-def test_an_encoder_counts_real_tokens(tokens: int, gigaflop: float) -> None:
+def test_an_encoder_counts_real_tokens_and_lengths_that_vary_cost_more() -> None:
     """BERT: 24 d^2 s + 4 d s^2 in each of 24 layers; 384 would be padding."""
     work = KNOWN["bert"].work
     assert isinstance(work, Encoder)
-
-    assert work.flop(tokens) / 1e9 == pytest.approx(gigaflop, abs=0.06)
-
-
-def test_lengths_that_vary_cost_more_than_their_mean() -> None:
-    work = KNOWN["bert"].work
-    assert isinstance(work, Encoder)
+    gigaflop = {384: 246.4, 177: 110, 128: 78.9}
     lengths = (100, 250)
-    mean, squared = 175.0, (100**2 + 250**2) / 2
     each = sum(work.flop(length) for length in lengths) / 2
 
-    assert work.flop(mean, squared) == pytest.approx(each)
-    assert work.flop(mean) < each
+    assert {n: work.flop(n) / 1e9 for n in gigaflop} == pytest.approx(gigaflop, abs=0.06)
+    assert work.flop(175.0, (100**2 + 250**2) / 2) == pytest.approx(each)
+    assert work.flop(175.0) < each
 
 
-@pytest.mark.parametrize(
-    ("name", "flop", "smallest"),
-    [
+def test_a_sample_needs_at_least() -> None:
+    """FLOP of the mean sample as the reference prints them; a single one may be smaller."""
+    for name, flop, smallest in (
         ("resnet50", 8.178e9, 8.178e9),
         ("retinanet", 402.4e9, 402.4e9),
         ("3d-unet", 15.7 * 954.6e9, 954.6e9),
@@ -219,14 +183,11 @@ def test_lengths_that_vary_cost_more_than_their_mean() -> None:
         ("rgat", 3.579e6, 1024),
         ("e2e-rag-db", 741.7e9, 17.36e9),
         ("wan-2.2-t2v-a14b", 261.6e15, 261.6e15),
-    ],
-)
-def test_a_sample_needs_at_least(name: str, flop: float, smallest: float) -> None:
-    """FLOP of the mean sample as the reference prints them; a single one may be smaller."""
-    own = KNOWN[name]
-
-    assert own.work.least(Circumstances(**own.typical)) == pytest.approx(flop, rel=1e-3)  # type: ignore[arg-type]
-    assert own.work.smallest == own.work.least(Circumstances()) == pytest.approx(smallest, rel=1e-3)
+    ):
+        work, typical = KNOWN[name].work, Circumstances(**KNOWN[name].typical)  # type: ignore[arg-type]
+        least = work.least(Circumstances())
+        assert work.least(typical) == pytest.approx(flop, rel=1e-3), name
+        assert work.smallest == least == pytest.approx(smallest, rel=1e-3), name
 
 
 def test_the_cross_layers_of_the_recommender_by_hand() -> None:
@@ -264,21 +225,21 @@ def test_an_image_is_forty_calls_and_a_decoder() -> None:
 
 
 def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
-    """A part of the data set may have shorter samples than the whole: nothing is certain then."""
-    bert, unet = KNOWN["bert"].work, KNOWN["3d-unet"].work
+    """A part of the data set may have shorter samples than the whole: nothing is certain then.
+
+    A fixed network knows its estimate, and others need the run's sizes.
+    """
+    bert, unet, llama = (KNOWN[name].work for name in ("bert", "3d-unet", "llama2-70b"))
     assert isinstance(bert, Encoder)
 
     assert bert.least(Circumstances(tokens=60)) == bert.flop(60)
     assert bert.least(Circumstances(tokens=300)) == bert.flop(128)
     assert unet.least(Circumstances(parts=8)) == 8 * 954.6e9
-
-
-def test_a_fixed_network_knows_its_estimate_and_others_need_the_run_s_sizes() -> None:
     assert KNOWN["resnet50"].work.estimate(Circumstances()) == 8178368512
-    assert KNOWN["bert"].work.estimate(Circumstances()) is None
-    assert KNOWN["3d-unet"].work.estimate(Circumstances()) is None
-    assert KNOWN["llama2-70b"].work.estimate(Circumstances(input_tokens=290)) is None
-    assert KNOWN["llama2-70b"].work.estimate(Circumstances(output_tokens=290)) is None
+    assert bert.estimate(Circumstances()) is unet.estimate(Circumstances()) is None
+    assert llama.estimate(Circumstances(input_tokens=290)) is None
+    assert llama.estimate(Circumstances(output_tokens=290)) is None
+    assert Fixed(sample_flop=8e9, share=0.25).least(Circumstances()) == 2e9
 
 
 def test_beams_share_the_prompt() -> None:
@@ -302,9 +263,8 @@ def test_cached_beginnings_of_prompts_need_no_work() -> None:
     assert half - cached > (whole - cached) / 2
 
 
-@pytest.mark.parametrize(
-    ("figures", "message"),
-    [
+def test_figures_of_a_run_that_cannot_be() -> None:
+    for figures, message in (
         ({"gpus": 0}, "gpus is 0; must be at least 1"),
         ({"batch": 0.5}, "batch is 0.5; must be at least 1"),
         ({"work_share": 1.5}, "work_share is 1.5; must be above 0 and at most 1"),
@@ -312,12 +272,6 @@ def test_cached_beginnings_of_prompts_need_no_work() -> None:
         ({"input_tokens": -1}, "input_tokens is -1; must be finite, at least 0"),
         ({"output_tokens": math.nan}, "output_tokens is nan; must be finite, at least 0"),
         ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4, of 2 GPUs in all"),
-    ],
-)
-def test_figures_of_a_run_that_cannot_be(figures: dict[str, float], message: str) -> None:
-    with pytest.raises(ValueError, match=message.replace("(", "\\(")):
-        Circumstances(**figures)  # type: ignore[arg-type]
-
-
-def test_a_fixed_network_with_a_share_of_its_work() -> None:
-    assert Fixed(sample_flop=8e9, share=0.25).least(Circumstances()) == 2e9
+    ):
+        with pytest.raises(ValueError, match=message):
+            Circumstances(**figures)  # type: ignore[arg-type]

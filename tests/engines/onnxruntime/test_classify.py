@@ -17,7 +17,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from numpy.typing import NDArray
-from onnx import TensorProto, helper, save_model
+from onnx import TensorProto
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.imagenet import ImageNetDataset
@@ -77,25 +77,23 @@ def colour_model(
 
     Output "scores" is (batch, 3); "ArgMax:0" is the class; "count" is the class plus 1.
     """
-    image = [helper.make_tensor_value_info(name, dtype, [batch, 3, size, size]) for name in inputs]
-    found = {
-        "scores": helper.make_tensor_value_info("scores", dtype, [batch, 3]),
-        "ArgMax:0": helper.make_tensor_value_info("ArgMax:0", TensorProto.INT64, [batch]),
-        "count": helper.make_tensor_value_info("count", TensorProto.INT64, [batch]),
+    shapes: dict[str, tuple[int, list[int | str]]] = {
+        "scores": (dtype, [batch, 3]),
+        "ArgMax:0": (TensorProto.INT64, [batch]),
+        "count": (TensorProto.INT64, [batch]),
     }
-    one = helper.make_tensor("one", TensorProto.INT64, [1], [1])
     nodes = [
-        helper.make_node("ReduceMean", ["image"], ["scores"], axes=[2, 3], keepdims=0),
-        helper.make_node("ArgMax", ["scores"], ["ArgMax:0"], axis=1, keepdims=0),
-        helper.make_node("Add", ["ArgMax:0", "one"], ["count"]),
+        node("ReduceMean", ["image"], ["scores"], axes=[2, 3], keepdims=0),
+        node("ArgMax", ["scores"], ["ArgMax:0"], axis=1, keepdims=0),
+        node("Add", ["ArgMax:0", "one"], ["count"]),
     ]
-    graph = helper.make_graph(
-        nodes, "colours", image, [found[name] for name in outputs], initializer=[one]
+    return write(
+        folder,
+        nodes,
+        {name: (dtype, [batch, 3, size, size]) for name in inputs},
+        {name: shapes[name] for name in outputs},
+        {"one": np.array([1])},
     )
-    opset = [helper.make_opsetid("", 17)]
-    path = folder / "colours.onnx"
-    save_model(helper.make_model(graph, ir_version=9, opset_imports=opset), path)
-    return str(path)
 
 
 def classify(engine: OnnxRuntimeEngine, indices: Sequence[int]) -> list[int]:
@@ -107,14 +105,14 @@ def classify(engine: OnnxRuntimeEngine, indices: Sequence[int]) -> list[int]:
     return [struct.unpack("<q", sink.outputs[number])[0] for number in range(len(indices))]
 
 
-@pytest.mark.parametrize("batch_size", [8, 500])
-def test_the_committed_model_reaches_the_recorded_accuracy(
-    digits: ImageNetDataset, batch_size: int
-) -> None:
-    everything = range(len(digits))
-    sink = Tokenless()
-
-    with tiny(digits, batch_size=batch_size) as engine:
+@pytest.mark.slow
+def test_the_committed_model_reaches_the_recorded_accuracy(digits: ImageNetDataset) -> None:
+    assert hashlib.sha256(MODEL.read_bytes()).hexdigest() == TRAINING["model_sha256"]
+    assert digits.digest == TRAINING["dataset_digest"]
+    assert len(digits) == TRAINING["validation_images"]
+    assert MODEL.stat().st_size < 2_000_000
+    everything, sink = range(len(digits)), Tokenless()
+    with tiny(digits, batch_size=8) as engine:
         engine.load_samples(everything)
         engine.submit(everything, everything, sink)
 
@@ -124,13 +122,7 @@ def test_the_committed_model_reaches_the_recorded_accuracy(
     assert 95.0 < scores.aggregate["top1"] < 100.0
 
 
-def test_the_record_belongs_to_the_committed_model_and_data(digits: ImageNetDataset) -> None:
-    assert hashlib.sha256(MODEL.read_bytes()).hexdigest() == TRAINING["model_sha256"]
-    assert digits.digest == TRAINING["dataset_digest"]
-    assert len(digits) == TRAINING["validation_images"]
-    assert MODEL.stat().st_size < 2_000_000
-
-
+@pytest.mark.slow
 def test_scores_are_bit_identical_between_sessions_with_one_thread(
     digits: ImageNetDataset,
 ) -> None:
@@ -138,92 +130,71 @@ def test_scores_are_bit_identical_between_sessions_with_one_thread(
     for _ in range(2):
         with tiny(digits, task="tensor") as engine:
             sink = Tokenless()
-            engine.load_samples(range(64))
-            engine.submit(range(64), range(64), sink)
-            scores.append([sink.outputs[index] for index in range(64)])
+            engine.load_samples(range(16))
+            engine.submit(range(16), range(16), sink)
+            scores.append([sink.outputs[index] for index in range(16)])
 
     assert scores[0] == scores[1]
     assert {len(each) for each in scores[0]} == {4 * 10}
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "batches"),
-    [
-        (1, [[10], [11], [12], [13], [14]]),
-        (2, [[10, 11], [12, 13], [14]]),
-        (5, [[10, 11, 12, 13, 14]]),
-        (8, [[10, 11, 12, 13, 14]]),
-    ],
-)
-def test_samples_are_completed_in_batches_of_which_the_last_may_be_partial(
-    tmp_path: Path, batch_size: int, batches: list[list[int]]
-) -> None:
-    sink = Tokenless()
-    indices = [4, 3, 3, 2, 0]
-
-    with tiny(Colours(), model=colour_model(tmp_path), batch_size=batch_size) as engine:
-        engine.load_samples(range(5))
-        engine.submit([10, 11, 12, 13, 14], indices, sink)
-
-    assert sink.batches == batches
-    answers = [struct.unpack("<q", sink.outputs[sample])[0] for sample in range(10, 15)]
-    assert answers == [index % 3 for index in indices]
+def test_samples_are_completed_in_batches_of_which_the_last_may_be_partial(tmp_path: Path) -> None:
+    indices, model = [4, 3, 3, 2, 0], colour_model(tmp_path)
+    for batch_size, batches in {
+        1: [[10], [11], [12], [13], [14]],
+        2: [[10, 11], [12, 13], [14]],
+        5: [[10, 11, 12, 13, 14]],
+        8: [[10, 11, 12, 13, 14]],
+    }.items():
+        sink, silent = Tokenless(), Tokenless(wants_output=False)
+        with tiny(Colours(), model=model, batch_size=batch_size) as engine:
+            engine.load_samples(range(5))
+            engine.submit([10, 11, 12, 13, 14], indices, sink)
+            engine.submit([10, 11, 12, 13, 14], indices, silent)
+        assert sink.batches == silent.batches == batches
+        answers = [struct.unpack("<q", sink.outputs[sample])[0] for sample in range(10, 15)]
+        assert answers == [index % 3 for index in indices]
 
 
-def test_outputs_are_left_out_where_the_sink_does_not_want_them(tmp_path: Path) -> None:
-    sink = Tokenless(wants_output=False)
-
-    with tiny(Colours(), model=colour_model(tmp_path)) as engine:
-        engine.load_samples(range(5))
-        engine.submit(range(5), range(5), sink)
-
-    assert sink.batches == [[0, 1, 2, 3, 4]]
-
-
-@pytest.mark.parametrize(
-    ("outputs", "offset", "classes"),
-    [
+def test_class_numbers_are_preferred_to_scores_and_argmax_to_other_numbers(tmp_path: Path) -> None:
+    cases: list[tuple[list[str], int, list[int]]] = [
         (["scores"], 0, [0, 1, 2]),
         (["ArgMax:0"], 0, [0, 1, 2]),
         (["scores", "ArgMax:0"], 0, [0, 1, 2]),
         (["scores", "count"], 0, [1, 2, 3]),
         (["count", "ArgMax:0", "scores"], 0, [0, 1, 2]),
         (["count", "scores"], -1, [0, 1, 2]),
-    ],
-)
-def test_class_numbers_are_preferred_to_scores_and_argmax_to_other_numbers(
-    tmp_path: Path, outputs: list[str], offset: int, classes: list[int]
-) -> None:
-    model = colour_model(tmp_path, outputs=outputs)
-
-    assert classify(tiny(Colours(), model=model, class_offset=offset), range(3)) == classes
-
-
-def test_a_half_precision_model_is_given_half_precision_samples(tmp_path: Path) -> None:
-    model = colour_model(tmp_path, dtype=TensorProto.FLOAT16)
-
-    assert classify(tiny(Colours(), model=model, precision="fp16"), range(3)) == [0, 1, 2]
+    ]
+    for outputs, offset, classes in cases:
+        model = colour_model(tmp_path, outputs=outputs)
+        assert classify(tiny(Colours(), model=model, class_offset=offset), range(3)) == classes
+    half = colour_model(tmp_path, dtype=TensorProto.FLOAT16)
+    assert classify(tiny(Colours(), model=half, precision="fp16"), range(3)) == [0, 1, 2]
+    one = colour_model(tmp_path, batch=1)
+    assert classify(tiny(Colours(), model=one, batch_size=1), range(3)) == [0, 1, 2]
 
 
-@pytest.mark.parametrize("level", ["disable", "basic", "extended", "all"])
-def test_every_level_of_graph_optimization_gives_the_same_classes(
-    digits: ImageNetDataset, level: str
-) -> None:
-    classes = classify(tiny(digits, graph_optimization=level), range(40))
+@pytest.mark.slow
+def test_every_level_of_graph_optimization_gives_the_same_classes(digits: ImageNetDataset) -> None:
+    levels = ("disable", "basic", "extended", "all")
+    classes = {tuple(classify(tiny(digits, graph_optimization=x), range(8))) for x in levels}
 
-    assert classes == classify(tiny(digits), range(40))
+    assert classes == {tuple(classify(tiny(digits), range(8)))}
 
 
 def test_samples_are_decoded_once_and_never_while_work_is_submitted(tmp_path: Path) -> None:
-    dataset = Colours()
+    dataset, sink = Colours(), Tokenless(expected=1)
 
-    with tiny(dataset, model=colour_model(tmp_path)) as engine:
+    with tiny(dataset, model=colour_model(tmp_path), workers=1) as engine:
         engine.load_samples([4, 5, 4])
         engine.load_samples([5, 6])
         engine.load_samples([])
         engine.submit([1, 2, 3], [6, 5, 4], Tokenless())
+        engine.submit([5], [17], sink)
+        sink.wait_for_end()
 
     assert dataset.decoded == [4, 5, 6]
+    assert isinstance(sink.errors[0], KeyError), "an error in a worker reaches the sink"
 
 
 def test_unloading_frees_samples_and_keeps_the_others(tmp_path: Path) -> None:
@@ -252,24 +223,25 @@ def test_unloading_frees_samples_and_keeps_the_others(tmp_path: Path) -> None:
     assert [sink.outputs[number][0] for number in (0, 1)] == [9 % 3, 7 % 3]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_workers_complete_every_sample_once_in_threads_of_their_own(
     digits: ImageNetDataset, workers: int
 ) -> None:
-    sink = Tokenless(expected=60)
+    sink = Tokenless(expected=20)
 
     with tiny(digits, workers=workers) as engine:
-        engine.load_samples(range(60))
-        for number in range(60):
+        engine.load_samples(range(20))
+        for number in range(20):
             engine.submit([number], [number], sink)
         sink.wait()
 
-    assert sorted(number for batch in sink.batches for number in batch) == list(range(60))
+    assert sorted(number for batch in sink.batches for number in batch) == list(range(20))
     assert max(map(len, sink.batches)) <= 8
     assert len(sink.threads) <= workers
     assert threading.get_ident() not in sink.threads
-    classes = [struct.unpack("<q", sink.outputs[number])[0] for number in range(60)]
-    assert classes == classify(tiny(digits, batch_size=1), range(60))
+    classes = [struct.unpack("<q", sink.outputs[number])[0] for number in range(20)]
+    assert classes == classify(tiny(digits, batch_size=1), range(20))
 
 
 def test_two_workers_share_one_large_query(tmp_path: Path) -> None:
@@ -287,17 +259,6 @@ def test_two_workers_share_one_large_query(tmp_path: Path) -> None:
         sink.wait()
 
     assert len(sink.threads) == 2
-
-
-def test_an_error_in_a_worker_reaches_the_sink(tmp_path: Path) -> None:
-    sink = Tokenless(expected=1)
-
-    with tiny(Colours(), model=colour_model(tmp_path), workers=1) as engine:
-        engine.load_samples([0])
-        engine.submit([5], [17], sink)
-        sink.wait_for_end()
-
-    assert isinstance(sink.errors[0], KeyError)
 
 
 def test_the_description_names_everything_that_decides_speed_and_answers(
@@ -319,30 +280,15 @@ def test_the_description_names_everything_that_decides_speed_and_answers(
     }
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("batch_size", 0),
-        ("threads", 0),
-        ("workers", -1),
-        ("providers", []),
-        ("providers", "CPUExecutionProvider"),
-        ("graph_optimization", "fast"),
-    ],
-)
-def test_an_option_out_of_range_is_named_with_its_value(option: str, value: object) -> None:
-    with pytest.raises(SuiteError, match=re.escape(f"{option} = {value!r} is not")):
-        tiny(Colours(), **{option: value})
-
-
-def test_a_missing_model_file_is_unavailable_and_named(tmp_path: Path) -> None:
+def test_a_model_that_is_missing_or_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"absent\.onnx: this model file does not exist"):
         tiny(Colours(), model=str(tmp_path / "absent.onnx"))
-
-
-def test_an_engine_without_a_model_says_what_to_set() -> None:
     with pytest.raises(SuiteError, match=r"set workload\.model"):
         tiny(Colours(), model=None)
+    broken = tmp_path / "broken.onnx"
+    broken.write_bytes(MODEL.read_bytes()[:1000])
+    with pytest.raises(RunError, match=r"broken\.onnx: onnxruntime cannot run this model"):
+        tiny(Colours(), model=str(broken)).__enter__()
 
 
 def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,33 +309,7 @@ def test_a_provider_that_cannot_run_the_model_is_no_silent_run_on_the_cpu() -> N
     assert caught.value.layer == "engine"
 
 
-def test_a_file_that_is_no_model_is_named(tmp_path: Path) -> None:
-    broken = tmp_path / "broken.onnx"
-    broken.write_bytes(MODEL.read_bytes()[:1000])
-
-    with pytest.raises(RunError, match=r"broken\.onnx: onnxruntime cannot run this model"):
-        tiny(Colours(), model=str(broken)).__enter__()
-
-
-@pytest.mark.parametrize(
-    ("dtype", "precision", "found"),
-    [
-        (TensorProto.FLOAT, "fp16", r"tensor\(float\), not tensor\(float16\)"),
-        (TensorProto.FLOAT16, "fp32", r"tensor\(float16\), not tensor\(float\)"),
-    ],
-)
-def test_a_precision_that_the_model_does_not_have_is_an_error(
-    tmp_path: Path, dtype: int, precision: str, found: str
-) -> None:
-    model = colour_model(tmp_path, dtype=dtype)
-
-    with pytest.raises(RunError, match=f"precision is '{precision}', .* is {found}") as caught:
-        tiny(Colours(), model=model, precision=precision).__enter__()
-
-    assert caught.value.layer == "engine"
-
-
-def test_a_model_with_several_inputs_needs_arrays_by_their_names(tmp_path: Path) -> None:
+def test_a_model_with_several_inputs_gets_arrays_by_their_names(tmp_path: Path) -> None:
     class Masked(Colours):
         def input(self, index: int) -> Any:
             return {"mask": np.ones((3, 2, 2)), "image": super().input(index)}
@@ -397,11 +317,6 @@ def test_a_model_with_several_inputs_needs_arrays_by_their_names(tmp_path: Path)
     model = colour_model(tmp_path, inputs=["image", "mask"])
 
     assert classify(tiny(Masked(), model=model), range(3)) == [0, 1, 2]
-    with (
-        tiny(Colours(), model=model) as engine,
-        pytest.raises(RunError, match=r"takes image tensor\(float\), mask tensor\(float\), but"),
-    ):
-        engine.load_samples([0])
 
 
 def test_images_of_several_sizes_go_together_by_size(tmp_path: Path) -> None:
@@ -421,62 +336,15 @@ def test_images_of_several_sizes_go_together_by_size(tmp_path: Path) -> None:
     assert [sink.outputs[index][0] for index in range(10)] == [index % 3 for index in range(10)]
 
 
-@pytest.mark.parametrize(
-    ("kind", "shape", "message"),
-    [
-        (TensorProto.STRING, ["n"], r"takes image tensor\(string\); this engine runs models with"),
-        (TensorProto.FLOAT, [], "its input 'image' has no batch dimension; export"),
-    ],
-)
-def test_inputs_that_no_data_set_can_give_are_refused(
-    tmp_path: Path, kind: int, shape: list[str], message: str
-) -> None:
-    model = write(
-        tmp_path,
-        [node("Identity", ["image"], ["y"])],
-        {"image": (kind, shape)},
-        {"y": (kind, shape)},
-        {},
-    )
-
-    with pytest.raises(RunError, match=message):
-        tiny(Colours(), model=model).__enter__()
-
-
-@pytest.mark.parametrize(("batch", "batch_size"), [(1, 8), (4, 4), (4, 1)])
-def test_a_fixed_batch_dimension_must_be_1_and_so_must_the_batch_size(
-    tmp_path: Path, batch: int, batch_size: int
-) -> None:
-    model = colour_model(tmp_path, batch=batch)
-
-    with pytest.raises(RunError, match=f"fixed at {batch}, .* batch_size = {batch_size}"):
-        tiny(Colours(), model=model, batch_size=batch_size).__enter__()
-
-
-def test_a_model_for_one_image_at_a_time_runs_with_batch_size_1(tmp_path: Path) -> None:
-    model = colour_model(tmp_path, batch=1)
-
-    assert classify(tiny(Colours(), model=model, batch_size=1), range(3)) == [0, 1, 2]
-
-
 def byte_model(folder: Path) -> str:
     """Write a model that takes images of bytes, and whose scores are the channels' maxima."""
-    image = helper.make_tensor_value_info("image", TensorProto.UINT8, ["batch", 3, 2, 2])
-    scores = helper.make_tensor_value_info("scores", TensorProto.UINT8, ["batch", 3])
-    node = helper.make_node("ReduceMax", ["image"], ["scores"], axes=[2, 3], keepdims=0)
-    opset = [helper.make_opsetid("", 17)]
-    graph = helper.make_graph([node], "bytes", [image], [scores])
-    path = folder / "bytes.onnx"
-    save_model(helper.make_model(graph, ir_version=9, opset_imports=opset), path)
-    return str(path)
-
-
-def test_float_samples_are_never_squeezed_into_bytes(tmp_path: Path) -> None:
-    with (
-        tiny(Colours(), model=byte_model(tmp_path)) as engine,
-        pytest.raises(RunError, match=r"takes samples of type uint8, but sample 2 .* is float32"),
-    ):
-        engine.load_samples([2])
+    return write(
+        folder,
+        [node("ReduceMax", ["image"], ["scores"], axes=[2, 3], keepdims=0)],
+        {"image": (TensorProto.UINT8, ["batch", 3, 2, 2])},
+        {"scores": (TensorProto.UINT8, ["batch", 3])},
+        {},
+    )
 
 
 def test_a_model_of_bytes_runs_on_a_data_set_of_bytes(tmp_path: Path) -> None:
@@ -487,11 +355,3 @@ def test_a_model_of_bytes_runs_on_a_data_set_of_bytes(tmp_path: Path) -> None:
     engine = tiny(Bytes(), model=byte_model(tmp_path))
 
     assert classify(engine, range(3)) == [0, 1, 2]
-
-
-def test_samples_of_another_shape_than_the_model_takes_are_refused(tmp_path: Path) -> None:
-    with (
-        tiny(Colours(size=3), model=colour_model(tmp_path)) as engine,
-        pytest.raises(RunError, match=r"of shape \(3, 2, 2\), but sample 1 .* shape \(3, 3, 3\)"),
-    ):
-        engine.load_samples([1])

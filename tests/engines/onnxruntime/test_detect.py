@@ -7,13 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import onnx
-import pytest
 from numpy.typing import NDArray
 
-from pytest_mlperf.core.errors import RunError, SuiteError
-from tests.engines.onnxruntime.models import detector, photo, recommender
-from tests.engines.onnxruntime.recorder import answers, engine
+from tests.engines.onnxruntime.models import detector, photo
+from tests.engines.onnxruntime.recorder import answers
 
 PHOTOS = [photo(index) for index in range(20)]
 
@@ -35,27 +32,23 @@ def rows(raw: bytes) -> list[list[float]]:
     return found
 
 
-@pytest.mark.parametrize("threshold", [None, 0.0, 0.12])
-def test_rows_are_those_of_a_plain_computation(tmp_path: Path, threshold: float | None) -> None:
-    found = answers(
-        detector(tmp_path), PHOTOS, task="detect", batch_size=1, score_threshold=threshold
-    )
-
-    least = 0.05 if threshold is None else threshold
-    expected = [plain(index, image, least) for index, image in enumerate(PHOTOS)]
-    assert [rows(each) for each in found] == [
-        np.array(each, np.float32).reshape(-1, 7).tolist() for each in expected
-    ]
-    assert min(map(len, expected)) == 0 < 5 < max(map(len, expected))
+def test_rows_are_those_of_a_plain_computation(tmp_path: Path) -> None:
+    model = detector(tmp_path)
+    for threshold, least in ((None, 0.05), (0.0, 0.0), (0.12, 0.12)):
+        found = answers(model, PHOTOS, task="detect", batch_size=1, score_threshold=threshold)
+        expected = [plain(index, image, least) for index, image in enumerate(PHOTOS)]
+        assert [rows(each) for each in found] == [
+            np.array(each, np.float32).reshape(-1, 7).tolist() for each in expected
+        ]
+        assert min(map(len, expected)) == 0 < 5 < max(map(len, expected))
 
 
-@pytest.mark.parametrize("workers", [0, 2])
-def test_a_batched_model_gives_the_same_rows(tmp_path: Path, workers: int) -> None:
+def test_a_batched_model_gives_the_same_rows(tmp_path: Path) -> None:
     """Its outputs have the batch as first dimension; rows of low score fill them up."""
     single = answers(detector(tmp_path), PHOTOS, task="detect", batch_size=1)
-
     model = detector(tmp_path, batched=True, batch="batch")
-    assert answers(model, PHOTOS, task="detect", batch_size=6, workers=workers) == single
+    for workers in (0, 2):
+        assert answers(model, PHOTOS, task="detect", batch_size=6, workers=workers) == single
 
 
 def test_images_of_several_sizes_are_divided_each_by_its_own(tmp_path: Path) -> None:
@@ -79,30 +72,25 @@ def image_of(*boxes: tuple[float, ...]) -> NDArray[np.float32]:
 FIRST, SECOND, THIRD = (2, 1, 4, 3, 0.5, 7), (0, 0, 20, 10, 0.9, 1), (6, 5, 8, 9, 0.25, 3)
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
-        ({}, [[0.1, 0.1, 0.3, 0.2, 0.5, 7], [0, 0, 1, 1, 0.9, 1], [0.5, 0.3, 0.9, 0.4, 0.25, 3]]),
-        ({"max_detections": 2}, [[0.1, 0.1, 0.3, 0.2, 0.5, 7], [0, 0, 1, 1, 0.9, 1]]),
-        ({"max_detections": 1}, [[0, 0, 1, 1, 0.9, 1]]),
-        ({"score_threshold": 0.9}, [[0, 0, 1, 1, 0.9, 1]]),
+def test_options_say_how_boxes_are_read_and_which_are_kept(tmp_path: Path) -> None:
+    """The order stays the model's, also where scores do not fall."""
+    first, second = [0.1, 0.1, 0.3, 0.2, 0.5, 7], [0, 0, 1, 1, 0.9, 1]
+    cases: list[tuple[dict[str, Any], list[list[float]]]] = [
+        ({}, [first, second, [0.5, 0.3, 0.9, 0.4, 0.25, 3]]),
+        ({"max_detections": 2}, [first, second]),
+        ({"max_detections": 1}, [second]),
+        ({"score_threshold": 0.9}, [second]),
         ({"score_threshold": 1}, []),
         ({"box_order": "yxyx", "max_detections": 1}, [[0, 0, 2, 0.5, 0.9, 1]]),
         (
             {"box_unit": "image", "score_threshold": 0.5},
             [[1, 2, 3, 4, 0.5, 7], [0, 0, 10, 20, 0.9, 1]],
         ),
-    ],
-)
-def test_options_say_how_boxes_are_read_and_which_are_kept(
-    tmp_path: Path, options: dict[str, Any], expected: list[list[float]]
-) -> None:
-    """The order stays the model's, also where scores do not fall."""
-    image = image_of(FIRST, SECOND, THIRD)
-
-    (found,) = answers(detector(tmp_path), [image], task="detect", batch_size=1, **options)
-
-    assert rows(found) == np.array([[0, *row] for row in expected], np.float32).tolist()
+    ]
+    model, image = detector(tmp_path), image_of(FIRST, SECOND, THIRD)
+    for options, expected in cases:
+        (found,) = answers(model, [image], task="detect", batch_size=1, **options)
+        assert rows(found) == np.array([[0, *row] for row in expected], np.float32).tolist()
 
 
 def test_a_score_that_is_not_finite_is_left_to_the_scorer(tmp_path: Path) -> None:
@@ -111,41 +99,3 @@ def test_a_score_that_is_not_finite_is_left_to_the_scorer(tmp_path: Path) -> Non
     (found,) = answers(model, [image_of((1, 1, 2, 2, math.nan, 1))], task="detect")
 
     assert math.isnan(rows(found)[0][5])
-
-
-def test_a_model_for_one_image_needs_batch_size_1(tmp_path: Path) -> None:
-    """Also where its input has a dynamic batch: its boxes would be mixed."""
-    model = detector(tmp_path, batch="batch")
-
-    with pytest.raises(
-        RunError, match=r"'boxes' has no batch dimension\), but batch_size = 8; set"
-    ):
-        engine(model, PHOTOS, task="detect").__enter__()
-
-
-def test_a_model_without_boxes_is_refused(tmp_path: Path) -> None:
-    path = Path(detector(tmp_path))
-    model = onnx.load(path)
-    del model.graph.output[0]
-    onnx.save_model(model, path)
-
-    with pytest.raises(RunError, match="gives labels, scores, and no boxes"):
-        engine(str(path), PHOTOS, task="detect", batch_size=1).__enter__()
-
-
-def test_a_model_without_images_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"no input of shape \(batch, channels, height, width\)"):
-        engine(recommender(tmp_path), [], task="detect").__enter__()
-
-
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
-        ("box_order", "xywh"),
-        ("box_unit", "metre"),
-        ("max_detections", 0),
-    ],
-)
-def test_an_option_out_of_range_is_named(tmp_path: Path, option: str, value: Any) -> None:
-    with pytest.raises(SuiteError, match=f"{option} = {value!r} is not "):
-        engine(detector(tmp_path), [], task="detect", **{option: value})

@@ -19,93 +19,60 @@ from tests.engines.onnxruntime.recorder import answers, engine
 CUDA = "CUDAExecutionProvider"
 
 
-@pytest.mark.parametrize(
-    ("options", "facts"),
-    [
-        (
-            {"task": "detect", "max_detections": 50},
-            {
-                "task": "detect",
-                "generation.box_order": "xyxy",
-                "generation.box_unit": "pixel",
-                "generation.score_threshold": "0.05",
-                "generation.max_detections": "50",
-            },
-        ),
-        (
-            {"task": "segment", "overlap": 0.25},
-            {
-                "task": "segment",
-                "generation.roi_shape": "128,128,128",
-                "generation.overlap": "0.25",
-            },
-        ),
-        ({"task": "tensor", "output": "labels"}, {"task": "tensor", "generation.output": "labels"}),
-    ],
-)
-def test_the_description_names_what_decides_the_answers(
-    tmp_path: Path, options: dict[str, Any], facts: dict[str, str]
-) -> None:
-    model = segmenter(tmp_path) if options["task"] == "segment" else detector(tmp_path)
-
-    with engine(model, [], batch_size=1, **options) as opened:
-        described = opened.describe()
-
+def test_the_description_names_what_decides_the_answers(tmp_path: Path) -> None:
+    boxes = {"box_order": "xyxy", "box_unit": "pixel", "score_threshold": "0.05"}
+    cases: list[tuple[dict[str, Any], dict[str, str]]] = [
+        ({"task": "detect", "max_detections": 50}, {**boxes, "max_detections": "50"}),
+        ({"task": "segment", "overlap": 0.25}, {"roi_shape": "128,128,128", "overlap": "0.25"}),
+        ({"task": "tensor", "output": "labels"}, {"output": "labels"}),
+    ]
     common = {"engine", "onnxruntime", "weights_sha256", "providers", "threads", "batch_size"}
-    assert set(described) - set(facts) == common | {"workers", "graph_optimization"}
-    assert {name: described[name] for name in facts} == facts
+    for options, generation in cases:
+        facts = {f"generation.{name}": value for name, value in generation.items()}
+        facts["task"] = options["task"]
+        model = segmenter(tmp_path) if options["task"] == "segment" else detector(tmp_path)
+        with engine(model, [], batch_size=1, **options) as opened:
+            described = opened.describe()
+        assert set(described) - set(facts) == common | {"workers", "graph_optimization"}
+        assert {name: described[name] for name in facts} == facts
 
 
-@pytest.mark.parametrize(
-    ("providers", "names"),
-    [
+def test_short_names_stand_for_onnxruntimes_own() -> None:
+    cases: list[tuple[Any, list[str]]] = [
         (None, [CPU]),
         (["cpu"], [CPU]),
         (["CUDA", "cpu"], [CUDA, CPU]),
         (["tensorrt", CUDA, "CPUExecutionProvider"], [TENSORRT, CUDA, CPU]),
         (["DmlExecutionProvider"], ["DmlExecutionProvider"]),
-    ],
-)
-def test_short_names_stand_for_onnxruntimes_own(providers: Any, names: list[str]) -> None:
-    found = Providers.of(providers, None, None)
-
-    assert found.names == names
-    assert found.describe() == {"providers": ",".join(names)}
+    ]
+    for providers, names in cases:
+        found = Providers.of(providers, None, None)
+        assert found.names == names
+        assert found.describe() == {"providers": ",".join(names)}
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
+def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    """When the engine is built, with the option and its value."""
+    cuda = {"providers": ["cuda"]}
+    once = "provider_options = {!r} is not once one of the providers {}"
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"providers": []}, "providers = [] is not a list of execution providers"),
         ({"providers": ["cpu", CPU]}, "is not a list in which each provider is named once"),
+        ({"engine_cache": "x"}, f"is for TensorRT, but providers are {CPU}; put {TENSORRT!r}"),
+        ({"provider_options": {"cuda": {"device_id": 1}}}, once.format("cuda", CPU)),
+        ({"provider_options": {"cuda": {}, CUDA: {}}, **cuda}, once.format(CUDA, CUDA)),
         (
-            {"engine_cache": "engines"},
-            f"is for TensorRT, but providers are {CPU}; put {TENSORRT!r}",
-        ),
-        (
-            {"provider_options": {"cuda": {"device_id": 1}}},
-            f"provider_options = 'cuda' is not once one of the providers {CPU}",
-        ),
-        (
-            {"provider_options": {"cuda": {}, CUDA: {}}, "providers": ["cuda"]},
-            f"provider_options = {CUDA!r} is not once one of the providers {CUDA}",
-        ),
-        (
-            {"provider_options": {"cuda": {"a": [1]}}, "providers": ["cuda"]},
+            {"provider_options": {"cuda": {"a": [1]}}, **cuda},
             "provider_options.cuda.a = [1] is not text, a number or a boolean",
         ),
         (
             {"provider_options": {"cpu": {"a": 1}}},
             "provider_options.cpu = {'a': 1} would be ignored: this provider has no options",
         ),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(
-    tmp_path: Path, given: dict[str, Any], message: str
-) -> None:
-    """When the engine is built, with the option and its value."""
-    with pytest.raises(SuiteError, match=re.escape(message)):
-        engine(recommender(tmp_path), [], task="tensor", output="logit", **given)
+    ]
+    for given, message in cases:
+        with pytest.raises(SuiteError, match=re.escape(message)):
+            engine(recommender(tmp_path), [], task="tensor", output="logit", **given)
 
 
 def test_options_are_given_to_onnxruntime_as_text() -> None:
@@ -153,47 +120,28 @@ def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
     assert second["trt_engine_cache_path"] == str(cache / ("b" * 16))
     assert sorted(each.name for each in cache.iterdir()) == ["a" * 16, "b" * 16]
     assert found.describe()["engine_cache"] == "yes"
-
-
-def test_a_folder_for_engines_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
-    found = Providers.of(["tensorrt"], None, str(tmp_path / "file"))
-
     with pytest.raises(EnvironmentFault, match=r"cannot be made \(Not a directory\); set engine_"):
-        found.arguments("a" * 64)
+        Providers.of(["tensorrt"], None, str(tmp_path / "file")).arguments("a" * 64)
 
 
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("cuda", "Try: pip install onnxruntime-gpu in place of onnxruntime"),
-        ("tensorrt", "Try: pip install onnxruntime-gpu in place of onnxruntime"),
-        ("openvino", "Try: pip install onnxruntime-openvino in place of onnxruntime"),
-        ("QNNExecutionProvider", "Try: a build of onnxruntime with QNNExecutionProvider"),
-    ],
-)
-def test_a_provider_that_is_not_installed_says_what_has_it(
-    tmp_path: Path, name: str, hint: str
-) -> None:
-    full = SHORT.get(name, name)
-    if full in onnxruntime.get_available_providers():
-        pytest.skip(f"this build of onnxruntime has {full}")
-
-    with pytest.raises(EnvironmentFault) as raised:
-        engine(recommender(tmp_path), [], providers=[name, "cpu"]).__enter__()
-
-    assert f"provider {full!r} is not installed; installed: " in str(raised.value)
-    assert str(raised.value).endswith(hint)
-
-
-def test_a_provider_that_nobody_knows_is_an_error_of_the_suite(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError) as raised:
+def test_a_provider_that_is_not_installed_says_what_has_it(tmp_path: Path) -> None:
+    gpu, own = "pip install onnxruntime-gpu in place of onnxruntime", "QNNExecutionProvider"
+    hints = {"cuda": gpu, "tensorrt": gpu, "openvino": gpu.replace("-gpu", "-openvino")}
+    hints[own] = f"a build of onnxruntime with {own}"
+    for name, hint in hints.items():
+        full = SHORT.get(name, name)
+        if full in onnxruntime.get_available_providers():
+            continue
+        with pytest.raises(EnvironmentFault) as raised:
+            engine(recommender(tmp_path), [], providers=[name, "cpu"]).__enter__()
+        assert f"provider {full!r} is not installed; installed: " in str(raised.value)
+        assert str(raised.value).endswith(f"Try: {hint}")
+    with pytest.raises(SuiteError) as unknown:
         engine(recommender(tmp_path), [], providers=["MadeUpExecutionProvider"]).__enter__()
-
-    message = str(raised.value)
+    message = str(unknown.value)
     assert "providers = 'MadeUpExecutionProvider' is none that onnxruntime knows" in message
-    assert all(name in message for name in onnxruntime.get_available_providers())
-    assert all(name in message for name in SHORT)
+    assert all(name in message for name in (*onnxruntime.get_available_providers(), *SHORT))
 
 
 def test_onnxruntime_takes_options_as_they_are_given(tmp_path: Path) -> None:

@@ -106,14 +106,10 @@ def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("precision", "flags"),
-    [("fp32", set()), *((p, {f"trt_{p}_enable"}) for p in ("fp16", "bf16", "int8"))],
-)
-def test_the_precision_is_what_tensorrt_may_compute_in(precision: str, flags: set[str]) -> None:
-    found = asked(precision=precision).for_provider()
-
-    assert set(found) == {"device_id", *flags}
+def test_the_precision_is_what_tensorrt_may_compute_in() -> None:
+    for precision in ("fp32", "fp16", "bf16", "int8"):
+        flags = set() if precision == "fp32" else {f"trt_{precision}_enable"}
+        assert set(asked(precision=precision).for_provider()) == {"device_id", *flags}
 
 
 SHAPES = st.dictionaries(
@@ -152,34 +148,24 @@ def test_engines_are_kept_by_options(tmp_path: Path) -> None:
     assert asked().cache_folder() is None
 
 
-@pytest.mark.parametrize("timing", [True, False])
-def test_measurements_of_kernels_are_kept_beside_the_engines(tmp_path: Path, timing: bool) -> None:
-    opened = engine(tmp_path, engine_cache=str(tmp_path / "engines"), timing_cache=timing)
-
-    ((name, options),) = opened._providers.arguments("a" * 64)
-
-    assert name == TENSORRT
-    assert options["trt_engine_cache_enable"] == "True"
-    assert options["trt_timing_cache_enable"] == str(timing)
-    assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"]
-    assert Path(options["trt_engine_cache_path"]).is_dir()
+def test_measurements_of_kernels_are_kept_beside_the_engines(tmp_path: Path) -> None:
+    for timing in (True, False):
+        opened = engine(tmp_path, engine_cache=str(tmp_path / "engines"), timing_cache=timing)
+        ((name, options),) = opened._providers.arguments("a" * 64)
+        assert name == TENSORRT
+        assert options["trt_engine_cache_enable"] == "True"
+        assert options["trt_timing_cache_enable"] == str(timing)
+        assert options["trt_engine_cache_path"] == options["trt_timing_cache_path"]
+        assert Path(options["trt_engine_cache_path"]).is_dir()
 
 
-@pytest.mark.parametrize(
-    ("fallback", "names"),
-    [("none", [TENSORRT]), ("cuda", [TENSORRT, CUDA]), ("cpu", [TENSORRT, CUDA, CPU])],
-)
-def test_other_providers_are_asked_only_if_they_are_allowed(
-    tmp_path: Path, fallback: str, names: list[str]
-) -> None:
-    opened = engine(tmp_path, fallback=fallback, device=2)
-
-    arguments = dict(opened._providers.arguments("0" * 64))
-
-    assert list(arguments) == names
-    assert {n: o["device_id"] for n, o in arguments.items() if n != CPU} == dict.fromkeys(
-        [name for name in names if name != CPU], "2"
-    )
+def test_other_providers_are_asked_only_if_they_are_allowed(tmp_path: Path) -> None:
+    allowed = {"none": [TENSORRT], "cuda": [TENSORRT, CUDA], "cpu": [TENSORRT, CUDA, CPU]}
+    for fallback, names in allowed.items():
+        opened = engine(tmp_path, fallback=fallback, device=2)
+        arguments = dict(opened._providers.arguments("0" * 64))
+        assert list(arguments) == names
+        assert {o["device_id"] for n, o in arguments.items() if n != CPU} == {"2"}
 
 
 def swap(word: str, lengths: list[int]) -> dict[str, Any]:
@@ -187,52 +173,39 @@ def swap(word: str, lengths: list[int]) -> dict[str, Any]:
     return {**PROFILE, f"{word}_shapes": {"image": lengths}}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"precision": "fp8"}, "precision = 'fp8' is not one of fp32, fp16, bf16, int8"),
-        ({"beside": ["fp16"]}, "beside = ['fp16'] is not a list out of nothing, which is all"),
-        (
-            {"precision": "int8", "beside": ["fp8"]},
-            "beside = ['fp8'] is not a list out of fp16, bf16",
-        ),
-        ({"fallback": "yes"}, "fallback = 'yes' is not one of none, cuda, cpu"),
-        ({"device": -1}, "device = -1 is not the number of a GPU"),
-        ({"optimization_level": 6}, "optimization_level = 6 is not a level of TensorRT's builder"),
-        ({"workspace_mib": 0}, "workspace_mib = 0 is not a size in MiB"),
-        ({"native_calibration": True}, "native_calibration = True says what calibration_table is"),
-        ({"calibration_table": "t"}, "calibration_table = 't' is for precision = \"int8\", but"),
-        ({"cuda_graph": True, "workers": 2}, "cuda_graph = True, but workers = 2"),
-        (
-            {"provider_options": {"trt_fast": 1}},
-            "provider_options = 'trt_fast' is none of the provider's, or has an option of its own",
-        ),
-        ({"provider_options": {"trt_fp16_enable": 1}}, "'trt_fp16_enable' is none of"),
-        ({"min_shapes": {"image": [1]}}, "= 'min_shapes' is not all three of them; give all"),
-        (
-            {**PROFILE, "opt_shapes": {"other": [1]}},
-            "opt_shapes = ['other'] names other inputs than min_shapes",
-        ),
-        (swap("max", [1, 0]), "max_shapes.image = [1, 0] is no list of lengths above 0"),
-        (
-            swap("max", [2, 3, 32, 8]),
-            "opt_shapes.image = [4, 3, 16, 8] does not lie between min_shapes, [1, 3, 8, 8], and",
-        ),
-        (swap("opt", [4, 3]), "opt_shapes.image = [4, 3] does not lie between"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused(
-    tmp_path: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SuiteError, match=re.escape(message)) as caught:
-        engine(tmp_path, **options)
-
-    assert str(caught.value).startswith("engine tensorrt: ")
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"precision": "fp8"}, "precision = 'fp8' is not one of fp32, fp16, bf16, int8"),
+    ({"beside": ["fp16"]}, "beside = ['fp16'] is not a list out of nothing, which is all"),
+    ({"precision": "int8", "beside": ["fp8"]}, "beside = ['fp8'] is not a list out of fp16, bf16"),
+    ({"fallback": "yes"}, "fallback = 'yes' is not one of none, cuda, cpu"),
+    ({"device": -1}, "device = -1 is not the number of a GPU"),
+    ({"optimization_level": 6}, "optimization_level = 6 is not a level of TensorRT's builder"),
+    ({"workspace_mib": 0}, "workspace_mib = 0 is not a size in MiB"),
+    ({"native_calibration": True}, "native_calibration = True says what calibration_table is"),
+    ({"calibration_table": "t"}, "calibration_table = 't' is for precision = \"int8\", but"),
+    ({"cuda_graph": True, "workers": 2}, "cuda_graph = True, but workers = 2"),
+    ({"provider_options": {"trt_fast": 1}}, "= 'trt_fast' is none of the provider's, or has an"),
+    ({"provider_options": {"trt_fp16_enable": 1}}, "'trt_fp16_enable' is none of"),
+    ({"min_shapes": {"image": [1]}}, "= 'min_shapes' is not all three of them; give all"),
+    (
+        {**PROFILE, "opt_shapes": {"other": [1]}},
+        "opt_shapes = ['other'] names other inputs than min_shapes",
+    ),
+    (swap("max", [1, 0]), "max_shapes.image = [1, 0] is no list of lengths above 0"),
+    (
+        swap("max", [2, 3, 32, 8]),
+        "opt_shapes.image = [4, 3, 16, 8] does not lie between min_shapes, [1, 3, 8, 8], and",
+    ),
+    (swap("opt", [4, 3]), "opt_shapes.image = [4, 3] does not lie between"),
+]
 
 
-def test_a_calibration_table_that_is_not_here_is_named(tmp_path: Path) -> None:
+def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
+    for options, message in REFUSED:
+        with pytest.raises(SuiteError, match=re.escape(message)) as caught:
+            engine(tmp_path, **options)
+        assert str(caught.value).startswith("engine tensorrt: ")
     table = tmp_path / "missing.flatbuffers"
-
     with pytest.raises(UnavailableError, match=re.escape(f"{table}: this calibration table does")):
         engine(tmp_path, precision="int8", calibration_table=str(table))
 
@@ -242,39 +215,32 @@ FIXED = Tensor(name="mask", type="tensor(float)", shape=(1, 8))
 BATCHED = Tensor(name="image", type="tensor(float)", shape=(None, 3, 8, 8))
 
 
-@pytest.mark.parametrize(
-    ("inputs", "options", "batch_size", "lacks"),
-    [
-        ([FIXED], {}, 1, ""),
-        ([BATCHED], {}, 1, ""),
-        ([IMAGE, FIXED], PROFILE, 8, ""),
-        (
-            [BATCHED],
-            {},
-            4,
-            "its input 'image' has shape (None, 3, 8, 8), which varies, so TensorRT would build "
-            "engines in the middle of a run; say its lengths, e.g. min_shapes = { image = "
-            "[1, 3, 8, 8] }, opt_shapes = { image = [4, 3, 8, 8] }, max_shapes = { image = "
-            "[4, 3, 8, 8] }",
-        ),
-        ([IMAGE], {}, 1, "min_shapes = { image = [1, 3, …, 8] }"),
-        ([IMAGE], PROFILE, 16, "batches have 1 to 16 samples (batch_size), but min_shapes and"),
-        (
-            [BATCHED],
-            PROFILE,
-            8,
-            "its input 'image' has shape (None, 3, 8, 8), but opt_shapes has [4, 3, 16, 8]",
-        ),
-        ([FIXED], PROFILE, 1, "it has no input 'image', which min_shapes names"),
-    ],
-)
-def test_no_engine_is_built_in_the_middle_of_a_run(
-    inputs: list[Tensor], options: dict[str, Any], batch_size: int, lacks: str
-) -> None:
-    found = asked(**options).lacks(inputs, batch_size)
+LACKING: list[tuple[Tensor, dict[str, Any], int, str]] = [
+    (FIXED, {}, 1, ""),
+    (BATCHED, {}, 1, ""),
+    (IMAGE, PROFILE, 8, ""),
+    (
+        BATCHED,
+        {},
+        4,
+        "its input 'image' has shape (None, 3, 8, 8), which varies, so TensorRT would build "
+        "engines in the middle of a run; say its lengths, e.g. min_shapes = { image = "
+        "[1, 3, 8, 8] }, opt_shapes = { image = [4, 3, 8, 8] }, max_shapes = { image = "
+        "[4, 3, 8, 8] }",
+    ),
+    (IMAGE, {}, 1, "min_shapes = { image = [1, 3, …, 8] }"),
+    (IMAGE, PROFILE, 16, "batches have 1 to 16 samples (batch_size), but min_shapes and"),
+    (BATCHED, PROFILE, 8, "has shape (None, 3, 8, 8), but opt_shapes has [4, 3, 16, 8]"),
+    (FIXED, PROFILE, 1, "it has no input 'image', which min_shapes names"),
+]
 
-    assert lacks in found
-    assert bool(lacks) == bool(found)
+
+def test_no_engine_is_built_in_the_middle_of_a_run() -> None:
+    for tensor, options, batch_size, lacks in LACKING:
+        inputs = [tensor, FIXED] if tensor is IMAGE else [tensor]
+        found = asked(**options).lacks(inputs, batch_size)
+        assert lacks in found
+        assert bool(lacks) == bool(found)
 
 
 def test_where_operators_run_is_told() -> None:

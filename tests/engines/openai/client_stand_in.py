@@ -21,7 +21,7 @@ SCORED = RECORDED.with_name("endpoints_accuracy") / "c4" / "accuracy"
 def tell_version(manner: str) -> None:
     if manner == "is not installed":
         sys.exit("ModuleNotFoundError: No module named 'inference_endpoint'")
-    print(json.dumps(["0.1.0", "9999999" if manner == "is exchanged" else None]))
+    print(json.dumps(["0.1.0", None]))
 
 
 def work_for_ever() -> NoReturn:
@@ -47,27 +47,17 @@ def measure(config: dict[str, Any], manner: str) -> None:
     if any(one["type"] == "accuracy" for one in config["datasets"]):
         shutil.copytree(SCORED, folder / "accuracy")
     (folder / "key").write_text(str(os.environ.get("ENDPOINTS_API_KEY")), "utf-8")
-    summary = folder / "performance/result_summary.json"
-    content = json.loads(summary.read_text("utf-8"))
-    if manner == "loses requests":
-        content["n_samples_failed"] = 3
-    summary.write_text(json.dumps(content), "utf-8")
-    if manner == "leaves no result":
-        summary.unlink()
-    if manner == "leaves half a result":
-        summary.write_text(json.dumps(content)[:1000], "utf-8")
-    if manner != "leaves no events":
-        write_events(folder / "events.jsonl", content, cut=manner == "leaves half its events")
+    content = json.loads((folder / "performance/result_summary.json").read_text("utf-8"))
+    write_events(folder / "events.jsonl", content)
 
 
-def write_events(file: Path, summary: dict[str, Any], *, cut: bool) -> None:
+def write_events(file: Path, summary: dict[str, Any]) -> None:
     begin_ns, count = time.monotonic_ns() - summary["duration_ns"], summary["n_samples_completed"]
+    end_ns = begin_ns + summary["duration_ns"]
     steps = [begin_ns + summary["duration_ns"] * n // count for n in range(count)]
     events = [("session.started", begin_ns - 10), ("session.start_performance_tracking", begin_ns)]
     events += [("sample.complete", at_ns) for at_ns in steps]
-    if not cut:
-        end_ns = begin_ns + summary["duration_ns"]
-        events += [("session.stop_performance_tracking", end_ns), ("session.ended", end_ns)]
+    events += [("session.stop_performance_tracking", end_ns), ("session.ended", end_ns)]
     lines = [
         json.dumps({"event_type": k, "timestamp_ns": t}, separators=(",", ":")) for k, t in events
     ]

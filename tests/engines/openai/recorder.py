@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_mlperf.engines.null import NullEngine
 from pytest_mlperf.engines.openai import OpenAiEngine
 from tests.engines import recording
 from tests.engines.openai.scripted import Asked, Manner, Script
@@ -49,3 +50,10 @@ def in_a_run(asked: Asked) -> bool:
 def answering(reply: Script, manner: Script = Manner()) -> Script:  # noqa: B008 - a frozen value
     """Return a script that answers a run by `reply`, and questions before it in a manner."""
     return lambda asked: (reply if in_a_run(asked) else manner)(asked)
+
+
+class CountingEngine(NullEngine):
+    """Says that it counts tokens again after a curve."""
+
+    def counted_again(self) -> dict[int, tuple[int, int]]:
+        return {}

@@ -50,34 +50,23 @@ def answered(
     return sink
 
 
-def test_tokens_are_told_one_by_one_where_their_ids_come() -> None:
+def test_tokens_are_told_one_by_one_where_their_ids_come_and_not_by_pieces_of_text() -> None:
     sink = Recorder(1)
     with Scripted(Manner(tokens=4)) as server:
         run(server.url, sink=sink)
-
     assert sink.reports(100) == ["first", "next", "next", "next", "done"]
     assert sink.n_tokens == {100: 4}
-
-
-def test_text_gives_a_first_token_and_a_count_and_no_time_between() -> None:
-    """Coalesced pieces: 27 of them for 32 tokens."""
-    parts = [piece("w")] * 26 + [piece("w", finish="stop")]
-    sink = answered([*parts, event({"choices": [], "usage": usage(3, 32)}), DONE])
-
+    coalesced = [piece("w")] * 26 + [piece("w", finish="stop")]
+    sink = answered([*coalesced, event({"choices": [], "usage": usage(3, 32)}), DONE])
     assert sink.reports(100) == ["first", "done"]
     assert sink.n_tokens == {100: 32}
-
-
-@pytest.mark.parametrize("api", ["completions", "chat"])
-def test_a_stream_without_a_last_word_is_whole_where_it_says_why_it_ended(api: str) -> None:
-    """As `transformers serve` ends its streams."""
-    sink = Recorder(1)
-    manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})
-    with Scripted(manner) as server:
-        run(server.url, ["text"], sink=sink, api=api)
-
-    assert sink.reports(100) == ["first", "done"]
-    assert sink.n_tokens == {100: 5}
+    without_end = dataclasses.replace(TRANSFORMERS, paths=Manner().paths)
+    for api in ("completions", "chat"):  # as `transformers serve` ends its streams
+        sink = Recorder(1)
+        with Scripted(without_end) as server:
+            run(server.url, ["text"], sink=sink, api=api)
+        assert sink.reports(100) == ["first", "done"]
+        assert sink.n_tokens == {100: 5}
 
 
 def test_one_connection_serves_one_request_after_the_other() -> None:
@@ -195,40 +184,27 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
     """No token before it, the end token after it where the answer stopped."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
-    ids = tokenizer("the quick fox", add_special_tokens=False)["input_ids"]
+
+    def ids(text: str) -> list[int]:
+        found: list[int] = tokenizer(text, add_special_tokens=False)["input_ids"]
+        return found
+
+    def half(code: bytes) -> bytes:
+        return b'data: {"choices":[{"text":"\\u%s","finish_reason":null}]}\n\n' % code
+
     text_only = dataclasses.replace(TRANSFORMERS, prompt_tokens=None)
-
-    for finish, end in (("stop", [2]), ("length", [])):
-        parts = [piece("the qui"), piece("ck fox"), piece("", finish=finish, counted=usage(3, 9))]
-        sink = answered(
-            parts, text_only, ["text"], wants_output=True, times_tokens=False, model=str(TINY)
-        )
-        assert sink.answers == {100: [*ids, *end]}
+    reads: dict[str, Any] = {"wants_output": True, "times_tokens": False, "model": str(TINY)}
+    words = [piece("the qui"), piece("ck fox")]
+    for parts, finish, expected in (
+        (words, "stop", [*ids("the quick fox"), 2]),
+        (words, "length", ids("the quick fox")),
+        ([half(b"d83d"), half(b"de00")], "length", ids("\U0001f600")),
+        ([half(b"d83d"), half(b"0061")], "length", ids("\ufffda")),
+    ):
+        last = piece("", finish=finish, counted=usage(3, 9))
+        sink = answered([*parts, last], text_only, ["text"], **reads)
+        assert sink.answers == {100: expected}
         assert sink.n_tokens == {100: 9}
-
-
-@pytest.mark.parametrize(
-    ("halves", "text"), [(("d83d", "de00"), "\U0001f600"), (("d83d", "0061"), "\ufffda")]
-)
-def test_a_character_may_come_in_two_halves(halves: tuple[str, str], text: str) -> None:
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
-    parts = [
-        b'data: {"choices":[{"text":"\\u%s","finish_reason":null}]}\n\n' % half.encode()
-        for half in halves
-    ]
-    last = piece("", finish="length", counted=usage(3, 9))
-
-    sink = answered(
-        [*parts, last],
-        dataclasses.replace(TRANSFORMERS, prompt_tokens=None),
-        ["text"],
-        wants_output=True,
-        times_tokens=False,
-        model=str(TINY),
-    )
-
-    assert sink.answers == {100: tokenizer(text, add_special_tokens=False)["input_ids"]}
 
 
 def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
@@ -241,59 +217,46 @@ def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
 ENDED = [event({"choices": [], "usage": usage(3, 9)}), DONE]
 
 
-@pytest.mark.parametrize(
-    ("parts", "options", "expected"),
-    [
-        ([piece("", finish="stop"), *ENDED], {}, "1 x empty answer; first: sample 0: empty answer"),
-        ([piece("w", finish="stop"), DONE], {}, "uncounted answer: it had neither usage nor"),
-        (
-            [piece("w", ids=[1, 2, 3], finish="stop"), *ENDED],
-            {},
-            "token ids lost: usage counts 9 tokens, and the stream had 3 token ids",
-        ),
-        (
-            [piece("w", finish="stop"), event({"choices": [], "usage": usage(2, 9)}), DONE],
-            {},
-            "another prompt: the server counts 2 tokens in a prompt of 3",
-        ),
-        (
-            [piece("w", finish="stop"), *ENDED],
-            {"ignore_eos": True},
-            "ignore_eos not obeyed: an answer ended after 9 of 32 tokens",
-        ),
-        (
-            [piece("w", finish="stop"), *ENDED],
-            {"min_new_tokens": 10},
-            "too few tokens: 9, but min_new_tokens = 10",
-        ),
-        (
-            [piece("w", finish="stop"), event({"choices": [], "usage": usage(3, 33)}), DONE],
-            {},
-            "too many tokens: 33, but max_new_tokens = 32",
-        ),
-    ],
-)
-def test_an_answer_that_is_not_what_was_asked_for_is_a_failure(
-    parts: list[bytes], options: dict[str, Any], expected: str
-) -> None:
-    sink = answered(parts, **options)
-
-    assert expected in sink.message
-    assert "1 of 1 request failed: " in sink.message
-    assert "done" not in sink.reports(100)
-    assert isinstance(sink.errors[0], RunError)
-    assert sink.errors[0].layer == "engine"
+LAST = piece("w", finish="stop")
 
 
-def test_an_end_token_may_be_counted_and_not_told() -> None:
-    parts = [piece("w", ids=[1, 2], finish="stop"), event({"choices": [], "usage": usage(3, 3)})]
-
-    assert answered(parts).n_tokens == {100: 3}
+def ended_after(prompt: int, completion: int) -> list[bytes]:
+    return [LAST, event({"choices": [], "usage": usage(prompt, completion)}), DONE]
 
 
-def test_one_token_is_too_few_to_be_timed() -> None:
+FAILING: list[tuple[list[bytes], dict[str, Any], str]] = [
+    ([piece("", finish="stop"), *ENDED], {}, "1 x empty answer; first: sample 0: empty answer"),
+    ([LAST, DONE], {}, "uncounted answer: it had neither usage nor"),
+    (
+        [piece("w", ids=[1, 2, 3], finish="stop"), *ENDED],
+        {},
+        "token ids lost: usage counts 9 tokens, and the stream had 3 token ids",
+    ),
+    (ended_after(2, 9), {}, "another prompt: the server counts 2 tokens in a prompt of 3"),
+    (
+        ended_after(3, 9),
+        {"ignore_eos": True},
+        "ignore_eos not obeyed: an answer ended after 9 of 32 tokens",
+    ),
+    (ended_after(3, 9), {"min_new_tokens": 10}, "too few tokens: 9, but min_new_tokens = 10"),
+    (ended_after(3, 33), {}, "too many tokens: 33, but max_new_tokens = 32"),
+]
+
+
+def test_an_answer_that_is_not_what_was_asked_for_is_a_failure() -> None:
+    for parts, options, expected in FAILING:
+        sink = answered(parts, **options)
+        assert expected in sink.message
+        assert "1 of 1 request failed: " in sink.message
+        assert "done" not in sink.reports(100)
+        assert isinstance(sink.errors[0], RunError)
+        assert sink.errors[0].layer == "engine"
+
+
+def test_an_end_token_may_be_counted_and_not_told_and_one_token_is_not_timed() -> None:
+    counted = event({"choices": [], "usage": usage(3, 3)})
+    assert answered([piece("w", ids=[1, 2], finish="stop"), counted]).n_tokens == {100: 3}
     parts = [piece("w", ids=[1], finish="stop"), DONE]
-
     assert "set min_new_tokens = 2, if the server takes it" in answered(parts).message
     assert answered(parts, times_tokens=False).n_tokens == {100: 1}
 
@@ -309,36 +272,30 @@ def test_a_model_that_never_ends_is_an_error_unless_that_is_meant() -> None:
         assert not answered(ids, samples=samples, **options).errors
 
 
-def test_dummy_weights_are_said_so() -> None:
+def test_weights_are_those_of_the_folder_or_none() -> None:
     with Scripted(Manner()) as server, open_engine(server.url, weights="dummy") as engine:
         assert engine.describe()["weights"] == "dummy"
-
-
-def test_the_weights_of_the_folder_are_hashed() -> None:
     pytest.importorskip("safetensors")
     pytest.importorskip("torch")
     with Scripted(Manner()) as server, open_engine(server.url, model=str(TINY)) as engine:
         assert len(engine.describe()["weights_sha256"]) == 16
 
 
-@pytest.mark.parametrize(
-    ("samples", "expected"),
-    [
+def test_a_sample_that_is_no_prompt_is_named() -> None:
+    for samples, expected in (
         (["text", ""], "sample 1 of the data set is an empty prompt"),
         (["text", [5]], "sample 1 of the data set is list, but the first one is text"),
         ([[5], []], "sample 1 of the data set is an empty prompt"),
-        ([[5], [1024]], "sample 1 of the data set has token id 1024, but the model's vocabulary"),
-        ([[5], [5] * 490], "sample 1 of the data set has 490 tokens, and max_new_tokens = 32 more"),
+        ([[5], [1024]], "sample 1 .* has token id 1024, but the model's vocabulary"),
+        ([[5], [5] * 490], "sample 1 .* has 490 tokens, and max_new_tokens = 32 more"),
         ([], "the data set has no samples"),
-    ],
-)
-def test_a_sample_that_is_no_prompt_is_named(samples: list[Any], expected: str) -> None:
-    with (
-        Scripted(Manner()) as server,
-        pytest.raises(RunError, match=expected),
-        open_engine(server.url, samples, model=str(TINY)) as engine,
     ):
-        engine.load_samples(range(len(samples)))
+        with (
+            Scripted(Manner()) as server,
+            pytest.raises(RunError, match=expected),
+            open_engine(server.url, samples, model=str(TINY)) as engine,
+        ):
+            engine.load_samples(range(len(samples)))
 
 
 @pytest.mark.process
@@ -376,26 +333,17 @@ def accepted(parts: Sequence[bytes], metrics: Sequence[str]) -> list[int | None]
         return [*found, engine.accepted_drafts()]
 
 
-@pytest.mark.parametrize(
-    ("pages", "expected"),
-    [
+def test_the_page_of_metrics_is_where_the_server_has_one() -> None:
+    """At vLLM, at trtllm-serve, and at a gateway."""
+    cases: list[tuple[dict[str, str], list[str]]] = [
         ({"/metrics": "# TYPE a gauge\na 1\n"}, ["/metrics"]),
-        (
-            {"/metrics": '[{"iter": 1}]', "/prometheus/metrics": "# HELP a b\n"},
-            ["/prometheus/metrics"],
-        ),
+        ({"/metrics": "[{}]", "/prometheus/metrics": "# HELP a b\n"}, ["/prometheus/metrics"]),
         ({"/metrics": "<html>welcome</html>"}, []),
-    ],
-    ids=["vllm", "trtllm-serve", "a gateway"],
-)
-def test_the_page_of_metrics_is_where_the_server_has_one(
-    pages: dict[str, str], expected: list[str]
-) -> None:
-    with (
-        Scripted(Manner(paths={**Manner().paths, **pages})) as server,
-        open_engine(server.url) as engine,
-    ):
-        assert engine.metrics_pages() == tuple(f"{server.url}{path}" for path in expected)
+    ]
+    for pages, expected in cases:
+        manner = Manner(paths={**Manner().paths, **pages})
+        with Scripted(manner) as server, open_engine(server.url) as engine:
+            assert engine.metrics_pages() == tuple(f"{server.url}{path}" for path in expected)
 
 
 def said(details: Any) -> list[bytes]:
@@ -403,20 +351,16 @@ def said(details: Any) -> list[bytes]:
     return [piece("a"), piece("b", finish="stop"), event({"choices": [], "usage": counts}), DONE]
 
 
-@pytest.mark.parametrize(
-    ("details", "metrics", "found"),
-    [
+def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server() -> None:
+    name, many = "vllm:spec_decode_num_accepted_tokens_total", METRICS.format("100.0")
+    cases: list[tuple[Any, list[str], list[int | None]]] = [
         ({"accepted_prediction_tokens": 4}, ["", ""], [None, 12]),
-        (None, [METRICS.format("100.0"), METRICS.format("130.0")], [1300, 30]),
-        ({}, [METRICS.format("100.0"), METRICS.format("100.0")], [1300, 0]),
-        # Started again, or another server than before.
-        ({}, [METRICS.format("100.0"), METRICS.format("3.0")], [1300, 0]),
+        (None, [many, METRICS.format("130.0")], [1300, 30]),
+        ({}, [many, many], [1300, 0]),
+        ({}, [many, METRICS.format("3.0")], [1300, 0]),  # started again, or another server
         ({"accepted_prediction_tokens": 0}, ["", ""], [None, None]),
-        ({}, ["vllm:spec_decode_num_accepted_tokens_total nan", "x" * 99], [None, None]),
-        ({}, [f"vllm:spec_decode_num_accepted_tokens_total {'9' * 5000}", ""], [None, None]),
-    ],
-)
-def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server(
-    details: Any, metrics: list[str], found: list[int | None]
-) -> None:
-    assert accepted(said(details), metrics) == found
+        ({}, [f"{name} nan", "x" * 99], [None, None]),
+        ({}, [f"{name} {'9' * 5000}", ""], [None, None]),
+    ]
+    for details, metrics, found in cases:
+        assert accepted(said(details), metrics) == found

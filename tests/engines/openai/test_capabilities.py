@@ -89,12 +89,11 @@ def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
 
 def test_text_of_the_data_set_is_sent_as_it_is() -> None:
     """Also to a server that would take token ids; no tokenizer is needed."""
-    body = bodies(Manner(), ["Say \u00e9 \U0001f600."])
-
-    assert body["prompt"] == "Say \u00e9 \U0001f600."
-
-
-def test_a_chat_sends_a_users_message() -> None:
+    text = "Say \u00e9 \U0001f600."
+    assert bodies(Manner(), [text])["prompt"] == text
+    assert 'its text has a lone surrogate, near \'{"prompt":"Say \\ud83d.' in refusal(
+        Manner(), ["Say \ud83d."]
+    )
     body = bodies(Manner(), ["Hello"], api="chat")
 
     assert body["messages"] == [{"role": "user", "content": "Hello"}]
@@ -172,17 +171,21 @@ def test_a_server_with_another_tokenizer_is_found_out() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("manner", "options", "expected"),
-    [
+def without(*fields: str, **changes: Any) -> Manner:
+    return Manner(refuses=frozenset(fields), **changes)
+
+
+def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error() -> None:
+    unexpected = "HTTP 422 (Unprocessable Entity): Unexpected fields in the request: "
+    cases: list[tuple[Manner, dict[str, Any], str]] = [
         (
-            Manner(refuses=frozenset({"ignore_eos"})),
+            without("ignore_eos"),
             {"ignore_eos": True},
             "ignore_eos = true, but the server does not take ignore_eos (HTTP 422 (Unprocessable "
             "Entity): Unexpected fields in the request: ['ignore_eos'])",
         ),
         (
-            Manner(refuses=frozenset({"min_tokens"})),
+            without("min_tokens"),
             {"min_new_tokens": 2},
             "min_new_tokens = 2, but the server does not take min_tokens",
         ),
@@ -196,60 +199,52 @@ def test_a_server_with_another_tokenizer_is_found_out() -> None:
             {},
             "the server's streams have neither usage nor token ids, so that nobody can count",
         ),
-        (
-            Manner(refuses=frozenset({"seed"})),
-            {"extra": {"seed": 1}},
-            "HTTP 422 (Unprocessable Entity): Unexpected fields in the request: ['seed']",
-        ),
-    ],
-)
-def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error(
-    manner: Manner, options: dict[str, Any], expected: str
-) -> None:
-    assert expected in refusal(manner, **options)
+        (without("seed"), {"extra": {"seed": 1}}, f"{unexpected}['seed']"),
+    ]
+    for manner, options, expected in cases:
+        assert expected in refusal(manner, **options)
 
 
-def test_how_many_requests_are_under_way_is_described() -> None:
-    """It decides speed: fewer than 1,024, which many servers may have open, or the suite's word."""
-    assert described(Manner())["concurrency"] == "900"
-    few = described(Manner(), concurrency=7)
-    assert (few["concurrency"], few["work.batch"]) == ("7", "7")
-
-
-@pytest.mark.parametrize(
-    ("manner", "counted"),
-    [
+def test_one_way_to_count_is_enough() -> None:
+    for manner, counted in (
         (Manner(usage="never"), "token ids"),
         (Manner(gives_ids=False), "usage"),
-        (Manner(gives_ids=False, usage="always", refuses=frozenset({"stream_options"})), "usage"),
-        (Manner(refuses=frozenset({"return_token_ids"})), "usage"),
-        (Manner(refuses=frozenset({"min_tokens"})), "usage"),
-    ],
-)
-def test_one_way_to_count_is_enough(manner: Manner, counted: str) -> None:
-    assert described(manner)["tokens_counted_by"] == counted
+        (without("stream_options", gives_ids=False, usage="always"), "usage"),
+        (without("return_token_ids"), "usage"),
+        (without("min_tokens"), "usage"),
+    ):
+        assert described(manner)["tokens_counted_by"] == counted
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
+def test_a_server_that_does_not_answer_says_why() -> None:
+    """To the first request, and where it has no list of models."""
+    hint = "set api_key_env to the name of the"
+    for reply, expected in (
         (
             failure("404 Not Found", "The model `m` does not exist."),
             'HTTP 404 (Not Found): The model `m` does not exist.; the model was asked for as "m"',
         ),
-        (failure("401 Unauthorized", "no key"), "no key; set api_key_env to the name of the"),
+        (failure("401 Unauthorized", "no key"), f"no key; {hint}"),
         (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
         (Reply(parts=[b"<h1>hi</h1>"], kind="text/html"), "no event stream: the answer is text/h"),
         (Reply(parts=[b"data: {\n\n"]), "malformed event: no JSON: '{'"),
         (Reply(parts=[]), "stream ended early: it had no text"),
         (Reply(end="hang"), "time-out: no whole answer within request_timeout = 0.2 s"),
-    ],
-)
-def test_a_server_that_does_not_answer_says_why(reply: Reply, expected: str) -> None:
-    def script(asked: Asked) -> Reply:
-        return reply if asked.method == "POST" else Manner()(asked)
+    ):
+        script = answers_to("POST", reply)
+        assert expected in refusal(script, ["text"], request_timeout=0.2)
+    for reply, expected in (
+        (failure("401 Unauthorized", "no key"), f"HTTP 401 (Unauthorized): no key); {hint}"),
+        (failure("403 Forbidden", "not you"), f"not you); {hint}"),
+        (Reply(status="307 Temporary Redirect"), "redirects are not followed: set url to where"),
+        (failure("500 Internal Server Error", "boom"), "boom); set served_model to the name"),
+        (Reply(end="cut"), "no server answers at http://127.0.0.1:"),
+    ):
+        assert expected in refusal(answers_to("GET", reply))
 
-    assert expected in refusal(script, ["text"], request_timeout=0.2)
+
+def answers_to(method: str, reply: Reply) -> Script:
+    return lambda asked: reply if asked.method == method else Manner()(asked)
 
 
 def test_no_server_at_all_is_said_so() -> None:
@@ -264,54 +259,28 @@ def test_no_server_at_all_is_said_so() -> None:
             open_engine(url.replace("http", "https")).__enter__()
 
 
-@pytest.mark.parametrize(
-    ("listed", "options", "expected"),
-    [
-        ('{"data":[{"id":"one"}]}', {}, "one"),
-        ('{"data":[{"id":"one"},{"id":"two"}]}', {"served_model": "two"}, "two"),
-        ('{"data":[{"id":"one"},{"id":"two"}]}', {"model": str(TINY)}, str(TINY)),
-        ('{"data":[{"id":"one"}]}', {"model": str(TINY)}, "one"),
-        ('{"data":[]}', {"model": str(TINY)}, str(TINY)),
-        ("oops", {"model": str(TINY)}, str(TINY)),
-        ('{"data":[5]}', {"model": str(TINY)}, str(TINY)),
-    ],
-)
-def test_the_name_of_the_model(listed: str, options: dict[str, Any], expected: str) -> None:
-    """The suite's word, the one that the server lists, or the path."""
-    manner = Manner(paths={"/v1/models": listed})
-
-    assert bodies(manner, [PROMPT[:1]], **options)["model"] == expected
-
-
-@pytest.mark.parametrize(
-    ("paths", "expected"),
-    [
-        ({}, "lists no model at /v1/models; set served_model"),
-        ({"/v1/models": '{"data":[{"id":"b"},{"id":"a"}]}'}, "lists a, b; set served_model"),
-        ({"/v1/models": '{"data":[{"id":"b"},{"id":"\\u001b[2J"}]}'}, "lists \ufffd[2J, b; set"),
-        ({"/v1/models": '{"data":[{"id":"model-\\udcff"}]}'}, "lists no model at /v1/models"),
-        ({"/v1/models": "[" * 100_000}, "lists no model at /v1/models"),
-    ],
-)
-def test_a_model_without_a_name_is_refused(paths: dict[str, str], expected: str) -> None:
-    assert expected in refusal(Manner(paths=paths))
-
-
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (
-            failure("401 Unauthorized", "no key"),
-            "HTTP 401 (Unauthorized): no key); set api_key_env",
-        ),
-        (failure("403 Forbidden", "not you"), "not you); set api_key_env to the name of the"),
-        (Reply(status="307 Temporary Redirect"), "redirects are not followed: set url to where"),
-        (failure("500 Internal Server Error", "boom"), "boom); set served_model to the name"),
-        (Reply(end="cut"), "no server answers at http://127.0.0.1:"),
-    ],
-)
-def test_a_server_without_a_list_of_models_says_why(reply: Reply, expected: str) -> None:
-    assert expected in refusal(lambda asked: reply if asked.method == "GET" else Manner()(asked))
+def test_the_name_of_the_model_is_the_suites_the_servers_or_its_path() -> None:
+    one, two = '{"data":[{"id":"one"}]}', '{"data":[{"id":"one"},{"id":"two"}]}'
+    folder = {"model": str(TINY)}
+    cases: list[tuple[str, dict[str, str], str]] = [
+        (one, {}, "one"),
+        (two, {"served_model": "two"}, "two"),
+        (two, folder, str(TINY)),
+        (one, folder, "one"),
+        *((listed, folder, str(TINY)) for listed in ('{"data":[]}', "oops", '{"data":[5]}')),
+    ]
+    for listed, options, expected in cases:
+        manner = Manner(paths={"/v1/models": listed})
+        assert bodies(manner, [PROMPT[:1]], **options)["model"] == expected
+    nothing = "lists no model at /v1/models; set served_model"
+    assert nothing in refusal(Manner(paths={}))
+    for listed, message in (
+        ('{"data":[{"id":"b"},{"id":"a"}]}', "lists a, b; set served_model"),
+        ('{"data":[{"id":"b"},{"id":"\\u001b[2J"}]}', "lists \ufffd[2J, b; set"),
+        ('{"data":[{"id":"model-\\udcff"}]}', nothing),
+        ("[" * 100_000, nothing),
+    ):
+        assert message in refusal(Manner(paths={"/v1/models": listed}))
 
 
 def test_pages_without_an_end_are_not_read_to_their_end() -> None:
@@ -345,13 +314,6 @@ def test_a_page_that_never_ends_is_not_waited_for() -> None:
     )
 
 
-def test_text_that_cannot_be_sent_is_one_sentence() -> None:
-    """Half a character, of a data set or of a suite."""
-    assert 'its text has a lone surrogate, near \'{"prompt":"Say \\ud83d.' in refusal(
-        Manner(), ["Say \ud83d."]
-    )
-
-
 def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
     metrics = (
         "# TYPE vllm:cache_config_info gauge\n"
@@ -374,13 +336,9 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
         "server.enable_prefix_caching": "False",
     }
     assert "127.0.0.1" not in json.dumps(found)
-
-
-@pytest.mark.parametrize("version", ["[]", "oops", '{"version":{}}'])
-def test_a_server_without_a_version_has_none(version: str) -> None:
-    paths = {"/v1/models": '{"data":[{"id":"m"}]}', "/version": version}
-
-    assert "server.version" not in described(Manner(paths=paths))
+    for version in ("[]", "oops", '{"version":{}}'):
+        manner = Manner(paths={**Manner().paths, "/version": version})
+        assert "server.version" not in described(manner)
 
 
 def test_what_decides_the_answers_is_described() -> None:

@@ -67,7 +67,14 @@ PROMPTS = [{"prompt": f"prompt {number}"} for number in range(8)]
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "loop", [{"points": [8]}, {"points": [100], "scenario": "OpenLoop", "arrivals": "constant"}]
+    "loop",
+    [
+        {"points": [8]},
+        pytest.param(
+            {"points": [100], "scenario": "OpenLoop", "arrivals": "constant"},
+            marks=pytest.mark.nightly,
+        ),
+    ],
 )
 def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
     tmp_path: Path, loop: dict[str, Any]
@@ -149,6 +156,7 @@ def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
     """One in 32: the curve goes on, and has none of them in its figures."""
     answer, numbers = Manner(tokens=4), itertools.count()

@@ -76,30 +76,28 @@ def ask(*replies: bytes | Sequence[bytes], key: str | None = None) -> list[Strea
         loop.close()
 
 
-@pytest.mark.parametrize(
-    "reply",
-    [
-        CHUNKED + chunks(WHOLE) + b"0\r\n\r\n",
-        CHUNKED + chunks(*(bytes([byte]) for byte in WHOLE)) + b"0\r\nX-Sum: 3\r\n\r\n",
-        [bytes([byte]) for byte in CHUNKED + chunks(WHOLE) + b"0\r\n\r\n"],
-        b"HTTP/1.1 200 OK\r\n" + KIND + LENGTH + WHOLE,
-        b"HTTP/1.1 200 OK\r\n" + KIND + b"\r\n" + WHOLE,
-        b"HTTP/1.0 200 OK\r\n" + KIND + b"\r\n" + WHOLE,
-        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\nHTTP/1.1 200 OK\r\n"
-        + KIND
-        + LENGTH
-        + WHOLE,
-        CHUNKED + chunks(WHOLE.replace(b"\n", b"\r")) + b"0\r\n\r\n",
-        CHUNKED + chunks(WHOLE),  # broken off after the last word
-        CHUNKED + chunks(WHOLE) + b"zz\r\n",
-    ],
-)
-def test_every_way_to_frame_an_answer(reply: bytes | list[bytes]) -> None:
-    """By chunks, by length, by the connection's end; wherever it is cut."""
-    (answer,) = ask(reply)
+OK, LAST = b"HTTP/1.1 200 OK\r\n", b"0\r\n\r\n"
 
-    assert answer.complete
-    assert answer.ids == [1, 2]
+FRAMES: list[bytes | list[bytes]] = [
+    CHUNKED + chunks(WHOLE) + LAST,
+    CHUNKED + chunks(*(bytes([byte]) for byte in WHOLE)) + b"0\r\nX-Sum: 3\r\n\r\n",
+    [bytes([byte]) for byte in CHUNKED + chunks(WHOLE) + LAST],
+    OK + KIND + LENGTH + WHOLE,
+    OK + KIND + b"\r\n" + WHOLE,
+    OK.replace(b"1.1", b"1.0") + KIND + b"\r\n" + WHOLE,
+    b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early\r\nLink: x\r\n\r\n"
+    + (OK + KIND + LENGTH + WHOLE),
+    CHUNKED + chunks(WHOLE.replace(b"\n", b"\r")) + LAST,
+    CHUNKED + chunks(WHOLE),  # broken off after the last word
+    CHUNKED + chunks(WHOLE) + b"zz\r\n",
+]
+
+
+def test_every_way_to_frame_an_answer() -> None:
+    """By chunks, by length, by the connection's end; wherever it is cut."""
+    answers = [ask(reply)[0] for reply in FRAMES]
+
+    assert [(answer.complete, answer.ids) for answer in answers] == [(True, [1, 2])] * len(FRAMES)
 
 
 def test_an_answer_is_not_taken_for_the_next_ones() -> None:
@@ -113,43 +111,42 @@ def test_an_answer_is_not_taken_for_the_next_ones() -> None:
     assert (first.ids, second.ids) == ([1, 2], [7])
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (b"SSH-2.0-OpenSSH_9.2\r\n", "connection closed before an answer: no HTTP: "),
-        (b"HTTP/1.1 200 OK\r\n" + b"X: " + b"y" * 3 * HEAD_BYTES, "no HTTP: a head of more than"),
-        ([b"HTTP/1.1 200 OK\r\n"] + [b"X-%d: y\r\n" % n for n in range(9000)], "a head of more"),
-        (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "no HTTP: a head of more than 65,536 bytes"),
-        (CHUNKED + b"xyz\r\n", "connection closed before an answer: no HTTP: "),
-        (CHUNKED + chunks(piece("a", ids=[1])) + b"xyz\r\n", "stream ended early: no HTTP: "),
-        (CHUNKED + b"fffffffffffffffffff\r\n", "no HTTP: "),
-        (CHUNKED, "connection closed before an answer: the server closed the connection"),
-        (b"", "connection closed before an answer: the server closed the connection"),
-        (
-            b"HTTP/1.1 200 OK\r\n" + KIND + b"Content-Length: 999\r\n\r\n" + piece("a", ids=[1]),
-            "stream ended early: the server closed the connection",
-        ),
-        (
-            b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
-            "no HTTP: the server changes the protocol",
-        ),
-        (
-            b"HTTP/1.1 200 OK\r\n" + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE,
-            "no event stream: it is packed (gzip), unasked",
-        ),
-        (
-            b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\nContent-Length: 0\r\n\r\n",
-            "HTTP 302 (Found)",
-        ),
-        (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
-        (CHUNKED + chunks(b'data: {"choices":[{"text":"\xc3\x28"}]}\n\n'), "malformed event: "),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 3\r\n\r\nhey", "the answer is of no type: hey"),
-        (b"HTTP/1.1 500 No\r\n\r\n" + b"e" * 200_000, "HTTP 500 (Internal Server Error): eee"),
-    ],
-)
-def test_what_is_no_answer_is_told(reply: bytes | list[bytes], expected: str) -> None:
-    with pytest.raises(Failed, match=re.escape(expected)):
-        ask(reply)
+CLOSED = "the server closed the connection"
+
+BROKEN: list[tuple[bytes | list[bytes], str]] = [
+    (b"SSH-2.0-OpenSSH_9.2\r\n", "connection closed before an answer: no HTTP: "),
+    (OK + b"X: " + b"y" * 3 * HEAD_BYTES, "no HTTP: a head of more than"),
+    ([OK] + [b"X-%d: y\r\n" % n for n in range(9000)], "a head of more"),
+    (CHUNKED + b"5;" + b"x" * 3 * HEAD_BYTES, "no HTTP: a head of more than 65,536 bytes"),
+    (CHUNKED + b"xyz\r\n", "connection closed before an answer: no HTTP: "),
+    (CHUNKED + chunks(piece("a", ids=[1])) + b"xyz\r\n", "stream ended early: no HTTP: "),
+    (CHUNKED + b"fffffffffffffffffff\r\n", "no HTTP: "),
+    (CHUNKED, f"connection closed before an answer: {CLOSED}"),
+    (b"", f"connection closed before an answer: {CLOSED}"),
+    (
+        OK + KIND + b"Content-Length: 999\r\n\r\n" + piece("a", ids=[1]),
+        f"stream ended early: {CLOSED}",
+    ),
+    (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: h2c\r\nConnection: upgrade\r\n\r\n",
+        "no HTTP: the server changes the protocol",
+    ),
+    (
+        OK + KIND + b"Content-Encoding: gzip\r\n" + LENGTH + WHOLE,
+        "no event stream: it is packed (gzip), unasked",
+    ),
+    (b"HTTP/1.1 302 Found\r\nLocation: http://other/\r\n\r\n", "HTTP 302 (Found)"),
+    (CHUNKED + chunks(b"data: " + b"x" * (1 << 21)), "malformed event: it has more than 1 MiB"),
+    (CHUNKED + chunks(b'data: {"choices":[{"text":"\xc3\x28"}]}\n\n'), "malformed event: "),
+    (OK + b"Content-Length: 3\r\n\r\nhey", "the answer is of no type: hey"),
+    (b"HTTP/1.1 500 No\r\n\r\n" + b"e" * 200_000, "HTTP 500 (Internal Server Error): eee"),
+]
+
+
+def test_what_is_no_answer_is_told() -> None:
+    for reply, expected in BROKEN:
+        with pytest.raises(Failed, match=re.escape(expected)):
+            ask(reply)
 
 
 def test_a_kept_connection_that_closes_without_a_word_says_so() -> None:

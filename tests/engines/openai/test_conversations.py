@@ -93,6 +93,7 @@ def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], li
 
 
 def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None:
+    """A later turn begins with what was sent before, so that a cache of prefixes knows it."""
     first, later, again = under_way([Asked(0, 4, 1), Asked(1, 4, 2), Asked(0, 5, 1)])[0]
 
     salt = first.body["messages"][1]["content"].removesuffix(USER["content"])
@@ -104,21 +105,10 @@ def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None
         assert request.body["messages"] == [SYSTEM, salted, *turn["messages"][2:]]
         assert request.body["tools"] == TOOLS
     assert first.body["messages"] != again.body["messages"]
-
-
-def test_a_later_turn_begins_with_what_the_one_before_was() -> None:
-    """Byte by byte, so that a cache of prefixes knows it."""
-    (first, later), _ = under_way([Asked(0, 4, 1), Asked(1, 4, 2)])
-
-    messages = first.raw[: first.raw.index(b"]," + b'"tools"')]
-    assert later.raw.startswith(messages)
-
-
-def test_without_a_salt_every_conversation_is_asked_as_recorded() -> None:
-    (first, again), _ = under_way([Asked(0, 4, 1), Asked(0, 5, 1)], salt=False)
-
-    assert first.raw == again.raw
-    assert first.body["messages"] == TURNS[0]["messages"]
+    assert later.raw.startswith(first.raw[: first.raw.index(b"]," + b'"tools"')])
+    (plain, plain_again), _ = under_way([Asked(0, 4, 1), Asked(0, 5, 1)], salt=False)
+    assert plain.raw == plain_again.raw
+    assert plain.body["messages"] == TURNS[0]["messages"]
 
 
 def test_a_header_names_the_conversation_to_routers() -> None:
@@ -161,9 +151,9 @@ def test_the_salt_is_in_the_fingerprint_of_conversations_alone() -> None:
             assert "salt" not in engine.describe()
 
 
-@pytest.mark.parametrize(
-    ("samples", "options", "expected"),
-    [
+def test_what_cannot_be_asked_is_said_before_a_run() -> None:
+    half = {"messages": [{"role": "user", "content": "a\ud800"}]}
+    cases: list[tuple[Sequence[Any], dict[str, Any], str]] = [
         (TURNS, {}, 'the data set has conversations: set api = "chat"'),
         (
             TURNS,
@@ -172,30 +162,18 @@ def test_the_salt_is_in_the_fingerprint_of_conversations_alone() -> None:
         ),
         ([*TURNS, "x"], CHAT, "sample 3 of the data set is no conversation, which has messages"),
         ([TURNS[0], {"messages": [1]}], CHAT, "sample 1 of the data set is no conversation"),
-        (
-            [TURNS[0], {"messages": [SYSTEM]}],
-            CHAT,
-            "sample 1 of the data set is a conversation in which",
-        ),
-        (
-            [TURNS[0], {"messages": [{"role": "user", "content": "a\ud800"}]}],
-            CHAT,
-            "a request cannot be sent: its text has a lone surrogate",
-        ),
-    ],
-)
-def test_what_cannot_be_asked_is_said_before_a_run(
-    samples: Sequence[Any], options: dict[str, Any], expected: str
-) -> None:
-    with Scripted(Manner()) as server, pytest.raises(RunError, match=re.escape(expected)):
-        run(server.url, samples, sink=Recorder(1), **options)
-
-    assert not asked_of(server)
+        ([TURNS[0], {"messages": [SYSTEM]}], CHAT, "sample 1 of the data set is a conversation in"),
+        ([TURNS[0], half], CHAT, "a request cannot be sent: its text has a lone surrogate"),
+    ]
+    for samples, options, expected in cases:
+        with Scripted(Manner()) as server, pytest.raises(RunError, match=re.escape(expected)):
+            run(server.url, samples, sink=Recorder(1), **options)
+        assert not asked_of(server)
 
 
-@pytest.mark.parametrize(
-    "name", ["Content-Length", "host", "X Session", "X-A\r\nHost: b", "", "X-" + "a" * 64, "Ä"]
-)
-def test_a_header_that_is_none_or_ours_is_refused(name: str) -> None:
-    with pytest.raises(SuiteError, match="is not the name of a header that requests do not have"):
-        open_engine("http://127.0.0.1:1", TURNS, session_header=name, **CHAT)
+def test_a_header_that_is_none_or_ours_is_refused() -> None:
+    refused = "is not the name of a header that requests do not have"
+    names = ["Content-Length", "host", "X Session", "X-A\r\nHost: b", "", "X-" + "a" * 64, "Ä"]
+    for name in names:
+        with pytest.raises(SuiteError, match=refused):
+            open_engine("http://127.0.0.1:1", TURNS, session_header=name, **CHAT)

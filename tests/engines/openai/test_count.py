@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.openai import OpenAiEngine
 from pytest_mlperf.engines.openai._count import ReferenceCount, merged
 from pytest_mlperf.engines.openai._events import StreamedAnswer
 from pytest_mlperf.run.worker.closed_loop import COLUMNS, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.recount import NOTE
+from tests.engines.openai.recorder import open_engine
 from tests.engines.openai.scripted import Manner, Scripted, event
-from tests.engines.recording import Samples
 from tests.run.harness import error_of, run_to_end, settings, spec
 
 pytest.importorskip("httptools")
@@ -74,9 +73,12 @@ def test_reasoning_and_calls_go_through_the_template_less_its_frame() -> None:
 
 
 def test_without_a_template_each_kind_is_counted_by_itself() -> None:
-    pieces = [("reasoning", "we should"), ("text", "yes")]
+    count = ReferenceCount(tokenizer(template=None))
+    calls = json.dumps(merged([value for _, value in CALLS]))
 
-    assert ReferenceCount(tokenizer(template=None)).counts({1: pieces}) == {1: (3, 1)}
+    pieces = [("reasoning", "we should"), ("text", "yes")]
+    assert count.counts({1: pieces}) == {1: (3, 1)}
+    assert count.counts({1: CALLS})[1][0] == len(calls.split())
 
 
 def test_calls_that_came_in_pieces_are_whole() -> None:
@@ -125,23 +127,15 @@ def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:
     tokenizer().save_pretrained(tmp_path / "tokenizer")
     asked = replace(settings("Offline"), scenario="Concurrency", points=[2], min_duration_ms=300)
     options = {"count_tokens": "reference", "tokenizer": str(tmp_path / "tokenizer")}
-    with Scripted(Thinker(tokens=4)) as server:
-        engine = OpenAiEngine(
-            dataset=Samples(["a", "b"]),
-            model=None,
-            precision="fp32",
-            url=server.url,
-            max_new_tokens=9,
-            api="chat",
-            **options,
-        )
-        with engine:
-            engine.load_samples([0, 1])
-            sink = SlotSink(refuse, tokens=True, records=True)
-            log = ClosedLoop(engine, sink, Conversations([0, 1]), asked).run(
-                "run", 0.0, lambda: None
-            )
-            described = engine.describe()
+    with (
+        Scripted(Thinker(tokens=4)) as server,
+        open_engine(server.url, ["a", "b"], max_new_tokens=9, api="chat", **options) as engine,
+    ):
+        engine.load_samples([0, 1])
+        sink = SlotSink(refuse, tokens=True, records=True)
+        loop = ClosedLoop(engine, sink, Conversations([0, 1]), asked)
+        log = loop.run("run", 0.0, lambda: None)
+        described = engine.describe()
 
     (point,) = log["points"]
     assert point["requests"] > 2
@@ -174,50 +168,17 @@ class Thinker(Manner):
 
 @pytest.mark.process
 def test_loadgen_takes_tokens_as_they_come(tmp_path: Path) -> None:
-    tokenizer().save_pretrained(tmp_path / "tokenizer")
-    with Scripted(Manner(tokens=4)) as server:
-        events, _ = run_to_end(
-            spec(
-                tmp_path,
-                engine="pytest_mlperf.engines.openai:OpenAiEngine",
-                options={
-                    "url": server.url,
-                    "max_new_tokens": 9,
-                    "count_tokens": "reference",
-                    "tokenizer": str(tmp_path / "tokenizer"),
-                },
-                dataset="tests.engines.recording:Samples",
-                dataset_options={"samples": ["a", "b"]},
-                precision="fp32",
-                settings=settings("Offline"),
-            )
-        )
+    counting = "tests.engines.openai.recorder:CountingEngine"
+    events, _ = run_to_end(spec(tmp_path, engine=counting))
 
     assert "in Concurrency and OpenLoop alone" in error_of(events)["message"]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_options_that_do_not_fit_are_refused() -> None:
+    for options, message in (
         ({"count_tokens": "reference"}, "needs a tokenizer: set workload.model"),
         ({"tokenizer": "x"}, "tokenizer is what count_tokens"),
         ({"count_tokens": "both"}, "count_tokens"),
-    ],
-)
-def test_options_that_do_not_fit_are_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(SuiteError, match=message):
-        OpenAiEngine(
-            dataset=Samples(["x"]),
-            model=None,
-            precision="fp32",
-            url="http://127.0.0.1:1",
-            max_new_tokens=4,
-            **options,
-        )
-
-
-def test_json_of_calls_is_what_is_counted_without_a_template() -> None:
-    calls = merged([value for _, value in CALLS])
-    words = len(json.dumps(calls).split())
-
-    assert ReferenceCount(tokenizer(template=None)).counts({1: CALLS})[1][0] == words
+    ):
+        with pytest.raises(SuiteError, match=message):
+            open_engine("http://127.0.0.1:1", ["x"], **options)

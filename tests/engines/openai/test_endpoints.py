@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -24,6 +25,7 @@ import pytest
 from pytest_mlperf.cli import main
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.job import Seeds
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.engines.openai.endpoints import KEY, EndpointsEngine
 from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.stores.results import read_results
@@ -63,34 +65,105 @@ def case(folder: Path, url: str, manner: str, **options: Any) -> Any:
     )
 
 
-@pytest.mark.process
-def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("OPENAI_API_KEY", "s3cret")
-    settings = {"client": {"num_workers": 2}, "warmup": {"enabled": False}}
-    asked = case(tmp_path, url, "works", settings=settings, max_new_tokens=16)
-    seeds = Seeds(qsl=1, sample_index=2, schedule=2**63, model=9315206023656308754)
-    asked = replace(asked, settings=replace(asked.settings, seeds=seeds))
-    events, code = run_to_end(asked)
+NAME = "MLCommons endpoints 0.1.0 (unknown)"
 
+
+@pytest.fixture(scope="module")
+def measured(url: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return the folder of a curve of whole passes that was scored, with a key."""
+    folder = tmp_path_factory.mktemp("measured")
+    questions = folder / "$questions.jsonl"
+    questions.write_text('{"prompt": "one?", "answer": "1"}\n', "utf-8")
+    scored = {"path": str(questions), "accuracy_config": SCORED}
+    options = {
+        "settings": {"client": {"num_workers": 2}, "warmup": {"enabled": False}},
+        "max_new_tokens": 16,
+        "whole_passes": True,
+        "accuracy": [scored],
+    }
+    asked = case(folder, url, "works", **options)
+    seeds = Seeds(qsl=1, sample_index=2, schedule=2**63, model=9315206023656308754)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OPENAI_API_KEY", "s3cret")
+        events, code = run_to_end(replace(asked, settings=replace(asked.settings, seeds=seeds)))
     assert code == 0, events
     loaded = next(event for event in events if event["event"] == "loaded")
     assert loaded["engine"]["harness.version"] == "0.1.0"
-    config = json.loads((tmp_path / "performance/c4.json").read_text("utf-8"))
+    return folder / "performance"
+
+
+SCORED = {"eval_method": "string_match", "ground_truth": "answer"}
+
+
+def configuration(folder: Path, name: str) -> dict[str, Any]:
+    content: dict[str, Any] = json.loads((folder / name).read_text("utf-8"))
+    return content
+
+
+@pytest.mark.process
+def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(measured: Path) -> None:
+    config = configuration(measured, "c4.json")
     assert config["settings"]["load_pattern"] == {"type": "concurrency", "target_concurrency": 4}
-    assert config["settings"]["runtime"]["max_duration_ms"] == 200
     assert config["settings"]["client"] == {"num_workers": 2}
     assert config["settings"]["warmup"] == {"enabled": False}
     assert config["settings"]["runtime"]["scheduler_random_seed"] == 2**63
     assert config["model_params"]["max_new_tokens"] == 16
     assert config["model_params"]["seed"] == 9315206023656308754
-    prompts = (tmp_path / "performance/prompts.jsonl").read_text("utf-8").splitlines()
+    prompts = (measured / "prompts.jsonl").read_text("utf-8").splitlines()
     assert json.loads(prompts[3]) == {"prompt": "Count to $3."}
     assert config["endpoint_config"]["api_key"] == f"${{{KEY}}}"
-    assert (tmp_path / "performance/c4/key").read_text("utf-8") == "s3cret"
-    written = [path for path in tmp_path.rglob("*") if path.is_file() and path.name != "key"]
+    assert (measured / "c4/key").read_text("utf-8") == "s3cret"
+    written = [path for path in measured.parent.rglob("*") if path.is_file() and path.name != "key"]
     assert not [path for path in written if b"s3cret" in path.read_bytes()]
+
+
+@pytest.mark.process
+def test_a_point_of_whole_passes_ends_by_their_number_and_is_scored(measured: Path) -> None:
+    """The stand-in completes 38.4 requests/s at 4: 200 ms, and some to spare, are 2 passes of 8."""
+    pace, point = (configuration(measured, name) for name in ("paces/c4.json", "c4.json"))
+    assert pace["settings"]["runtime"]["max_duration_ms"] == 20
+    runtime = point["settings"]["runtime"]
+    assert (runtime["n_samples_to_issue"], runtime["max_duration_ms"]) == (16, 0)
+    assert runtime["min_duration_ms"] == 200
+    assert set(configuration(measured, "curve.json")["recorded"]) == {"c1", "c4"}
+    assert len(pace["datasets"]) == 1
+    speed, accuracy = point["datasets"]
+    path = str(measured.parent / "$questions.jsonl").replace("$", "$$")
+    assert speed["type"] == "performance"
+    assert accuracy == {"name": "accuracy", "type": "accuracy", "path": path} | {
+        "accuracy_config": SCORED
+    }
+    assert read_recorded(measured / "curve.json", NAME)[0].scored
+
+
+@pytest.mark.process
+def test_what_it_leaves_is_read_as_imports_are(measured: Path, tmp_path: Path) -> None:
+    result, events = "performance/result_summary.json", "events.jsonl"
+    summary = (measured / "c4" / result).read_text("utf-8")
+    lines = (measured / "c4" / events).read_text("utf-8").splitlines(keepends=True)
+    damages = [
+        ("no result", result, None, r"c4: cut: it has config\.yaml and no result_summary\.json"),
+        ("half a result", result, summary[:1000], r"result_summary\.json"),
+        ("no events", events, None, r"events\.jsonl: cannot be read: No such file"),
+        ("half its events", events, "".join(lines[:-2]), r"events\.jsonl: cut: it has not both "),
+    ]
+    failures = []
+    for folder, file, content, message in damages:
+        shutil.copytree(measured, tmp_path / folder)
+        damaged = tmp_path / folder / "c4" / file
+        damaged.unlink() if content is None else damaged.write_text(content, "utf-8")
+        with pytest.raises(RunError) as error:
+            read_recorded(tmp_path / folder / "curve.json", NAME)
+        if error.value.layer != "engine" or not re.search(message, str(error.value)):
+            failures.append((folder, str(error.value)))
+    assert failures == []
+    with pytest.raises(RunError, match=rf"{re.escape(NAME)} measured, and not MLCommons endpoints"):
+        read_recorded(measured / "curve.json", "MLCommons endpoints 0.2.0")
+    shutil.copytree(measured, tmp_path / "lost")
+    lost = json.loads(summary) | {"n_samples_failed": 3}
+    (tmp_path / "lost/c4" / result).write_text(json.dumps(lost), "utf-8")
+    _, findings = read_recorded(tmp_path / "lost/curve.json", NAME)
+    assert Key.REQUESTS_FAILED in {reason.key for reason in findings.invalid}
 
 
 @pytest.mark.process
@@ -101,55 +174,6 @@ def test_the_engine_keeps_the_contract_where_our_own_client_asks() -> None:
         answers = check_engine(EndpointsEngine, ["a text"] * 9, options=options, tokens=True)
 
     assert answers == dict.fromkeys(range(9), packed([100, 101, 102, 103]))
-
-
-@pytest.mark.process
-def test_a_point_of_whole_passes_ends_by_their_number(tmp_path: Path, url: str) -> None:
-    """The stand-in completes 38.4 requests/s at 4: 200 ms, and some to spare, are 2 passes of 8."""
-    events, code = run_to_end(case(tmp_path, url, "works", whole_passes=True))
-
-    assert code == 0, events
-    pace, point = (
-        json.loads((tmp_path / "performance" / name).read_text("utf-8"))["settings"]["runtime"]
-        for name in ("paces/c4.json", "c4.json")
-    )
-    assert pace["max_duration_ms"] == 20
-    assert (point["n_samples_to_issue"], point["max_duration_ms"]) == (16, 0)
-    assert point["min_duration_ms"] == 200
-    log = json.loads((tmp_path / "performance/curve.json").read_text("utf-8"))
-    assert set(log["recorded"]) == {"c1", "c4"}
-
-
-@pytest.mark.process
-def test_the_client_scores_at_one_point_of_each_region(tmp_path: Path, url: str) -> None:
-    questions = tmp_path / "$questions.jsonl"
-    questions.write_text('{"prompt": "one?", "answer": "1"}\n', "utf-8")
-    scored = {
-        "path": str(questions),
-        "accuracy_config": {"eval_method": "string_match", "ground_truth": "answer"},
-    }
-    asked = case(tmp_path, url, "works", whole_passes=True, accuracy=[scored])
-    events, code = run_to_end(asked)
-
-    assert code == 0, events
-    speed, accuracy = _datasets(tmp_path / "performance/c4.json")
-    assert speed["type"] == "performance"
-    assert accuracy == {
-        "name": "accuracy",
-        "type": "accuracy",
-        **scored,
-        "path": str(questions).replace("$", "$$"),
-    }
-    assert len(_datasets(tmp_path / "performance/paces/c4.json")) == 1
-    result, _ = read_recorded(
-        tmp_path / "performance/curve.json", "MLCommons endpoints 0.1.0 (unknown)"
-    )
-    assert result.scored
-
-
-def _datasets(configuration: Path) -> list[dict[str, Any]]:
-    content: dict[str, Any] = json.loads(configuration.read_text("utf-8"))
-    return list(content["datasets"])
 
 
 @pytest.mark.process
@@ -169,11 +193,12 @@ def test_a_point_that_is_always_too_short_is_one_error(tmp_path: Path, url: str)
 def test_a_client_may_be_silent_while_it_scores(tmp_path: Path, url: str) -> None:
     """Longer than a request may take; while it measures that ends it."""
     scored = {"accuracy_config": {"eval_method": "code_bench_scorer"}}
-    events, code = run_to_end(
-        case(tmp_path, url, "scores in silence", request_timeout=1, accuracy=[scored])
-    )
+    asked = case(tmp_path, url, "scores in silence", request_timeout=1, accuracy=[scored])
+    events, code = run_to_end(asked)
 
     assert code == 0, events
+    config = configuration(tmp_path / "performance", "c4.json")
+    assert config["settings"]["runtime"]["max_duration_ms"] == 200
 
 
 FAILURES = {
@@ -248,7 +273,7 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     write_suite(url, "works")
-    pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
+    pytester.runpytest_inprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
     (result,) = read_results(Path("theirs.json")).cases
     (run,) = result.verdict.runs
     assert result.verdict.subject is not None
@@ -263,34 +288,8 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     assert "harness MLCommons endpoints → " in " ".join(capsys.readouterr().out.split())
 
 
-DAMAGES = {
-    "leaves no result": "*ERROR engine: *c?: cut: it has config.yaml and no result_summary.json*",
-    "leaves half a result": "*ERROR engine: *result_summary.json*",
-    "leaves no events": "*ERROR engine: *events.jsonl: cannot be read: No such file*",
-    "leaves half its events": "*ERROR engine: *events.jsonl: cut: it has not both *",
-    "is exchanged": "*ERROR engine: MLCommons endpoints 0.1.0 (unknown) measured, and not *",
-    "loses requests": "*INVALID*3 of * requests failed*",
-}
-
-
 @pytest.mark.process
-@pytest.mark.parametrize(("manner", "line"), DAMAGES.items())
-def test_what_it_leaves_is_read_as_imports_are(
-    pytester: pytest.Pytester, url: str, manner: str, line: str
-) -> None:
-    write_suite(url, manner)
-    ended = pytester.runpytest_subprocess("s.mlperf.toml")
-
-    text = " ".join(ended.stdout.str().split())
-    assert re.search(_pattern(line), text), ended.stdout.str()
-    assert not list(pytester.path.rglob("baselines/*"))
-
-
-def _pattern(line: str) -> str:
-    return ".*".join(re.escape(part) for part in line.strip("*").split("*")).replace(r"\?", ".")
-
-
-@pytest.mark.process
+@pytest.mark.nightly
 def test_ctrl_c_ends_the_client(pytester: pytest.Pytester, url: str) -> None:
     write_suite(url, "works for ever")
     command = [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"]
@@ -324,72 +323,44 @@ def _until_the_client_works(pid: int) -> list[psutil.Process]:
     raise AssertionError("the client was never started")
 
 
-@pytest.mark.parametrize(
-    ("option", "value"),
-    [
+def engine(sample: Any = "x", **options: Any) -> EndpointsEngine:
+    settings = {"url": "http://127.0.0.1:1", "client": ["python"], **options}
+    return EndpointsEngine(dataset=Samples([sample]), model=None, precision="fp32", **settings)
+
+
+def test_what_the_client_cannot_ask_for_is_refused() -> None:
+    rouge = {"accuracy_config": {"eval_method": "rouge"}}
+    refused: list[tuple[str, object]] = [
         ("ignore_eos", True),
         ("session_header", "X-Session-ID"),
         ("extra", {"top_p": 0.5}),
         ("min_new_tokens", 4),
         ("settings", {"runtime": {}}),
-        ("accuracy", {"path": __file__, "accuracy_config": {"eval_method": "rouge"}}),
+        ("accuracy", {"path": __file__, **rouge}),
         ("accuracy", ["questions.jsonl"]),
         ("accuracy", [{"path": __file__}]),
         ("accuracy", [{"path": __file__, "accuracy_config": {"num_repeats": 2}}]),
-        ("accuracy", [{"path": "none.jsonl", "accuracy_config": {"eval_method": "rouge"}}]),
-        ("accuracy", [{"type": "performance", "accuracy_config": {"eval_method": "rouge"}}]),
-    ],
-)
-def test_what_the_client_cannot_ask_for_is_refused(option: str, value: object) -> None:
-    with pytest.raises(SuiteError, match=option) as error:
-        EndpointsEngine(
-            dataset=Samples(["x"]),
-            model=None,
-            precision="fp32",
-            url="http://127.0.0.1:1",
-            client=["python"],
-            **{option: value},
-        )
-    assert error.value.options == (option,)
-
-
-def test_conversations_are_not_asked_as_single_prompts() -> None:
-    engine = EndpointsEngine(
-        dataset=Samples([{"messages": [{"role": "user", "content": "x"}]}]),
-        model=None,
-        precision="fp32",
-        url="http://127.0.0.1:1",
-        client=["python"],
-    )
-
+        ("accuracy", [{"path": "none.jsonl", **rouge}]),
+        ("accuracy", [{"type": "performance", **rouge}]),
+    ]
+    for option, value in refused:
+        with pytest.raises(SuiteError, match=option) as error:
+            engine(**{option: value})
+        assert error.value.options == (option,), value
+    turn = {"messages": [{"role": "user", "content": "x"}]}
     with pytest.raises(RunError, match="is a turn of a conversation, and MLCommons' client is"):
-        engine.load_samples([0])
+        engine(turn).load_samples([0])
 
 
-@pytest.mark.parametrize(
-    ("entry", "scenario", "message"),
-    [
-        (
-            'model = "m"',
-            "Concurrency",
-            "endpoints needs the Python that has the client of MLCommons",
-        ),
-        ("", "Offline", "endpoints measures Concurrency alone, and this suite has Offline"),
-        (
-            'python = "x/bin/python"\nbaseline_engine = { python = "y" }',
-            "Concurrency",
-            "baseline_eng",
-        ),
-    ],
-)
 def test_an_entry_says_what_it_needs(
-    pytester: pytest.Pytester,
-    capsys: pytest.CaptureFixture[str],
-    entry: str,
-    scenario: str,
-    message: str,
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_suite("http://127.0.0.1:1", "works", entry=entry, scenario=scenario)
-
-    assert main(["plan", "s.mlperf.toml"]) == 2
-    assert message in " ".join(capsys.readouterr().err.split())
+    baseline = 'python = "x/bin/python"\nbaseline_engine = { python = "y" }'
+    for entry, scenario, message in (
+        ('model = "m"', "Concurrency", "endpoints needs the Python that has the client of MLComm"),
+        ("", "Offline", "endpoints measures Concurrency alone, and this suite has Offline"),
+        (baseline, "Concurrency", "baseline_eng"),
+    ):
+        write_suite("http://127.0.0.1:1", "works", entry=entry, scenario=scenario)
+        assert main(["plan", "s.mlperf.toml"]) == 2
+        assert message in " ".join(capsys.readouterr().err.split())

@@ -61,26 +61,23 @@ def test_cuts_change_nothing(
     assert payloads(begin + lines.replace(b"\n", newline), cuts) == [*sent, b"[DONE]"]
 
 
-@pytest.mark.parametrize(
-    ("stream", "expected"),
-    [
-        (b'data:{"a":1}\n\n', [b'{"a":1}']),
-        (b'data: {"a":\ndata: 1}\n\n', [b'{"a":\n1}']),
-        (b"\n\n: comment\n\n\n", []),
-        (b'data: {"a":1}\n\ndata: [DONE]', [b'{"a":1}', b"[DONE]"]),
-        (b'data: {"a":1}', [b'{"a":1}']),
-        (b'data: {"a":1}\n\ndata: {"b"', [b'{"a":1}']),
-        (b"", []),
-    ],
-)
-def test_the_forms_of_an_event(stream: bytes, expected: list[bytes]) -> None:
+def test_the_forms_of_an_event() -> None:
     """Half an event at the end is none; a whole one without an empty line after it is one."""
-    assert payloads(stream, []) == expected
-
-
-def test_a_stream_of_something_else_is_refused() -> None:
+    forms: dict[bytes, list[bytes]] = {
+        b'data:{"a":1}\n\n': [b'{"a":1}'],
+        b'data: {"a":\ndata: 1}\n\n': [b'{"a":\n1}'],
+        b"\n\n: comment\n\n\n": [],
+        b'data: {"a":1}\n\ndata: [DONE]': [b'{"a":1}', b"[DONE]"],
+        b'data: {"a":1}': [b'{"a":1}'],
+        b'data: {"a":1}\n\ndata: {"b"': [b'{"a":1}'],
+        b"": [],
+    }
+    assert {stream: payloads(stream, []) for stream in forms} == forms
     with pytest.raises(Failed, match="not a line of an event: '<html>"):
         read(b"<html>\n\n")
+    for data in (b"data: " + b"x" * (1 << 20), b"\r: " + b"y" * (1 << 20)):
+        with pytest.raises(Failed, match="malformed event: it has more than 1 MiB"):
+            payloads(data, list(range(0, len(data), 50_000)))
 
 
 TEXTS = st.text(max_size=12) | st.sampled_from(
@@ -120,147 +117,105 @@ def test_skipping_what_only_adds_finds_the_same(
     assert counted.text == []
 
 
-def test_tokens_are_never_counted_by_pieces_of_text() -> None:
-    """32 tokens come in 27 pieces: usage says how many there are."""
+def test_tokens_are_counted_by_usage_or_ids_and_never_by_pieces_of_text() -> None:
     parts = [piece(f"w{number}") for number in range(26)] + [piece("w", finish="length")]
-    parts += [event({"choices": [], "usage": usage(5, 32)}), DONE]
-
-    answer, told = read(*parts, keeps=False)
-
+    answer, told = read(*parts, event({"choices": [], "usage": usage(5, 32)}), DONE, keeps=False)
     assert (answer.tokens, answer.prompt_tokens) == (32, 5)
     assert told == [1] + [0] * 28
-
-
-def test_without_usage_and_token_ids_nothing_is_counted() -> None:
     answer, _ = read(*[piece("w")] * 5, piece("", finish="stop"), DONE)
-
-    assert answer.complete
-    assert answer.tokens is None
-
-
-def test_the_first_token_is_the_first_with_text_or_token_ids() -> None:
-    """The role comes before it; a character held back has token ids and no text yet."""
-    role = piece("", chat=True, role="assistant")
-
-    assert read(role, piece("a", chat=True), piece("b", chat=True))[1] == [0, 1, 0]
-    assert read(piece("", ids=[7]), piece("é", ids=[8]))[1] == [1, 1]
-    assert read(piece(""), piece(None), piece("é"))[1] == [0, 0, 1]
-
-
-def test_thoughts_are_tokens_and_no_text() -> None:
-    for key in ("reasoning_content", "reasoning"):
-        thought = event({"choices": [{"delta": {key: "hm"}, "finish_reason": None}]})
-        answer, told = read(thought, piece("yes", chat=True))
-        assert (told, answer.text) == ([1, 0], ["yes"])
-
-
-def test_tokens_that_come_together_are_told_together() -> None:
+    assert (answer.complete, answer.tokens) == (True, None)
     first, rest = piece("a", ids=[1, 2]), piece("b", ids=[3, 4, 5])
-
     for keeps in (False, True):
         answer, told = read(first, rest, piece("", ids=[], finish="stop"), DONE, keeps=keeps)
         assert told[:3] == [2, 3, 0]
         assert (answer.tokens, answer.complete) == (5, True)
 
 
+def test_the_first_token_is_the_first_with_text_token_ids_or_thoughts() -> None:
+    """The role comes before it; a character held back has token ids and no text yet."""
+    role = piece("", chat=True, role="assistant")
+
+    assert read(role, piece("a", chat=True), piece("b", chat=True))[1] == [0, 1, 0]
+    assert read(piece("", ids=[7]), piece("é", ids=[8]))[1] == [1, 1]
+    assert read(piece(""), piece(None), piece("é"))[1] == [0, 0, 1]
+    for key in ("reasoning_content", "reasoning"):
+        thought = event({"choices": [{"delta": {key: "hm"}, "finish_reason": None}]})
+        answer, told = read(thought, piece("yes", chat=True))
+        assert (told, answer.text) == ([1, 0], ["yes"])
+
+
 def test_usage_in_every_event_is_a_running_count() -> None:
     parts = [piece("a", counted=usage(3, number)) for number in (1, 2)]
-    answer, _ = read(*parts)
-    assert not answer.complete
-
-    answer, _ = read(*parts, piece("b", finish="stop"))
-    assert not answer.complete
-
+    assert not read(*parts)[0].complete
+    assert not read(*parts, piece("b", finish="stop"))[0].complete
     answer, _ = read(*parts, piece("b", finish="stop", counted=usage(3, 4)))
     assert (answer.complete, answer.tokens) == (True, 4)
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-def test_a_running_count_that_stops_is_no_count(keeps: bool) -> None:
+def test_a_running_count_that_stops_is_no_count_and_an_empty_reason_none() -> None:
     """One at the beginning alone says 1 of whatever comes after it."""
-    begun = event({"choices": [], "usage": usage(3, 1)})
-    end = piece("c", finish="stop")
-
-    assert read(begun, piece("a"), piece("b"), end, DONE, keeps=keeps)[0].tokens is None
-    assert (
-        read(piece("a"), piece("b", counted=usage(3, 2)), end, DONE, keeps=keeps)[0].tokens is None
-    )
-    last = piece("", finish="stop"), DONE
-    assert read(piece("a"), piece("b", counted=usage(3, 2)), *last, keeps=keeps)[0].tokens == 2
-
-
-@pytest.mark.parametrize("keeps", [False, True])
-def test_an_empty_reason_is_none(keeps: bool) -> None:
+    begun, counted = event({"choices": [], "usage": usage(3, 1)}), piece("b", counted=usage(3, 2))
+    end, last = piece("c", finish="stop"), piece("", finish="stop")
     going = event({"choices": [{"text": "a", "finish_reason": ""}]})
-
-    assert not read(going, DONE, keeps=keeps)[0].complete
-    assert read(going, going, piece("", finish="stop"), DONE, keeps=keeps)[0].finish == "stop"
-
-
-def test_the_last_word_alone_is_no_end() -> None:
-    """[DONE] after half an answer, without a reason why it ended, is half an answer."""
-    answer, _ = read(piece("a"), DONE)
-
-    assert not answer.complete
+    for keeps in (False, True):
+        streams = [[begun, piece("a"), piece("b"), end], [piece("a"), counted, end]]
+        streams += [[piece("a"), counted, last]]
+        tokens = [read(*stream, DONE, keeps=keeps)[0].tokens for stream in streams]
+        assert tokens == [None, None, 2]
+        assert not read(going, DONE, keeps=keeps)[0].complete
+        assert read(going, going, last, DONE, keeps=keeps)[0].finish == "stop"
+    assert not read(piece("a"), DONE)[0].complete, "half an answer, with [DONE] behind it"
 
 
-@pytest.mark.parametrize(
-    ("part", "kind", "detail"),
-    [
-        (b'data: {"choices": [{"te\n\n', "malformed event", 'no JSON: \'{"choices": [{"te'),
-        (b"data: 5\n\n", "malformed event", "no JSON object: '5'"),
-        (event({"choices": [5]}), "malformed event", "not as OpenAI's API has them"),
-        (event({"choices": "x"}), "malformed event", "not as OpenAI's API has them"),
-        (event({"usage": {"completion_tokens": "many"}}), "malformed event", "OpenAI's API"),
-        (b"data: " + b"[" * 100_000 + b"\n\n", "malformed event", "no JSON: '[[["),
-        (
+MALFORMED = [
+    (b'data: {"choices": [{"te\n\n', 'no JSON: \'{"choices": [{"te'),
+    (b"data: 5\n\n", "no JSON object: '5'"),
+    (b"data: " + b"[" * 100_000 + b"\n\n", "no JSON: '[[["),
+    *(
+        (part, "not as OpenAI's API has them")
+        for part in (
+            event({"choices": [5]}),
+            event({"choices": "x"}),
+            event({"usage": {"completion_tokens": "many"}}),
             b'data: {"choices": [], "usage": {"completion_tokens": 1e400}}\n\n',
-            "malformed event",
-            "not as OpenAI's API has them",
-        ),
-        (event({"usage": {"completion_tokens": -1}}), "malformed event", "OpenAI's API"),
-        (event({"usage": {"completion_tokens": 2**70}}), "malformed event", "OpenAI's API"),
-        (
+            event({"usage": {"completion_tokens": -1}}),
+            event({"usage": {"completion_tokens": 2**70}}),
             event({"choices": [{"text": 5, "finish_reason": "stop"}]}),
-            "malformed event",
-            "as OpenAI",
-        ),
-        (event({"error": {"message": "no blocks left"}}), "error in the stream", "no blocks left"),
-        (event({"error": "worker died"}), "error in the stream", "worker died"),
-        (event({"object": "error", "message": "gone"}), "error in the stream", "gone"),
-        (b'event: error\ndata: {"code": 500, "message": "oom"}\n\n', "error in the stream", "oom"),
-        (piece("", finish="abort"), "finish_reason 'abort'", "gave up an answer"),
-        (
-            event({"choices": [{"text": "a", "finish_reason": "stop"}] * 2}),
-            "several answers",
-            "one was asked for",
-        ),
-        (
-            event({"choices": [{"index": 1, "text": "a", "finish_reason": "stop"}]}),
-            "several answers",
-            "one was asked for",
-        ),
-    ],
-)
+        )
+    ),
+]
+IN_STREAM = [
+    (event({"error": {"message": "no blocks left"}}), "no blocks left"),
+    (event({"error": "worker died"}), "worker died"),
+    (event({"object": "error", "message": "gone"}), "gone"),
+    (b'event: error\ndata: {"code": 500, "message": "oom"}\n\n', "oom"),
+]
+ONE: dict[str, Any] = {"text": "a", "finish_reason": "stop"}
+BROKEN = [
+    *((part, "malformed event", detail) for part, detail in MALFORMED),
+    *((part, "error in the stream", detail) for part, detail in IN_STREAM),
+    (piece("", finish="abort"), "finish_reason 'abort'", "gave up an answer"),
+    (event({"choices": [ONE] * 2}), "several answers", "one was asked for"),
+    (event({"choices": [{"index": 1, **ONE}]}), "several answers", "one was asked for"),
+]
+
+
 @pytest.mark.parametrize("keeps", [False, True])
 @pytest.mark.parametrize("started", [False, True])
-def test_broken_events_and_errors_are_told(
-    part: bytes, kind: str, detail: str, keeps: bool, started: bool
-) -> None:
+def test_broken_events_and_errors_are_told(keeps: bool, started: bool) -> None:
     """At the start of an answer and in its middle, kept or not."""
-    answer = StreamedAnswer(keeps=keeps)
-    if started:
-        take(answer, piece("a", ids=[1]))
+    for part, kind, detail in BROKEN:
+        answer = StreamedAnswer(keeps=keeps)
+        if started:
+            take(answer, piece("a", ids=[1]))
+        with pytest.raises(Failed, match=re.escape(detail)) as caught:
+            take(answer, part)
+        assert caught.value.kind == kind
 
-    with pytest.raises(Failed, match=re.escape(detail)) as caught:
-        take(answer, part)
 
-    assert caught.value.kind == kind
-
-
-@pytest.mark.parametrize(
-    ("body", "expected"),
-    [
+def test_what_servers_call_an_error() -> None:
+    """vLLM, TensorRT-LLM, FastAPI and transformers word it differently."""
+    bodies: list[tuple[Any, str]] = [
         ({"error": {"message": "too long", "code": 400}}, "too long"),
         ({"error": "plain"}, "plain"),
         ({"error": {"code": 1}}, "{'code': 1}"),
@@ -270,17 +225,8 @@ def test_broken_events_and_errors_are_told(
         ({"choices": []}, ""),
         ([], ""),
         (None, ""),
-    ],
-)
-def test_what_servers_call_an_error(body: Any, expected: str) -> None:
-    """vLLM, TensorRT-LLM, FastAPI and transformers word it differently."""
-    assert error_text(body) == expected
-
-
-@pytest.mark.parametrize("data", [b"data: " + b"x" * (1 << 20), b"\r: " + b"y" * (1 << 20)])
-def test_an_event_without_end_is_refused(data: bytes) -> None:
-    with pytest.raises(Failed, match="malformed event: it has more than 1 MiB"):
-        payloads(data, list(range(0, len(data), 50_000)))
+    ]
+    assert [error_text(body) for body, _ in bodies] == [text for _, text in bodies]
 
 
 @given(
@@ -329,17 +275,9 @@ HIDDEN = {
 """What events say between a beginning and an end that are those of an event which only adds."""
 
 
-@pytest.mark.parametrize("said", HIDDEN.values(), ids=HIDDEN)
-def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same(said: str) -> None:
-    ids = ',"token_ids":[1]' if "token_ids" in said else ""
-    usual = '{"delta":{"content":"a"},NULL' + ids + "}]"
-    plain, other = (
-        b'data: {"id":"1","choices":[%s}\n\n'
-        % text.replace("NULL", '"finish_reason":null').encode()
-        for text in (usual, said)
-    )
-
-    def told(answer: StreamedAnswer, *blocks: bytes) -> tuple[Any, ...]:
+def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same() -> None:
+    def told(*blocks: bytes) -> tuple[Any, ...]:
+        answer = StreamedAnswer(keeps=False)
         try:
             for block in blocks:
                 answer.take(block)
@@ -347,8 +285,15 @@ def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same(said: str)
             return (str(failure),)
         return answer.n_ids, answer.finish, answer.completion_tokens
 
-    together = told(StreamedAnswer(keeps=False), plain, plain + other + plain)
-    assert together == told(StreamedAnswer(keeps=False), plain, plain, other, plain)
+    for name, said in HIDDEN.items():
+        ids = ',"token_ids":[1]' if "token_ids" in said else ""
+        usual = '{"delta":{"content":"a"},NULL' + ids + "}]"
+        plain, other = (
+            b'data: {"id":"1","choices":[%s}\n\n'
+            % text.replace("NULL", '"finish_reason":null').encode()
+            for text in (usual, said)
+        )
+        assert told(plain, plain + other + plain) == told(plain, plain, other, plain), name
 
 
 def test_token_ids_are_those_of_json_whatever_stands_between_them() -> None:

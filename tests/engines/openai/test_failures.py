@@ -45,48 +45,47 @@ def storm(reply: Callable[[int], Reply], samples: int = 1, **options: Any) -> Re
 HALF = [piece("a", ids=[1]), piece("b", ids=[2])]
 
 
-@pytest.mark.parametrize(
-    ("reply", "expected"),
-    [
-        (
-            failure("429 Too Many Requests", "slow down"),
-            "1 x HTTP 429 (rate limit); first: sample 0: HTTP 429 (rate limit): slow down; set "
-            "concurrency to what the server takes at a time, or raise its limit",
-        ),
-        (
-            failure("503 Service Unavailable", "warming"),
-            "HTTP 503 (Service Unavailable): warming; the server is overloaded or not ready",
-        ),
-        (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
-        (failure("418 I'm a Teapot", "tea"), "HTTP 418 (I'm a Teapot): tea"),
-        (failure("499 Gone Fishing", "x"), "HTTP 499 (unknown status): x"),
-        (Reply(status="307 Temporary Redirect"), "HTTP 307 (Temporary Redirect)"),
-        (Reply(parts=HALF), "stream ended early: after 2 tokens"),
-        (Reply(parts=HALF, end="cut"), "stream ended early: "),
-        (Reply(parts=[*HALF, DONE]), "stream ended early: after 2 tokens"),
-        (Reply(parts=[*HALF, b'data: {"choices":'], end="finish"), "stream ended early: after 2"),
-        (Reply(parts=[], end="cut"), "connection closed before an answer"),
-        (Reply(parts=[]), "stream ended early: it had no text"),
-        (Reply(parts=[*HALF, b"data: {]\n\n"]), "malformed event: no JSON: '{]'"),
-        (Reply(parts=[b"\xff\xfe\n\n"]), "malformed event: not a line of an event"),
-        (
-            Reply(parts=[*HALF, event({"error": {"message": "out of\nblocks\x1b[31m"}})]),
-            "error in the stream: out of blocks\ufffd[31m",
-        ),
-        (
-            Reply(parts=[b'{"error": {"message": "odd"}}'], kind="application/json"),
-            "no event stream: the answer is application/json: odd",
-        ),
-        (Reply(parts=HALF, end="hang"), "a stream said nothing more for 0.5 s (request_timeout)"),
-        (Reply(end="hang"), "no stream of the server said anything for 0.5 s (request_timeout)"),
-    ],
-)
-def test_each_way_to_fail_is_told_with_its_count(reply: Reply, expected: str) -> None:
-    sink = storm(lambda _: reply, request_timeout=0.5)
+FAILURES = [
+    (
+        failure("429 Too Many Requests", "slow down"),
+        "1 x HTTP 429 (rate limit); first: sample 0: HTTP 429 (rate limit): slow down; set "
+        "concurrency to what the server takes at a time, or raise its limit",
+    ),
+    (
+        failure("503 Service Unavailable", "warming"),
+        "HTTP 503 (Service Unavailable): warming; the server is overloaded or not ready",
+    ),
+    (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
+    (failure("418 I'm a Teapot", "tea"), "HTTP 418 (I'm a Teapot): tea"),
+    (failure("499 Gone Fishing", "x"), "HTTP 499 (unknown status): x"),
+    (Reply(status="307 Temporary Redirect"), "HTTP 307 (Temporary Redirect)"),
+    (Reply(parts=HALF), "stream ended early: after 2 tokens"),
+    (Reply(parts=HALF, end="cut"), "stream ended early: "),
+    (Reply(parts=[*HALF, DONE]), "stream ended early: after 2 tokens"),
+    (Reply(parts=[*HALF, b'data: {"choices":'], end="finish"), "stream ended early: after 2"),
+    (Reply(parts=[], end="cut"), "connection closed before an answer"),
+    (Reply(parts=[]), "stream ended early: it had no text"),
+    (Reply(parts=[*HALF, b"data: {]\n\n"]), "malformed event: no JSON: '{]'"),
+    (Reply(parts=[b"\xff\xfe\n\n"]), "malformed event: not a line of an event"),
+    (
+        Reply(parts=[*HALF, event({"error": {"message": "out of\nblocks\x1b[31m"}})]),
+        "error in the stream: out of blocks\ufffd[31m",
+    ),
+    (
+        Reply(parts=[b'{"error": {"message": "odd"}}'], kind="application/json"),
+        "no event stream: the answer is application/json: odd",
+    ),
+    (Reply(parts=HALF, end="hang"), "a stream said nothing more for 0.5 s (request_timeout)"),
+    (Reply(end="hang"), "no stream of the server said anything for 0.5 s (request_timeout)"),
+]
 
-    assert sink.message.startswith("1 of 1 request failed: 1 x ")
-    assert expected in sink.message
-    assert "done" not in sink.reports(0)
+
+def test_each_way_to_fail_is_told_with_its_count() -> None:
+    for reply, expected in FAILURES:
+        sink = storm(lambda _, reply=reply: reply, request_timeout=0.5)  # type: ignore[misc]
+        assert sink.message.startswith("1 of 1 request failed: 1 x ")
+        assert expected in sink.message
+        assert "done" not in sink.reports(0)
 
 
 def test_a_storm_is_counted_by_kinds() -> None:

@@ -41,9 +41,7 @@ def case(folder: Path, url: str, scenario: str, **options: Any) -> Any:
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [
-        ("Offline", {}),
         ("Offline", {"concurrency": 4}),
-        ("Server", {}),
         ("Server", {"api": "chat"}),
         ("SingleStream", {}),
     ],
@@ -62,10 +60,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     assert ran.tokens["tokens_per_sample"] == TOKENS
 
 
-@pytest.mark.parametrize("scenario", ["Offline", "Server"])
-def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(
-    tmp_path: Path, scenario: str
-) -> None:
+def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(tmp_path: Path) -> None:
     """Its message has the counts; nothing is reported as a result."""
     answered = 0
 
@@ -77,7 +72,7 @@ def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(
         return Manner()(asked)
 
     with Scripted(answering(reply)) as server:
-        events, code = run_to_end(case(tmp_path, server.url, scenario))
+        events, code = run_to_end(case(tmp_path, server.url, "Server"))
 
     error = error_of(events)
     assert code == 70

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -86,12 +86,10 @@ def error_of(server: Server) -> str:
     return str(caught.value)
 
 
-# --- a server that works ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("what", ["healthy", "loading"])
 def test_a_server_is_healthy_inside_and_gone_outside(what: str) -> None:
-    with scripted(what) as server:
+    with scripted(what) as server, scripted("healthy") as other:
+        assert server.url != other.url
         server.check()
         assert server.url == f"http://127.0.0.1:{port_of(server)}"
         assert ask(port_of(server), "/health", 5.0) == "200"
@@ -112,11 +110,6 @@ def test_a_server_is_gone_after_an_error_of_its_user() -> None:
     assert "listening on" in server.log.read_text("utf-8")
 
 
-def test_two_servers_have_two_ports() -> None:
-    with scripted("healthy") as one, scripted("healthy") as other:
-        assert one.url != other.url
-
-
 def test_a_server_gets_the_environment_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OURS", "ours")
     code = "import os; print([os.environ[n] for n in ('OURS', 'GIVEN')]); print('{port}'); 1 / 0"
@@ -127,14 +120,11 @@ def test_a_server_gets_the_environment_it_was_given(monkeypatch: pytest.MonkeyPa
 
 def test_ctrl_c_is_not_ignored_by_a_server_though_a_worker_ignores_it() -> None:
     with scripted("healthy") as server:
-        launcher = launcher_here()
-        (process,) = launcher.children()
+        _, process = launched()
         process.send_signal(signal.SIGINT)
         with pytest.raises(RunError, match=r"ended with exit code 1|SIGINT"):
             server.check(GONE_S)
 
-
-# --- a server that ends ----------------------------------------------------------------------
 
 SHORT_LIVED = """
 import os, subprocess
@@ -164,42 +154,35 @@ def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
     assert lines[1] == {"ended": 3}
 
 
-@pytest.mark.parametrize(
-    ("what", "said"),
-    [
-        (
-            "ends",
-            r"the server ended with exit code 0 before GET /health answered 200; serve must keep "
-            r"it in the foreground; its log .*\.log is empty",
-        ),
-        (
-            "killed",
-            r"the server was killed by SIGKILL before GET /health answered 200; if nobody killed "
-            r"it, the machine ran out of memory \(see dmesg\); its log .*\.log is empty",
-        ),
-        (
-            "137",
-            r"the server ended with exit code 137 before GET /health answered 200; if nobody "
-            r"killed it, the machine ran out of memory \(see dmesg\); its log .* ends: .*",
-        ),
-        (
-            "out of CUDA memory",
-            r"the server ended with exit code 1 before GET /health answered 200; its log .*\.log "
-            r'has "torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate 2\.00 GiB\." '
-            r"and ends: shutting down part 2 \\x07:\u200b:error:\u200b: \| .* \| "
-            r"shutting down part 7 \\x07:\u200b:error:\u200b:",
-        ),
-    ],
-)
-def test_a_server_that_ends_at_once_is_one_clear_error(what: str, said: str) -> None:
+def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
     """How it ended, what that may mean, and its last lines, with nothing a terminal would obey."""
-    assert re.fullmatch(said, error_of(scripted(what)))
+    before, memory = (
+        "before GET /health answered 200; ",
+        r"the machine ran out of memory \(see dmesg\)",
+    )
+    empty = r"its log .*\.log is empty"
+    part = r"\\x07:\u200b:error:\u200b:"
+    for what, said in {
+        "ends": f"ended with exit code 0 {before}serve must keep it in the foreground; {empty}",
+        "killed": f"was killed by SIGKILL {before}if nobody killed it, {memory}; {empty}",
+        "137": f"ended with exit code 137 {before}if .*{memory}; its log .* ends: .*",
+        "out of CUDA memory": f"ended with exit code 1 {before}"
+        r'its log .*\.log has "torch\.OutOfMemoryError: CUDA out of memory\. Tried to allocate '
+        rf'2\.00 GiB\." and ends: shutting down part 2 {part} \| .* \| shutting down part 7 {part}',
+    }.items():
+        assert re.fullmatch(f"the server {said}", error_of(scripted(what)))
+
+
+def launched() -> tuple[psutil.Process, psutil.Process]:
+    """Return the process that watches over this test's server, and the server itself."""
+    launcher = launcher_here()
+    (process,) = launcher.children()
+    return launcher, process
 
 
 def test_a_server_that_is_killed_later_is_found_dead() -> None:
     with scripted("healthy") as server:
-        launcher = launcher_here()
-        (process,) = launcher.children()
+        _, process = launched()
         server.check()
         process.kill()
         with pytest.raises(RunError) as caught:
@@ -213,22 +196,16 @@ def test_a_server_that_is_killed_later_is_found_dead() -> None:
 
 
 def test_a_server_dies_with_the_process_that_watches_over_it() -> None:
-    with scripted("healthy") as server:
-        launcher = launcher_here()
-        (process,) = launcher.children()
-        launcher.kill()
-        with pytest.raises(RunError, match="the process that watches over the server was killed"):
-            server.check(GONE_S)
-
-        assert left_of([process.pid]) == []
-
-
-def test_an_end_of_all_processes_by_a_service_manager_leaves_no_server() -> None:
-    with scripted("healthy") as server:
-        launcher = launcher_here()
-        launcher.terminate()
-        with pytest.raises(RunError, match=r"the server was killed by SIGTERM; its log .* ends: "):
-            server.check(GONE_S)
+    for end, said in (
+        ("kill", "the process that watches over the server was killed"),
+        ("terminate", r"the server was killed by SIGTERM; its log .* ends: "),
+    ):
+        with scripted("healthy") as server:
+            launcher, process = launched()
+            getattr(launcher, end)()
+            with pytest.raises(RunError, match=said):
+                server.check(GONE_S)
+            assert left_of([process.pid]) == []
 
 
 @pytest.mark.parametrize("what", ["taken once", "taken"])
@@ -250,9 +227,6 @@ def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(what: str, tmp_path
     assert len(starts) == {"taken once": 2, "taken": 3}[what]
 
 
-# --- a server that never becomes healthy -----------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("what", "health", "answer"),
     [
@@ -263,17 +237,12 @@ def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(what: str, tmp_path
     ],
 )
 def test_a_server_that_never_becomes_healthy(what: str, health: str, answer: str) -> None:
-    said = error_of(scripted(what, limit_s=1.0, health=health))
-
     assert re.match(
         rf"the server was not healthy within start_timeout = 1 s: GET {health} last gave {answer}; "
         r"raise start_timeout if it is only slow, and see that health is a path which it knows; "
         r"its log ",
-        said,
+        error_of(scripted(what, limit_s=1.0, health=health)),
     )
-
-
-# --- a server that does not want to go -------------------------------------------------------
 
 
 def test_a_server_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -343,28 +312,21 @@ def test_a_killed_worker_leaves_no_server(forks: bool, tmp_path: Path) -> None:
         os.kill(int(forked), signal.SIGKILL)
 
 
-# --- the command line ------------------------------------------------------------------------
-
-
-def test_a_program_that_is_not_there() -> None:
-    with pytest.raises(RunError) as caught, server_of(["no-such-program", "{port}"]):
-        pass
-
-    assert str(caught.value) == (
-        "serve: no-such-program is no program here (looked beside "
-        f"{sys.executable} and on PATH); install it, or give its whole path"
-    )
-
-
-def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+def test_what_is_no_program_is_named(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("no code", "ascii")
     program.chmod(0o755)
-
-    with pytest.raises(RunError) as caught, server_of([str(program), "{port}"]):
-        pass
-
-    assert str(caught.value) == f"serve: {program} cannot be started: Exec format error"
+    for word, said in (
+        (
+            "no-such-program",
+            f"no-such-program is no program here (looked beside {sys.executable} and on PATH); "
+            "install it, or give its whole path",
+        ),
+        (str(program), f"{program} cannot be started: Exec format error"),
+    ):
+        with pytest.raises(RunError) as caught, server_of([word, "{port}"]):
+            pass
+        assert str(caught.value) == f"serve: {said}"
 
 
 def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -389,20 +351,16 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
         find_program("here/other")
 
 
-@pytest.mark.parametrize(
-    ("words", "filled"),
-    [
+def test_placeholders_are_replaced_in_every_word() -> None:
+    for words, filled in (
         (["--port={port}", "{host}:{port}", "{model}"], ["--port=8", "h:8", "m"]),
         (['{"port": {port}}', "{{port}}", "${port}"], ['{"port": 8}', "{{port}}", "${port}"]),
-    ],
-)
-def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[str]) -> None:
-    assert fill_in(words, {"port": "8", "host": "h", "model": "m"}) == filled
+    ):
+        assert fill_in(words, {"port": "8", "host": "h", "model": "m"}) == filled
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
+def test_what_means_nothing_is_refused_before_anything_starts() -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"command": []}, r"serve = \[\] is no list of words"),
         ({"command": ["", "{port}"]}, "the first word of serve is empty"),
         ({"command": ["x", "{prot}"]}, r"serve has \{prot\}; what is replaced is \{model\}, "),
@@ -413,15 +371,10 @@ def test_placeholders_are_replaced_in_every_word(words: list[str], filled: list[
         ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
         ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
         ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
-    ],
-)
-def test_what_means_nothing_is_refused_before_anything_starts(
-    changes: Mapping[str, Any], said: str
-) -> None:
-    given: dict[str, Any] = {"command": ["x", "{port}"], **changes}
-
-    with pytest.raises(SuiteError, match=f"^engine some: {said}"):
-        server_of(**given)
+    ]
+    for changes, said in cases:
+        with pytest.raises(SuiteError, match=f"^engine some: {said}"):
+            server_of(**{"command": ["x", "{port}"], **changes})
 
 
 def test_the_log_lies_beside_that_of_the_worker(tmp_path: Path) -> None:

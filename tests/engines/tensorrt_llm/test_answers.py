@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -26,7 +25,7 @@ from tests.engines.torch.models import (
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b"
 
-pytestmark = pytest.mark.usefixtures("standin")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standin")]
 
 
 def engine(folder: Path, prompts: Any, **options: Any) -> TensorRtLlmEngine:
@@ -35,54 +34,44 @@ def engine(folder: Path, prompts: Any, **options: Any) -> TensorRtLlmEngine:
 
 
 def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> None:
-    sink = Recorder(expected=3)
-    with engine(counting, [[9], [5, 6], [4]]) as model:
-        ask(model, sink, 3)
+    expected = {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
+    for options in ({}, {"stream_interval": 3}):  # several tokens in a message are all counted
+        sink = Recorder(expected=3)
+        with engine(counting, [[9], [5, 6], [4]], **options) as model:
+            ask(model, sink, 3)
 
-    assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
-    for sample, tokens in sink.answers.items():
-        assert sink.reports(sample) == ["first", *["next"] * (len(tokens) - 1), "done"]
-        assert sink.n_tokens[sample] == len(tokens)
-    assert len(sink.threads) == 1
+        assert sink.answers == expected
+        for sample, tokens in expected.items():
+            assert sink.reports(sample) == ["first", *["next"] * (len(tokens) - 1), "done"]
+            assert sink.n_tokens[sample] == len(tokens)
+        assert len(sink.threads) == 1
 
 
-def test_nothing_is_told_before_the_end_where_tokens_are_not_timed(counting: Path) -> None:
-    sink = Recorder(expected=2, times_tokens=False)
+def test_nothing_is_told_before_the_end_where_nobody_asks(counting: Path) -> None:
+    untimed, unread = Recorder(2, times_tokens=False), Recorder(2, wants_output=False)
     with engine(counting, [[9], [5]]) as model:
-        ask(model, sink, 2)
+        ask(model, untimed, 2)
+        ask(model, unread, 2)
 
-    assert [kind for kind, _ in sink.events] == ["done", "done"]
+    assert [kind for kind, _ in untimed.events] == ["done", "done"]
+    assert unread.n_tokens == {100: 7, 101: 3}
 
 
-@pytest.mark.parametrize(("options", "told"), [({}, 0), ({"stream": True}, 7)])
 def test_tokens_are_taken_as_they_come_in_offline_only_where_a_suite_says_so(
-    counting: Path, options: dict[str, Any], told: int
+    counting: Path,
 ) -> None:
     """LoadGen waits for no first token there, and every message costs."""
-    sink = Recorder(expected=1, offline=True)
-    with engine(counting, [[9]], **options) as model:
-        ask(model, sink, 1)
-        assert model.describe().get("stream") == ("true" if told else None)
-
-    assert len(sink.reports(100)) == told + 1
-
-
-def test_outputs_are_not_handed_over_where_nobody_reads_them(counting: Path) -> None:
-    sink = Recorder(expected=1, wants_output=False)
-    with engine(counting, [[9]]) as model:
-        ask(model, sink, 1)
-
-    assert sink.n_tokens == {100: 7}
-
-
-def test_tokens_that_come_in_one_message_are_all_counted(counting: Path) -> None:
-    """A message every 3 tokens: 7 tokens are counted, not 3 messages."""
-    sink = Recorder(expected=1)
-    with engine(counting, [[9]], stream_interval=3) as model:
-        ask(model, sink, 1)
-
-    assert sink.answers[100] == [8, 7, 6, 5, 4, 3, 2]
-    assert sink.reports(100) == ["first", *["next"] * 6, "done"]
+    for stream in (None, False, True):
+        options = {} if stream is None else {"stream": stream}
+        sink = Recorder(expected=2, offline=True)
+        with engine(counting, [[9], [5]], **options) as model:
+            ask(model, sink, 2)
+            assert model.describe().get("stream", "") == str(options.get("stream", "")).lower()
+            if stream is False:
+                with pytest.raises(SuiteError, match="stream = false gives answers whole"):
+                    model.submit([102], [0], Recorder(expected=1))
+        assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [4, 3, 2]}
+        assert len(sink.reports(100)) == (8 if stream else 1)
 
 
 def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
@@ -95,30 +84,19 @@ def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
     assert len(facts["tokenizer_sha256"]) == 16
 
 
-@pytest.mark.parametrize(
-    ("options", "length"),
-    [
+def test_lengths_are_those_of_the_suite_or_the_data_set(counting: Path) -> None:
+    cases: list[tuple[dict[str, Any], int]] = [
         ({"max_new_tokens": 3}, 3),
         ({"max_new_tokens": 9, "ignore_eos": True}, 9),
         ({"max_prompt_tokens": 1}, 2),
         ({}, 7),
-    ],
-)
-def test_lengths_are_those_of_the_suite(
-    counting: Path, options: dict[str, Any], length: int
-) -> None:
-    (found,) = answers_of(engine(counting, [[4, 9]], **options), 1)
-
-    assert len(found) == length
-
-
-def test_answers_are_as_long_as_the_data_set_says(counting: Path) -> None:
+    ]
+    for options, length in cases:
+        (found,) = answers_of(engine(counting, [[4, 9]], **options), 1)
+        assert len(found) == length
     dataset = SizedSamples([[6], [30], [9]], [3, 7, 3])
-    options = {"ignore_eos": True, "max_new_tokens": 7}
-
-    found = answers_of(engine(counting, [], dataset=dataset, **options), 3)
-
-    assert [len(row) for row in found] == [3, 7, 3]
+    sized = engine(counting, [], dataset=dataset, ignore_eos=True, max_new_tokens=7)
+    assert [len(row) for row in answers_of(sized, 3)] == [3, 7, 3]
 
 
 def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: Path) -> None:
@@ -130,39 +108,22 @@ def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: 
     assert answers_of(engine(folder, [[9], [5]]), 2) == [[8, 7, 6], [4, 3, 2]]
 
 
-@pytest.mark.parametrize(
-    ("faults", "counted"),
-    [
-        ({}, "of prompt and answer, made up for"),
-        ({"min_of_answer": True}, "of the answer"),
-    ],
-)
-def test_min_new_tokens_holds_the_end_back(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, faults: dict[str, Any], counted: str
-) -> None:
-    monkeypatch.setenv("TENSORRT_LLM_STANDIN", json.dumps(faults))
+def test_min_new_tokens_holds_the_end_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = chain_model(tmp_path, lambda _: EOS)
-    prompts = [[9], [9, 8, 7, 6, 5]]
-    opened = engine(folder, prompts, min_new_tokens=3, max_new_tokens=8)
-
-    for found in answers_of(opened, 2):
-        assert found[-1] == EOS
-        assert len(found) == 4
-    assert opened.describe()["min_tokens"] == counted
-
-
-def test_answers_may_come_whole_where_tokens_are_timed(counting: Path) -> None:
-    sink = Recorder(expected=2, offline=True)
-    with engine(counting, [[9], [5]], stream=False) as model:
-        ask(model, sink, 2)
-        with pytest.raises(SuiteError, match="stream = false gives answers whole"):
-            model.submit([102], [0], Recorder(expected=1))
-
-    assert sink.answers == {100: [8, 7, 6, 5, 4, 3, 2], 101: [4, 3, 2]}
-    assert [kind for kind, _ in sink.events] == ["done", "done"]
+    for faults, counted in (
+        ("{}", "of prompt and answer, made up for"),
+        (OF_ANSWER, "of the answer"),
+    ):
+        monkeypatch.setenv("TENSORRT_LLM_STANDIN", faults)
+        opened = engine(folder, [[9], [9, 8, 7, 6, 5]], min_new_tokens=3, max_new_tokens=8)
+        found = answers_of(opened, 2)
+        assert [(row[-1], len(row)) for row in found] == [(EOS, 4)] * 2
+        assert opened.describe()["min_tokens"] == counted
 
 
-@pytest.mark.slow
+OF_ANSWER = '{"min_of_answer": true}'
+
+
 def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     """Prompts of many lengths, in a batch that samples join and leave, and 24 end tokens."""
     folder = random_model(tmp_path)
@@ -174,7 +135,7 @@ def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     assert len({len(row) for row in mine}) > 3
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_tiny_llama_answers_as_with_the_torch_engine() -> None:
     instructions = OpenOrcaDataset(
         path=str(TINY / "data" / "open_orca" / "open_orca_tiny.pkl.gz"), count=16

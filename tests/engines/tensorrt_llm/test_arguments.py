@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmOptions, llm_arguments
 from pytest_mlperf.engines.tensorrt_llm._requests import ConfigObject, Member, sampling_arguments
@@ -63,38 +61,25 @@ def test_what_a_suite_leaves_open_is_left_to_tensorrt_llm() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("precision", "dtype"),
-    [("fp32", "float32"), ("bf16", "bfloat16"), ("fp16", "float16"), ("fp8", "auto")],
-)
-def test_a_quantised_checkpoint_keeps_the_type_of_its_other_layers(
-    precision: str, dtype: str
-) -> None:
-    assert arguments(precision)["dtype"] == dtype
+def test_a_quantised_checkpoint_keeps_the_type_of_its_other_layers() -> None:
+    types = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "auto"}
+    assert {precision: arguments(precision)["dtype"] for precision in types} == types
 
 
-@pytest.mark.parametrize(
-    ("said", "graphs"),
-    [
-        ({"cuda_graphs": False}, None),
-        ({"cuda_graphs": [8, 1]}, {"enable_padding": True, "batch_sizes": [1, 8]}),
-        ({}, {"enable_padding": True}),
-        ({"cuda_graph_padding": True}, {"enable_padding": True}),
+def test_cuda_graphs_are_off_or_for_the_batches_that_can_be() -> None:
+    padded = {"enable_padding": True}
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({"cuda_graphs": [8, 1]}, {**padded, "batch_sizes": [1, 8]}),
+        ({}, padded),
+        ({"cuda_graph_padding": True}, padded),
         ({"cuda_graph_padding": False}, {"enable_padding": False}),
-        # TensorRT-LLM's own choice ends at 128.
-        ({"max_batch_size": 512}, {"enable_padding": True, "max_batch_size": 512}),
-        (
-            {"max_batch_size": 512, "cuda_graphs": [64]},
-            {"enable_padding": True, "batch_sizes": [64]},
-        ),
-    ],
-)
-def test_cuda_graphs_are_off_or_for_the_batches_that_can_be(
-    said: dict[str, Any], graphs: dict[str, Any] | None
-) -> None:
-    expected = None if graphs is None else ConfigObject("CudaGraphConfig", graphs)
-
-    assert arguments(**said)["cuda_graph_config"] == expected
+        ({"max_batch_size": 512}, {**padded, "max_batch_size": 512}),  # its own choice ends at 128
+        ({"max_batch_size": 512, "cuda_graphs": [64]}, {**padded, "batch_sizes": [64]}),
+    ]
+    for said, graphs in cases:
+        expected = ConfigObject("CudaGraphConfig", graphs)
+        assert arguments(**said)["cuda_graph_config"] == expected
+    assert arguments(cuda_graphs=False)["cuda_graph_config"] is None
 
 
 def test_further_arguments_join_those_of_the_options() -> None:
@@ -119,42 +104,19 @@ def test_further_arguments_join_those_of_the_options() -> None:
     )
 
 
-GREEDY = {"max_tokens": 8, "min_tokens": 1, "top_k": 1, "detokenize": False}
-
-
-@pytest.mark.parametrize(
-    ("said", "more"),
-    [
-        ({}, {"end_id": 2, "pad_id": 2, "ignore_eos": False}),
-        (
-            {"eos": (2, 7, 9)},
-            {
-                "end_id": 2,
-                "pad_id": 2,
-                "ignore_eos": False,
-                "stop_token_ids": [7, 9],
-                "include_stop_str_in_output": True,
-            },
-        ),
-        ({"eos": (2, 7), "ignore_eos": True}, {"end_id": 2, "pad_id": 2, "ignore_eos": True}),
-        ({"eos": (), "ignore_eos": True}, {"end_id": -1, "pad_id": 0, "ignore_eos": True}),
-    ],
-)
-def test_answers_are_greedy_and_end_at_the_models_end_tokens(
-    said: dict[str, Any], more: dict[str, Any]
-) -> None:
-    expected = GREEDY | more
-    if said.get("ignore_eos"):
-        del expected["min_tokens"]
-
-    assert sampling_arguments(generation(**said)) == expected
-
-
-def test_tokens_of_the_prompt_are_counted_in_where_the_sampler_counts_them() -> None:
-    said = generation(min_new_tokens=3)
-
-    assert sampling_arguments(said, beside=17)["min_tokens"] == 20
-
-
-def test_nothing_is_said_of_a_least_length_where_there_is_none() -> None:
-    assert "min_tokens" not in sampling_arguments(generation(min_new_tokens=0))
+def test_answers_are_greedy_and_end_at_the_models_end_tokens() -> None:
+    greedy = {"max_tokens": 8, "top_k": 1, "detokenize": False}
+    ids = {"end_id": 2, "pad_id": 2}
+    stops = {"stop_token_ids": [7, 9], "include_stop_str_in_output": True}
+    ending, ignoring = {"ignore_eos": False, "min_tokens": 1}, {"ignore_eos": True}
+    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+        ({}, ids | ending),
+        ({"eos": (2, 7, 9)}, ids | ending | stops),
+        ({"eos": (2, 7), **ignoring}, ids | ignoring),
+        ({"eos": (), **ignoring}, {"end_id": -1, "pad_id": 0, **ignoring}),
+        ({"min_new_tokens": 0}, ids | {"ignore_eos": False}),
+    ]
+    for said, more in cases:
+        assert sampling_arguments(generation(**said)) == greedy | more
+    # Tokens of the prompt are counted in where the sampler counts them.
+    assert sampling_arguments(generation(min_new_tokens=3), beside=17)["min_tokens"] == 20

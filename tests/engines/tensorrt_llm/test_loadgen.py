@@ -1,4 +1,4 @@
-"""The engine under the real LoadGen, in a worker process, on the committed tiny Llama."""
+"""The engine under the real LoadGen, in a worker process."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ import pytest
 
 from tests.engines.tensorrt_llm.conftest import STANDINS
 from tests.engines.under_loadgen import run, token_settings
-from tests.run.harness import ROOT, spec
+from tests.run.harness import spec
 
 pytestmark = pytest.mark.process
 
-TINY = ROOT / "suites" / "tiny" / "llama2-70b"
 SAMPLES = 16
 
 
-@pytest.mark.parametrize("scenario", ["Offline", "Server"])
+@pytest.mark.parametrize("scenario", [pytest.param("Offline", marks=pytest.mark.nightly), "Server"])
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
-    tmp_path: Path, scenario: str, monkeypatch: pytest.MonkeyPatch
+    counting: Path, tmp_path: Path, scenario: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # On a busy machine the stand-in's libraries take half a minute to be imported.
     monkeypatch.setattr("tests.run.harness.LIMIT_S", 180.0)
@@ -26,12 +25,9 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
         tmp_path,
         engine="pytest_mlperf.engines.tensorrt_llm:TensorRtLlmEngine",
         options={"max_batch_size": 16, "max_new_tokens": 40},
-        dataset="pytest_mlperf.datasets.openorca:OpenOrcaDataset",
-        dataset_options={
-            "path": str(TINY / "data" / "open_orca" / "open_orca_tiny.pkl.gz"),
-            "count": SAMPLES,
-        },
-        model=str(TINY / "model"),
+        dataset="tests.engines.recording:Samples",
+        dataset_options={"samples": [[20 + number] for number in range(SAMPLES)]},
+        model=str(counting),
         precision="fp32",
         import_path=[str(STANDINS)],
         settings=token_settings(scenario, SAMPLES, target_qps=20.0, min_query_count=SAMPLES),

@@ -25,80 +25,69 @@ def engine(folder: Path, precision: str = "bf16", **options: Any) -> TensorRtLlm
     return TensorRtLlmEngine(dataset=dataset, model=str(folder), precision=precision, **options)
 
 
-@pytest.mark.parametrize(
-    ("options", "sentence"),
-    [
-        ({"precision": "int3"}, "precision = 'int3' is not one of fp32, bf16, fp16, fp8, nvfp4, "),
-        ({"kv_cache_dtype": "int8"}, "kv_cache_dtype = 'int8' is not one of auto, fp8, nvfp4, "),
-        ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
-        (
-            {"scheduler_policy": "fifo"},
-            "scheduler_policy = 'fifo' is not one of guaranteed_no_evict, max_utilization, "
-            "static_batch",
-        ),
-        ({"tensor_parallel_size": 0}, "tensor_parallel_size = 0 is not a whole number, at least 1"),
-        ({"max_batch_size": True}, "max_batch_size = True is not a whole number, at least 1"),
-        ({"stream_interval": 1.5}, "stream_interval = 1.5 is not a whole number, at least 1"),
-        (
-            {"kv_cache_free_gpu_memory_fraction": 1.1},
-            "kv_cache_free_gpu_memory_fraction = 1.1 is not above 0 and at most 1",
-        ),
-        (
-            {"cuda_graphs": []},
-            "cuda_graphs = [] is not true, false or a list of batch sizes, each at least 1",
-        ),
-        ({"cuda_graphs": [1, 0]}, "cuda_graphs = [1, 0] is not true, false or a list of batch"),
-        (
-            {"cuda_graphs": False, "cuda_graph_padding": True},
-            "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
-        ),
-        ({"llm": {"dtype": "float16"}}, "llm.dtype is set by precision; leave it out of llm"),
-        (
-            {"llm": {"max_batch_size": 4}},
-            "llm.max_batch_size is set by the option max_batch_size; leave it out of llm",
-        ),
-        (
-            {"llm": {"kv_cache_config": {"dtype": "fp8"}}},
-            "llm.kv_cache_config.dtype is set by the option kv_cache_dtype; leave it out of llm",
-        ),
-        ({"llm": {"scheduler_config": 1}}, "llm.scheduler_config = 1 is not a table"),
-        (
-            {"cuda_graphs": False, "llm": {"cuda_graph_config": {"mode": 1}}},
-            "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
-        ),
-        ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
-        (
-            {"min_new_tokens": 9, "max_new_tokens": 8},
-            "min_new_tokens = 9 is not from 0 to max_new_tokens = 8",
-        ),
-        ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
-        (
-            {"llm": {"enable_attention_dp": True}},
-            "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests of "
-            "its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of the "
-            "model, it is 1",
-        ),
-        (
-            {"tensor_parallel_size": 4, "llm": {"moe_expert_parallel_size": 8}},
-            "llm.moe_expert_parallel_size = 8 is 8, but experts are divided among the GPUs of "
-            "tensor parallelism, and tensor_parallel_size = 4; set them so that it is a multiple",
-        ),
-        (
-            {
-                "tensor_parallel_size": 8,
-                "llm": {"moe_expert_parallel_size": 2, "moe_tensor_parallel_size": 2},
-            },
-            "llm.moe_tensor_parallel_size = 2 x llm.moe_expert_parallel_size = 2 is 4, but",
-        ),
-    ],
-)
-def test_an_option_out_of_range_is_refused_by_name(
-    folder: Path, options: dict[str, Any], sentence: str
-) -> None:
-    with pytest.raises(SuiteError) as refused:
-        engine(folder, **options)
+GRAPHS = "is not true, false or a list of batch sizes, each at least 1"
 
-    assert str(refused.value).startswith(f"engine tensorrt_llm: {sentence}")
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"precision": "int3"}, "precision = 'int3' is not one of fp32, bf16, fp16, fp8, nvfp4, "),
+    ({"kv_cache_dtype": "int8"}, "kv_cache_dtype = 'int8' is not one of auto, fp8, nvfp4, "),
+    ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
+    (
+        {"scheduler_policy": "fifo"},
+        "scheduler_policy = 'fifo' is not one of guaranteed_no_evict, max_utilization, static_b",
+    ),
+    ({"tensor_parallel_size": 0}, "tensor_parallel_size = 0 is not a whole number, at least 1"),
+    ({"max_batch_size": True}, "max_batch_size = True is not a whole number, at least 1"),
+    ({"stream_interval": 1.5}, "stream_interval = 1.5 is not a whole number, at least 1"),
+    (
+        {"kv_cache_free_gpu_memory_fraction": 1.1},
+        "kv_cache_free_gpu_memory_fraction = 1.1 is not above 0 and at most 1",
+    ),
+    ({"cuda_graphs": []}, f"cuda_graphs = [] {GRAPHS}"),
+    ({"cuda_graphs": [1, 0]}, f"cuda_graphs = [1, 0] {GRAPHS}"),
+    (
+        {"cuda_graphs": False, "cuda_graph_padding": True},
+        "cuda_graph_padding = true needs CUDA graphs, but cuda_graphs = false",
+    ),
+    ({"llm": {"dtype": "float16"}}, "llm.dtype is set by precision; leave it out of llm"),
+    ({"llm": {"max_batch_size": 4}}, "llm.max_batch_size is set by the option max_batch_size; "),
+    (
+        {"llm": {"kv_cache_config": {"dtype": "fp8"}}},
+        "llm.kv_cache_config.dtype is set by the option kv_cache_dtype; leave it out of llm",
+    ),
+    ({"llm": {"scheduler_config": 1}}, "llm.scheduler_config = 1 is not a table"),
+    (
+        {"cuda_graphs": False, "llm": {"cuda_graph_config": {"mode": 1}}},
+        "llm.cuda_graph_config needs CUDA graphs, but cuda_graphs = false",
+    ),
+    ({"max_new_tokens": 0}, "max_new_tokens = 0 is not at least 1"),
+    ({"min_new_tokens": 9, "max_new_tokens": 8}, "min_new_tokens = 9 is not from 0 to max_new_t"),
+    ({"max_prompt_tokens": 0}, "max_prompt_tokens = 0 is not at least 1"),
+    (
+        {"llm": {"enable_attention_dp": True}},
+        "llm.enable_attention_dp = true lets each GPU of tensor parallelism have requests of "
+        "its own, and adds no GPUs: set tensor_parallel_size to the GPUs of one copy of the "
+        "model, it is 1",
+    ),
+    (
+        {"tensor_parallel_size": 4, "llm": {"moe_expert_parallel_size": 8}},
+        "llm.moe_expert_parallel_size = 8 is 8, but experts are divided among the GPUs of "
+        "tensor parallelism, and tensor_parallel_size = 4; set them so that it is a multiple",
+    ),
+    (
+        {"tensor_parallel_size": 8}
+        | {"llm": {"moe_expert_parallel_size": 2, "moe_tensor_parallel_size": 2}},
+        "llm.moe_tensor_parallel_size = 2 x llm.moe_expert_parallel_size = 2 is 4, but",
+    ),
+]
+
+
+def test_an_option_out_of_range_is_refused_by_name(folder: Path) -> None:
+    for options, sentence in REFUSED:
+        with pytest.raises(SuiteError) as refused:
+            engine(folder, **options)
+        assert str(refused.value).startswith(f"engine tensorrt_llm: {sentence}")
+    for options in ({}, {"cuda_graphs": [4, 1]}, {"llm": {"moe_config": {}}}):
+        engine(folder, **options)  # which is right, and loads nothing
 
 
 def test_values_of_another_kind_are_refused_by_their_declaration() -> None:
@@ -120,10 +109,3 @@ def test_a_model_must_be_named_and_be_there(tmp_path: Path) -> None:
         engine(tmp_path / "nowhere")
     with pytest.raises(UnavailableError, match="so it is no model"):
         engine(tmp_path)
-
-
-@pytest.mark.parametrize("options", [{}, {"cuda_graphs": [4, 1]}, {"llm": {"moe_config": {}}}])
-def test_what_is_right_is_taken_without_loading_anything(
-    folder: Path, options: dict[str, Any]
-) -> None:
-    engine(folder, **options)

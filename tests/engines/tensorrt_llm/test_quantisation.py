@@ -30,47 +30,30 @@ def test_every_known_algorithm_is_a_precision_that_a_suite_can_name() -> None:
     assert {names[0] for names in (*ALGORITHMS.values(), *METHODS.values())} <= set(PRECISIONS)
 
 
-@pytest.mark.parametrize(
-    ("files", "precision", "algorithm", "cache"),
-    [
-        ({}, "bf16", "none", "none"),
-        ({}, "fp32", "none", "none"),
-        ({"beside": modelopt("FP8", "FP8")}, "fp8", "FP8", "FP8"),
-        ({"beside": modelopt("NVFP4")}, "nvfp4", "NVFP4", "none"),
-        ({"beside": modelopt("W4A16_AWQ")}, "int4-awq", "W4A16_AWQ", "none"),
-        ({"beside": modelopt("W8A8_SQ_PER_CHANNEL")}, "int8", "W8A8_SQ_PER_CHANNEL", "none"),
-        ({"beside": modelopt(None, "FP8")}, "bf16", "none", "FP8"),
-        ({"inside": {"quant_method": "gptq", "bits": 4}}, "gptq", "gptq", "none"),
-        ({"inside": {"quant_method": "awq", "bits": 4}}, "int4-awq", "awq", "none"),
-        (
-            {"inside": {"quant_method": "fp8", "weight_block_size": [128, 128]}},
-            "fp8",
-            "fp8",
-            "none",
-        ),
-        ({"inside": {"quant_method": "mxfp4"}}, "mxfp4", "mxfp4", "none"),
-        (
-            {"inside": {"quant_method": "modelopt", "quant_algo": "NVFP4"}},
-            "nvfp4",
-            "NVFP4",
-            "none",
-        ),
-        # ModelOpt's own file says more than what it repeats in config.json.
-        (
-            {"beside": modelopt("FP8", "FP8"), "inside": {"quant_method": "fp8"}},
-            "fp8",
-            "FP8",
-            "FP8",
-        ),
-    ],
-)
-def test_a_checkpoint_says_how_it_is_quantised(
-    tmp_path: Path, files: dict[str, Any], precision: str, algorithm: str, cache: str
-) -> None:
-    config = checkpoint(tmp_path, **files)
+PRECISION: list[tuple[dict[str, Any], str, str, str]] = [
+    ({}, "bf16", "none", "none"),
+    ({}, "fp32", "none", "none"),
+    ({"beside": modelopt("FP8", "FP8")}, "fp8", "FP8", "FP8"),
+    ({"beside": modelopt("NVFP4")}, "nvfp4", "NVFP4", "none"),
+    ({"beside": modelopt("W4A16_AWQ")}, "int4-awq", "W4A16_AWQ", "none"),
+    ({"beside": modelopt("W8A8_SQ_PER_CHANNEL")}, "int8", "W8A8_SQ_PER_CHANNEL", "none"),
+    ({"beside": modelopt(None, "FP8")}, "bf16", "none", "FP8"),
+    ({"inside": {"quant_method": "gptq", "bits": 4}}, "gptq", "gptq", "none"),
+    ({"inside": {"quant_method": "awq", "bits": 4}}, "int4-awq", "awq", "none"),
+    ({"inside": {"quant_method": "fp8", "weight_block_size": [128] * 2}}, "fp8", "fp8", "none"),
+    ({"inside": {"quant_method": "mxfp4"}}, "mxfp4", "mxfp4", "none"),
+    ({"inside": {"quant_method": "modelopt", "quant_algo": "NVFP4"}}, "nvfp4", "NVFP4", "none"),
+    # ModelOpt's own file says more than what it repeats in config.json.
+    ({"beside": modelopt("FP8", "FP8"), "inside": {"quant_method": "fp8"}}, "fp8", "FP8", "FP8"),
+]
 
-    weights = read_weights(tmp_path, precision, config)
-    assert weights.describe() == {"quantisation": algorithm, "kv_cache_calibrated": cache}
+
+def test_a_checkpoint_says_how_it_is_quantised(tmp_path: Path) -> None:
+    for number, (files, precision, algorithm, cache) in enumerate(PRECISION):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        weights = read_weights(folder, precision, checkpoint(folder, **files))
+        assert weights.describe() == {"quantisation": algorithm, "kv_cache_calibrated": cache}
 
 
 @pytest.mark.parametrize(
@@ -108,18 +91,13 @@ def test_another_precision_than_the_weights_have_is_refused(
     assert str(refused.value) == sentence.format(folder=tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("files", "part"),
-    [
+def test_what_is_unknown_is_not_guessed(tmp_path: Path) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
+        ({"inside": {"quant_method": "hqq"}}, "config.json: names quant_method 'hqq', which"),
         ({"beside": modelopt("FP2")}, "hf_quant_config.json: names quant_algo 'FP2', which"),
         ({"beside": []}, "hf_quant_config.json: is no JSON object"),
-        ({"inside": {"quant_method": "hqq"}}, "config.json: names quant_method 'hqq', which"),
-    ],
-)
-def test_what_is_unknown_is_not_guessed(tmp_path: Path, files: dict[str, Any], part: str) -> None:
-    config = checkpoint(tmp_path, **files)
-
-    with pytest.raises(RunError) as refused:
-        read_weights(tmp_path, "fp8", config)
-
-    assert part in str(refused.value)
+    ]
+    for files, part in cases:
+        config = checkpoint(tmp_path, **files)
+        with pytest.raises(RunError, match=part):
+            read_weights(tmp_path, "fp8", config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 
 from pytest_mlperf.engines.tensorrt_llm._requests import AFFINITY, import_package
 from tests.contracts.trees import TABLE, problems, read_table, series, used
+
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture
@@ -26,36 +29,22 @@ def names(package: Any) -> dict[str, set[str]]:
     return {cls: set(each) for cls, each in table[series(package.__version__)].items()}
 
 
-@pytest.mark.parametrize(
-    ("config", "listed"),
-    [
-        ("KvCacheConfig", "KvCacheConfig"),
-        ("CudaGraphConfig", "CudaGraphConfig"),
-        ("TorchCompileConfig", "TorchCompileConfig"),
-        ("SchedulerConfig", "SchedulerConfig"),
-        ("TorchLlmArgs", "LLM()"),
-    ],
-)
-def test_a_configuration_takes_what_the_table_lists_and_nothing_else(
-    package: Any, config: str, listed: str
-) -> None:
-    made = getattr(package.llmapi, config)
-
-    assert set(made.model_fields) == names(package)[listed]
+def test_configurations_and_enumerations_have_what_the_table_lists(package: Any) -> None:
+    settings, table = importlib.import_module("tensorrt_llm.settings"), names(package)
+    for config in ("KvCacheConfig", "CudaGraphConfig", "TorchCompileConfig", "SchedulerConfig"):
+        made = getattr(package.llmapi, config)
+        assert set(made.model_fields) == table[config]
+        with pytest.raises(ValueError, match="Extra inputs are not permitted"):
+            made(anything_else=1)
+    assert set(package.llmapi.TorchLlmArgs.model_fields) == table["LLM()"]
     with pytest.raises(ValueError, match="Extra inputs are not permitted"):
-        made(model="m", anything_else=1)
+        package.llmapi.TorchLlmArgs(model="m", anything_else=1)
+    for enumeration in ("CapacitySchedulerPolicy", "LoadFormat"):
+        assert set(getattr(settings, enumeration).__members__) == table[enumeration]
 
 
-@pytest.mark.parametrize("enumeration", ["CapacitySchedulerPolicy", "LoadFormat"])
-def test_an_enumeration_has_the_members_of_the_table(package: Any, enumeration: str) -> None:
-    settings = importlib.import_module("tensorrt_llm.settings")
-
-    assert set(getattr(settings, enumeration).__members__) == names(package)[enumeration]
-
-
-@pytest.mark.parametrize(
-    ("said", "refused"),
-    [
+def test_a_value_of_another_type_is_refused_by_its_place(package: Any) -> None:
+    cases: list[tuple[dict[str, Any], str]] = [
         ({"tensor_parallel_size": 1.5}, "tensor_parallel_size"),
         ({"tensor_parallel_size": None}, "tensor_parallel_size"),
         ({"enable_attention_dp": "perhaps"}, "enable_attention_dp"),
@@ -69,16 +58,12 @@ def test_an_enumeration_has_the_members_of_the_table(package: Any, enumeration: 
         ({"allreduce_strategy": "FAST"}, "allreduce_strategy"),
         ({"speculative_config": {"decoding_type": "NGram"}}, "speculative_config.NGramDecoding"),
         ({"batch_wait_max_tokens_ratio": 2}, "batch_wait_max_tokens_ratio"),
-    ],
-)
-def test_a_value_of_another_type_is_refused_by_its_place(
-    package: Any, said: dict[str, Any], refused: str
-) -> None:
-    with pytest.raises(ValueError, match="validation error") as error:
-        package.llmapi.TorchLlmArgs(model="m", **said)
-
-    places = [".".join(map(str, each["loc"])) for each in error.value.errors()]  # type: ignore[attr-defined]
-    assert any(place.startswith(refused) for place in places)
+    ]
+    for said, refused in cases:
+        with pytest.raises(ValueError, match="validation error") as error:
+            package.llmapi.TorchLlmArgs(model="m", **said)
+        found = error.value.errors()  # type: ignore[attr-defined]
+        assert any(".".join(map(str, each["loc"])).startswith(refused) for each in found)
 
 
 def test_what_is_left_open_has_the_values_of_a_build(package: Any) -> None:
@@ -89,33 +74,23 @@ def test_what_is_left_open_has_the_values_of_a_build(package: Any) -> None:
     assert args.backend == "pytorch"
 
 
-@pytest.mark.parametrize(
-    ("said", "problem"),
-    [
-        ({"tensor_parallel_size": 4}, "Only 2 GPUs are available, but 4 are required"),
-        ({"context_parallel_size": 4}, "Only 2 GPUs are available, but 4 are required"),
-        (
-            {"tensor_parallel_size": 2, "moe_expert_parallel_size": 4},
-            "moe_tp_size * moe_ep_size * moe_cluster_size must equal to moe_world_size, but got 0",
-        ),
-        (
-            {"tensor_parallel_size": 2, "moe_tensor_parallel_size": 2}
-            | {"moe_expert_parallel_size": 2},
-            "must equal to moe_world_size, but got 4 != 2",
-        ),
-    ],
-)
 def test_ranks_need_gpus_and_experts_are_those_of_tensor_parallelism(
-    package: Any,
-    counting: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    said: dict[str, Any],
-    problem: str,
+    package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
-    with pytest.raises((RuntimeError, ValueError)) as error:
-        package.LLM(str(counting), skip_tokenizer_init=True, **said)
-    assert problem in str(error.value)
+    tensors, experts = "moe_tensor_parallel_size", "moe_expert_parallel_size"
+    few = "Only 2 GPUs are available, but 4 are required"
+    for said, problem in (
+        ({"tensor_parallel_size": 4}, few),
+        ({"context_parallel_size": 4}, few),
+        (
+            {"tensor_parallel_size": 2, experts: 4},
+            "moe_tp_size * moe_ep_size * moe_cluster_size must equal to moe_world_size, but got 0",
+        ),
+        ({"tensor_parallel_size": 2, tensors: 2, experts: 2}, "moe_world_size, but got 4 != 2"),
+    ):
+        with pytest.raises((RuntimeError, ValueError), match=re.escape(problem)):
+            package.LLM(str(counting), skip_tokenizer_init=True, **said)
 
 
 @pytest.mark.process
@@ -199,19 +174,14 @@ def test_its_version_is_in_the_table_with_all_that_the_engine_uses(package: Any)
     assert json.loads(TABLE.read_text("utf-8"))["versions"][0]["source"]
 
 
-@pytest.mark.parametrize(
-    ("processors", "said", "set_to"), [(2, None, "0"), (8, None, None), (2, "1", "1")]
-)
 @pytest.mark.usefixtures("standin")
-def test_a_binding_to_processors_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, processors: int, said: str | None, set_to: str | None
-) -> None:
+def test_a_binding_to_processors_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.cpu_count", lambda: 8)
-    monkeypatch.setattr("os.sched_getaffinity", lambda _: set(range(processors)))
-    monkeypatch.delenv(AFFINITY)
-    if said:
-        monkeypatch.setenv(AFFINITY, said)
-
-    import_package()
-
-    assert os.environ.get(AFFINITY) == set_to
+    for processors, said, expected in ((2, None, "0"), (8, None, None), (2, "1", "1")):
+        allowed = set(range(processors))
+        monkeypatch.setattr("os.sched_getaffinity", lambda _, allowed=allowed: allowed)
+        monkeypatch.delenv(AFFINITY, raising=False)
+        if said:
+            monkeypatch.setenv(AFFINITY, said)
+        import_package()
+        assert os.environ.get(AFFINITY) == expected

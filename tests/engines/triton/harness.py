@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,7 @@ from pytest_mlperf.engines.triton import TritonEngine
 from pytest_mlperf.engines.triton._service import GRPC_PORT, HEALTH
 from tests.engines.onnxruntime.recorder import Listed
 from tests.engines.recording import Tokenless
+from tests.engines.triton.scripted import server_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -47,6 +50,19 @@ def rows(count: int) -> list[Any]:
 def scripted(**script: Any) -> list[str]:
     """Return the command that starts a scripted server."""
     return [sys.executable, str(SCRIPTED), "{port}", json.dumps(script)]
+
+
+@contextmanager
+def local(**script: Any) -> Iterator[str]:
+    """Yield the address of a scripted server in threads of this process."""
+    with server_of(script) as running:
+        thread = threading.Thread(target=running.serve_forever, args=(0.01,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{running.server_address[1]}"
+        finally:
+            running.shutdown()
+            thread.join()
 
 
 def server(command: Sequence[str], grpc_port: int = 1) -> Server:

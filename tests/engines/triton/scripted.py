@@ -61,9 +61,9 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, {})
         elif path.endswith("/ready"):
             with self.lock:
-                Handler.asked += 1
+                type(self).asked += 1
                 wait = script["ready_after"]
-                ready = wait is not None and Handler.asked > wait
+                ready = wait is not None and self.asked > wait
             self.reply(200 if ready and "/echo/" in path else 400, {})
         elif path == "/v2":
             self.reply(200, script["server"], blanks=script["blanks"])
@@ -81,8 +81,8 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(200, [{"name": name} for name in self.script["models"]])
             return
         with self.lock:
-            Handler.answered += 1
-            late = Handler.answered > self.script["after"]
+            type(self).answered += 1
+            late = self.answered > self.script["after"]
         length = int(self.headers.get(HEADER, len(body)))
         asked = json.loads(body[:length])
         (given,) = asked["inputs"]
@@ -109,36 +109,24 @@ class Handler(BaseHTTPRequestHandler):
 
     def then_429(self, rows: Any, binary: bool) -> None:
         """Refuse as a gateway does, without KServe's form."""
-        self.send_response(429)
-        self.send_header("Content-Length", "9")
-        self.end_headers()
-        self.wfile.write(b"slow down")
+        self.send_raw(429, 9, b"slow down")
 
     def then_garbage(self, rows: Any, binary: bool) -> None:
-        """Answer with no JSON."""
-        self.send_response(200)
-        self.send_header("Content-Length", "5")
-        self.end_headers()
-        self.wfile.write(b"\xff{[]\n")
+        self.send_raw(200, 5, b"\xff{[]\n")
 
     def then_nothing(self, rows: Any, binary: bool) -> None:
-        """Answer without outputs."""
         self.reply(200, {"model_version": "1", "outputs": []})
 
     def then_wide(self, rows: Any, binary: bool) -> None:
-        """Answer with one column too many."""
         self.then_(np.pad(rows, ((0, 0), (0, 1))), binary)
 
     def then_double(self, rows: Any, binary: bool) -> None:
-        """Answer with another type."""
         self.then_(rows.astype("<f8"), binary, datatype="FP64")
 
     def then_short(self, rows: Any, binary: bool) -> None:
-        """Answer one sample less."""
         self.then_(rows[1:], binary)
 
     def then_reload(self, rows: Any, binary: bool) -> None:
-        """Answer with another version of the model."""
         self.then_(rows, binary, version="2")
 
     def then_hang(self, rows: Any, binary: bool) -> None:
@@ -147,16 +135,19 @@ class Handler(BaseHTTPRequestHandler):
 
     def then_half(self, rows: Any, binary: bool) -> None:
         """Break off in the middle of an answer."""
-        self.send_response(200)
-        self.send_header("Content-Length", "100")
-        self.end_headers()
-        self.wfile.write(b'{"outputs": [')
+        self.send_raw(200, 100, b'{"outputs": [')
         self.close_connection = True
 
     def then_kill(self, rows: Any, binary: bool) -> None:
         """End without a word, as when memory runs out."""
         print("the last line of the log", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
+
+    def send_raw(self, status: int, length: int, content: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
+        self.wfile.write(content)
 
     def reply(self, status: int, said: Any, raw: bytes = b"", *, blanks: int = 0) -> None:
         """Send JSON, and bytes behind it."""
@@ -178,11 +169,11 @@ class Server(ThreadingHTTPServer):
     request_queue_size = 128
 
 
-def main(port: int, script: dict[str, Any]) -> None:
-    """Serve until killed."""
-    Handler.script = {**NORMAL, **script}
-    Server(("127.0.0.1", port), Handler).serve_forever()
+def server_of(script: dict[str, Any], port: int = 0) -> Server:
+    """Return a server that does what a script says."""
+    kind = type("Scripted", (Handler,), {"script": {**NORMAL, **script}})
+    return Server(("127.0.0.1", port), kind)
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), json.loads(sys.argv[2]))
+    server_of(json.loads(sys.argv[2]), int(sys.argv[1])).serve_forever()

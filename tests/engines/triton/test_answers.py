@@ -6,6 +6,7 @@ import select
 import struct
 import threading
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,7 +18,7 @@ from pytest_mlperf.engines.triton import _clients as http_client
 from pytest_mlperf.engines.triton._clients import Address, HttpClient, RequestError
 from pytest_mlperf.testing import check_engine
 from tests.engines.onnxruntime.recorder import Listed
-from tests.engines.triton.harness import answers, ask, engine, rows, scripted, server
+from tests.engines.triton.harness import answers, ask, engine, local, rows, scripted
 
 pytestmark = pytest.mark.process
 
@@ -26,40 +27,34 @@ pytest.importorskip("tritonclient.http")
 EXPECTED = [struct.pack("<q", index % 4) for index in range(30)]
 
 
-@pytest.mark.parametrize("binary", [True, False])
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_every_sample_has_its_own_answer(binary: bool, batch_size: int) -> None:
-    found = answers(rows(30), serve=scripted(), binary=binary, batch_size=batch_size)
-
-    assert found == EXPECTED
+def test_every_sample_has_its_own_answer() -> None:
+    with local() as url:
+        for binary, batch_size in product((True, False), (1, 7)):
+            assert answers(rows(30), url=url, binary=binary, batch_size=batch_size) == EXPECTED
 
 
 def test_text_carries_every_number_exactly() -> None:
     """What float32 can hold, the smallest and the largest too, and what is no number."""
     row = np.array([np.float32(1) / 3, 1e-45, -3.4028235e38, np.nan], "f4")
 
-    (found,) = answers([row], serve=scripted(), binary=False, task="tensor")
+    with local() as url:
+        (found,) = answers([row], url=url, binary=False, task="tensor")
 
     assert np.array_equal(np.frombuffer(found, "<f4"), row, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    ("script", "arrays"),
-    [({}, "bytes"), ({"server": {"name": "plain", "version": "1"}}, "JSON")],
-)
-def test_bytes_are_sent_to_a_server_that_can_read_them(
-    script: dict[str, object], arrays: str
-) -> None:
-    with engine(rows(1), serve=scripted(**script)) as opened:
-        assert opened.describe()["arrays"] == arrays
-        assert ask(opened, 1).error is None
+def test_bytes_are_sent_to_a_server_that_can_read_them() -> None:
+    for script, arrays in (({}, "bytes"), ({"server": {"name": "plain", "version": "1"}}, "JSON")):
+        with local(**script) as url, engine(rows(1), url=url) as opened:
+            assert opened.describe()["arrays"] == arrays
+            assert ask(opened, 1).error is None
 
 
 @pytest.fixture
 def closing() -> Iterator[HttpClient]:
     """Return a client of a server that closes each connection after one answer, unannounced."""
-    with server(scripted(closes=True)) as running:
-        client = HttpClient(Address.of("http", running.url), "echo", "", timeout_s=60, binary=True)
+    with local(closes=True) as url:
+        client = HttpClient(Address.of("http", url), "echo", "", timeout_s=60, binary=True)
         yield client
         client.close()
 
@@ -77,22 +72,20 @@ def test_a_connection_that_the_server_closes_at_rest_is_opened_again(closing: Ht
         rest(closing)
 
 
-@pytest.mark.parametrize(("idle_s", "again"), [(-1.0, True), (1e9, False)])
 def test_a_request_that_meets_the_closing_is_sent_again_after_a_rest_only(
-    closing: HttpClient, monkeypatch: pytest.MonkeyPatch, idle_s: float, again: bool
+    closing: HttpClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(http_client, "IDLE_S", -1.0)
     closing.server()
     rest(closing)
-    monkeypatch.setattr(http_client, "IDLE_S", idle_s)
     unseen = SimpleNamespace(select=lambda *_: ([], [], []))
     monkeypatch.setattr(http_client, "select", unseen)
-
-    if again:
-        assert closing.server()["name"] == "scripted"
-    else:
-        with pytest.raises(RequestError) as caught:
-            closing.server()
-        assert caught.value.lost
+    assert closing.server()["name"] == "scripted"
+    rest(closing)
+    monkeypatch.setattr(http_client, "IDLE_S", 1e9)
+    with pytest.raises(RequestError) as caught:
+        closing.server()
+    assert caught.value.lost
 
 
 def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None:
@@ -108,7 +101,8 @@ def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None
 
 
 def test_a_model_that_becomes_ready_later_is_waited_for() -> None:
-    assert answers(rows(4), serve=scripted(ready_after=3)) == EXPECTED[:4]
+    with local(ready_after=3) as url:
+        assert answers(rows(4), url=url) == EXPECTED[:4]
 
 
 def test_the_description_has_what_the_server_says() -> None:
@@ -167,10 +161,9 @@ def test_the_files_of_a_server_of_our_own_are_part_of_the_description(tmp_path: 
     assert len(first) == 16
 
 
-@pytest.mark.parametrize("batch_size", [1, 7])
-def test_the_engine_keeps_the_contract(batch_size: int) -> None:
+def test_the_engine_keeps_the_contract() -> None:
     """Asked in every way of LoadGen, it owes a run nothing."""
-    options = {"served_model": "echo", "serve": scripted(), "batch_size": batch_size}
+    options = {"served_model": "echo", "serve": scripted(), "batch_size": 7}
 
     answered = check_engine(TritonEngine, Listed(rows(24)), options=options)
 

@@ -13,7 +13,16 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from tests.engines.recording import Tokenless
-from tests.engines.triton.harness import answers, ask, children, engine, rows, scripted, server
+from tests.engines.triton.harness import (
+    answers,
+    ask,
+    children,
+    engine,
+    local,
+    rows,
+    scripted,
+    server,
+)
 from tests.engines.triton.scripted import NORMAL, TENSOR
 
 pytestmark = pytest.mark.process
@@ -28,75 +37,67 @@ def changed(part: str, **changes: Any) -> dict[str, Any]:
     return {"model": {**MODEL, part: [{"name": "row", **TENSOR, **changes}]}}
 
 
-BEFORE: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-    "no KServe": (
+ENDLESS = {"blanks": 1 << 24, "says_length": False, "closes": True}
+
+BEFORE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
+    (
         {"server": {"hello": "world"}},
         {},
         "what answers there is no KServe v2 server: its metadata is {'hello': 'world'}, without a "
         "name",
     ),
-    "long": ({"blanks": 1 << 24}, {}, "an answer of more than 16 MiB"),
-    "endless": (
-        {"blanks": 1 << 24, "says_length": False, "closes": True},
-        {},
-        "an answer of more than 16 MiB",
-    ),
-    "infinite": (
-        changed("inputs", shape=[float("inf")]),
-        {},
-        "inputs that cannot be read: {'name'",
-    ),
-    "half a character": ({"server": {"name": "\ud800"}}, {}, "an answer that is no JSON: {"),
-    "no object": ({"server": [1]}, {}, "an answer that is no JSON object: [1]"),
-    "no inputs": ({"model": {**MODEL, "inputs": []}}, {}, "its metadata names no inputs"),
-    "no outputs": ({"model": {"name": "echo", "inputs": MODEL["inputs"]}}, {}, "names no outputs"),
-    "no shape": (changed("inputs", shape="wide"), {}, "inputs that cannot be read: {'name': 'row'"),
-    "no batch": (changed("inputs", shape=[]), {}, "its input 'row' has no batch dimension"),
-    "text": (
-        changed("inputs", datatype="BYTES"),
-        {},
-        "its input 'row' is BYTES; this engine sends",
-    ),
-    "fixed batch": (
+    ({"blanks": 1 << 24}, {}, "an answer of more than 16 MiB"),
+    (ENDLESS, {}, "an answer of more than 16 MiB"),
+    (changed("inputs", shape=[float("inf")]), {}, "inputs that cannot be read: {'name'"),
+    ({"server": {"name": "\ud800"}}, {}, "an answer that is no JSON: {"),
+    ({"server": [1]}, {}, "an answer that is no JSON object: [1]"),
+    ({"model": {**MODEL, "inputs": []}}, {}, "its metadata names no inputs"),
+    ({"model": {"name": "echo", "inputs": MODEL["inputs"]}}, {}, "names no outputs"),
+    (changed("inputs", shape="wide"), {}, "inputs that cannot be read: {'name': 'row'"),
+    (changed("inputs", shape=[]), {}, "its input 'row' has no batch dimension"),
+    (changed("inputs", datatype="BYTES"), {}, "its input 'row' is BYTES; this engine sends"),
+    (
         changed("inputs", shape=[4, 4]),
         {"batch_size": 4},
         "the batch dimension is fixed at 4, which does not fit batch_size = 4",
     ),
-    "small batches": (
+    (
         {"config": {"max_batch_size": 2}},
         {"batch_size": 4},
         "its configuration has max_batch_size = 2, but batch_size = 4; make both fit",
     ),
-    "memory": (
+    (
         {"config": {"response_cache": {"enable": True}}},
         {},
         "response_cache enabled, so repeated samples would be answered from memory",
     ),
-    "other model": (
+    (
         {"models": ["one", "two"], "ready_after": None},
         {"served_model": "three"},
         "the server has no such model, but one, two; correct served_model",
     ),
-    "other version": ({}, {"model_version": "3"}, "HTTP 404 Not Found: nothing is at"),
-    "other task": ({}, {"task": "answer"}, "has no input input_ids, but row"),
-}
+    (
+        {"ready_after": None},
+        {"start_timeout": 0.1},
+        "within start_timeout = 0.1 s, the model was not ready, or is not there",
+    ),
+    ({}, {"model_version": "3"}, "HTTP 404 Not Found: nothing is at"),
+    ({}, {"task": "answer"}, "has no input input_ids, but row"),
+]
 
 
-@pytest.mark.parametrize("what", sorted(BEFORE))
-def test_what_a_server_says_is_checked_before_the_run(what: str) -> None:
+def test_what_a_server_says_is_checked_before_the_run() -> None:
     """Each defect is one error that names the model, the server and both sides."""
-    script, options, message = BEFORE[what]
-
-    with pytest.raises(RunError, match=re.escape(message)) as caught:
-        answers(rows(1), serve=scripted(**script), **options)
-
-    assert caught.value.layer == "engine"
-    assert str(caught.value).startswith("model '")
+    for script, options, message in BEFORE:
+        with local(**script) as url, pytest.raises(RunError, match=re.escape(message)) as caught:
+            answers(rows(1), url=url, **options)
+        assert caught.value.layer == "engine"
+        assert str(caught.value).startswith("model '")
 
 
 def test_an_answer_that_is_refused_halfway_leaves_no_connection_open() -> None:
     """One that ends with its connection, which is then not the client's to close any more."""
-    with server(scripted(**BEFORE["endless"][0])) as running:
+    with server(scripted(**ENDLESS)) as running:
         before = psutil.Process().net_connections()
 
         with pytest.raises(RunError) as caught:  # which keeps all that it was raised in
@@ -106,32 +107,19 @@ def test_an_answer_that_is_refused_halfway_leaves_no_connection_open() -> None:
         assert "more than 16 MiB" in str(caught.value)
 
 
-def test_a_model_that_is_never_ready_is_waited_for_no_longer_than_allowed() -> None:
-    message = "within start_timeout = 0.1 s, the model was not ready, or is not there"
-
-    with (
-        server(scripted(ready_after=None)) as running,
-        pytest.raises(RunError, match=re.escape(message)),
-    ):
-        answers(rows(1), url=running.url, start_timeout=0.1)
-
-
-@pytest.mark.parametrize(
-    ("sample", "message"),
-    [
-        (np.zeros(5, "f4"), r"takes samples of shape (4,), but sample 0 of the data set has shape"),
+def test_a_sample_that_the_model_does_not_take_is_refused_before_the_run() -> None:
+    cases: list[tuple[Any, str]] = [
+        (np.zeros(5, "f4"), "takes samples of shape (4,), but sample 0 of the data set has shape"),
         (np.array([1j] * 4), "takes samples of type float32, but sample 0 of the data set is"),
         ({"line": np.zeros(4, "f4")}, "sample 0 of the data set has no 'row'; it has line"),
-    ],
-)
-def test_a_sample_that_the_model_does_not_take_is_refused_before_the_run(
-    sample: Any, message: str
-) -> None:
-    with (
-        engine([sample], serve=scripted()) as opened,
-        pytest.raises(RunError, match=re.escape(message)),
-    ):
-        opened.load_samples([0])
+    ]
+    with local() as url:
+        for sample, message in cases:
+            with (
+                engine([sample], url=url) as opened,
+                pytest.raises(RunError, match=re.escape(message)),
+            ):
+                opened.load_samples([0])
 
 
 AMID = {
@@ -170,26 +158,19 @@ def test_what_goes_wrong_in_the_middle_ends_the_run(what: str) -> None:
     assert (threading.active_count(), children()) == before
 
 
-def test_requests_under_way_are_counted() -> None:
-    serve = scripted(after=3, first="hang", then="500")
-
-    with engine(rows(8), serve=serve, concurrency=4) as opened:
+def test_requests_under_way_are_counted_and_given_up_at_the_end() -> None:
+    with engine(
+        rows(8), serve=scripted(after=3, first="hang", then="500"), concurrency=4
+    ) as opened:
         sink = ask(opened, 8)
-
     assert "; 0 requests were answered before, 3 more were under way; its log" in str(sink.error)
-
-
-def test_an_engine_ends_under_requests_that_hang() -> None:
     before = threading.active_count(), children()
-    sink = Tokenless()
-
+    silent = Tokenless()
     with engine(rows(4), serve=scripted(first="hang"), concurrency=4) as opened:
         opened.load_samples(range(4))
-        opened.submit(range(4), range(4), sink)
-
+        opened.submit(range(4), range(4), silent)
     assert (threading.active_count(), children()) == before
-    assert sink.error is None
-    assert sink.outputs == {}
+    assert (silent.error, silent.outputs) == (None, {})
 
 
 def test_no_server_is_one_sentence() -> None:

@@ -16,61 +16,46 @@ from tests.engines.triton.harness import engine, scripted
 SERVE = scripted()
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"precision": "fast"}, "precision = 'fast' is not one of fp64, fp32"),
-        ({"served_model": ""}, "served_model = '' is not the name of a model on the server"),
-        ({"concurrency": 0}, "concurrency = 0 is not a number of requests, at least 1"),
-        ({"request_timeout": 0}, "request_timeout = 0 is not a number of seconds above 0"),
-        ({"start_timeout": -1.0}, "start_timeout = -1.0 is not a number of seconds above 0"),
-        ({"protocol": "rest"}, "protocol = 'rest' is not one of http, grpc"),
-        ({"url": "a host"}, "url = 'a host' is no address for protocol = \"http\"; e.g."),
-        ({"url": "grpc://host"}, "url = 'grpc://host' is no address for protocol = \"http\""),
-        (
-            {"url": "host/path", "protocol": "grpc"},
-            "url = 'host/path' is no address for protocol = \"grpc\"",
-        ),
-        ({"url": "host:99999"}, "url = 'host:99999' has a port that does not exist"),
-        (
-            {"url": "host", "serve": SERVE},
-            "url is for a server that runs already",
-        ),
-        ({"environment": {"A": "1"}}, "environment is for a server that serve starts"),
-        (
-            {"binary": True, "protocol": "grpc"},
-            'binary is for protocol = "http", but protocol = "grpc"',
-        ),
-        ({"serve": ["tritonserver"]}, "serve does not tell the server its port"),
-        ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
-        ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),
-    ],
-)
-def test_a_wrong_option_is_refused_when_the_engine_is_built(
-    options: dict[str, Any], message: str
-) -> None:
+NO_ADDRESS = "is no address for protocol ="
+
+REFUSED: list[tuple[dict[str, Any], str]] = [
+    ({"precision": "fast"}, "precision = 'fast' is not one of fp64, fp32"),
+    ({"served_model": ""}, "served_model = '' is not the name of a model on the server"),
+    ({"concurrency": 0}, "concurrency = 0 is not a number of requests, at least 1"),
+    ({"request_timeout": 0}, "request_timeout = 0 is not a number of seconds above 0"),
+    ({"start_timeout": -1.0}, "start_timeout = -1.0 is not a number of seconds above 0"),
+    ({"protocol": "rest"}, "protocol = 'rest' is not one of http, grpc"),
+    ({"url": "a host"}, f"url = 'a host' {NO_ADDRESS} \"http\"; e.g."),
+    ({"url": "grpc://host"}, f"url = 'grpc://host' {NO_ADDRESS} \"http\""),
+    ({"url": "host/path", "protocol": "grpc"}, f"url = 'host/path' {NO_ADDRESS} \"grpc\""),
+    ({"url": "host:99999"}, "url = 'host:99999' has a port that does not exist"),
+    ({"url": "host", "serve": SERVE}, "url is for a server that runs already"),
+    ({"environment": {"A": "1"}}, "environment is for a server that serve starts"),
+    ({"binary": True, "protocol": "grpc"}, 'is for protocol = "http", but protocol = "grpc"'),
+    ({"serve": ["tritonserver"]}, "serve does not tell the server its port"),
+    ({"serve": [*SERVE, "{model}"]}, "serve has {model}, but the suite names none"),
+    ({"serve": [*SERVE, "{gpu}"]}, "serve has {gpu}; what is replaced is"),
+]
+
+
+def test_a_wrong_option_is_refused_when_the_engine_is_built() -> None:
     """In the name of this engine, and before anything is asked or started."""
-    with pytest.raises(SuiteError, match=re.escape(message)) as caught:
-        engine([], **options)
+    for options, message in REFUSED:
+        with pytest.raises(SuiteError, match=re.escape(message)) as caught:
+            engine([], **options)
+        assert str(caught.value).startswith("engine triton: ")
 
-    assert str(caught.value).startswith("engine triton: ")
 
-
-@pytest.mark.parametrize(
-    ("protocol", "url", "whole", "reach"),
-    [
+def test_an_address_is_completed() -> None:
+    for protocol, url, whole, reach in (
         ("http", "localhost", "http://localhost:8000", "loopback"),
         ("grpc", "localhost", "grpc://localhost:8001", "loopback"),
         ("http", "https://models.example/triton/", "https://models.example:8000/triton", "network"),
         ("http", "127.0.0.1:80", "http://127.0.0.1:80", "loopback"),
         ("grpc", "grpcs://[::1]:443", "grpcs://[::1]:443", "loopback"),
-    ],
-)
-def test_an_address_is_completed(protocol: str, url: str, whole: str, reach: str) -> None:
-    found = Address.of(protocol, url)
-
-    assert str(found) == whole
-    assert found.reach == reach
+    ):
+        found = Address.of(protocol, url)
+        assert (str(found), found.reach) == (whole, reach)
 
 
 HOSTS = st.from_regex(r"[a-z0-9][a-z0-9.-]{0,20}", fullmatch=True)

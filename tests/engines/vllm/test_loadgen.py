@@ -20,12 +20,12 @@ TOKENS_PER_SAMPLE = sum(start - 2 for start in STARTS) / len(STARTS)
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [
-        ("Offline", {}),
-        ("Offline", {"stream": True}),
-        ("Offline", {"api": "offline"}),
         ("Server", {}),
+        *(
+            pytest.param("Offline", options, marks=pytest.mark.nightly)
+            for options in ({}, {"stream": True}, {"api": "offline"})
+        ),
     ],
-    ids=str,
 )
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     counting: Path, tmp_path: Path, scenario: str, options: dict[str, Any]

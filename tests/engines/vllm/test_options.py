@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
-from pytest_mlperf.engines.vllm import RESERVED, VllmEngine, engine_arguments
+from pytest_mlperf.engines.llm.model_folder import Config, read_quantisation
+from pytest_mlperf.engines.vllm import RESERVED, VllmEngine, check_agrees, engine_arguments
 from pytest_mlperf.suite.trial import wrong_values
 from tests.engines.recording import Samples
 
@@ -60,14 +61,10 @@ def test_a_wrong_option_is_refused_in_a_sentence(
     assert said in str(refused.value)
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
-def test_engine_args_say_nothing_that_has_another_way_in(folder: Path, name: str) -> None:
-    with pytest.raises(SuiteError, match=rf"engine_args\.{name} is set by .*leave it out"):
-        engine(folder, engine_args={name: 1})
-
-
-def test_engine_args_are_a_table() -> None:
-    """By the option's declaration: a suite is refused before an engine is made."""
+def test_engine_args_are_a_table_and_say_nothing_that_has_another_way_in(folder: Path) -> None:
+    for name in RESERVED:
+        with pytest.raises(SuiteError, match=rf"engine_args\.{name} is set by .*leave it out"):
+            engine(folder, engine_args={name: 1})
     assert wrong_values("engines", "vllm", {"engine_args": [1]}) == {
         "engine_args": "engine_args is [1]; a table is needed"
     }
@@ -97,9 +94,8 @@ def test_what_the_suite_leaves_open_is_left_to_vllm(folder: Path) -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("precision", "options", "expected"),
-    [
+def test_an_option_reaches_vllm_under_its_own_name(folder: Path) -> None:
+    cases: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
         ("fp32", {}, {"dtype": "float32"}),
         ("fp16", {}, {"dtype": "float16"}),
         ("fp8", {"quantization": "fp8"}, {"dtype": "auto", "quantization": "fp8"}),
@@ -110,75 +106,51 @@ def test_what_the_suite_leaves_open_is_left_to_vllm(folder: Path) -> None:
         ("bf16", {"load_format": "dummy"}, {"load_format": "dummy"}),
         ("bf16", {"request_metrics": False}, {"disable_log_stats": True}),
         ("bf16", {"engine_args": {"stream_interval": 4}}, {"stream_interval": 4}),
-    ],
-)
-def test_an_option_reaches_vllm_under_its_own_name(
-    folder: Path, precision: str, options: dict[str, Any], expected: dict[str, Any]
-) -> None:
-    found = arguments(folder, precision, **options)
-
-    assert {name: found.get(name) for name in expected} == expected
+    ]
+    for precision, options, expected in cases:
+        found = arguments(folder, precision, **options)
+        assert {name: found.get(name) for name in expected} == expected
 
 
-COMPRESSED = {
-    "quant_method": "compressed-tensors",
-    "config_groups": {"group_0": {"weights": {"num_bits": 4, "type": "int"}}},
-}
-
-MIXED = {
-    "quant_method": "compressed-tensors",
-    "config_groups": {
-        "group_0": {"weights": {"num_bits": 4, "type": "int"}},
-        "group_1": {"weights": {"num_bits": 8, "type": "float"}},
-    },
-}
+def compressed(*kinds: tuple[int, str]) -> dict[str, Any]:
+    groups = {
+        f"group_{number}": {"weights": {"num_bits": bits, "type": kind}}
+        for number, (bits, kind) in enumerate(kinds)
+    }
+    return {"quant_method": "compressed-tensors", "config_groups": groups}
 
 
-@pytest.mark.parametrize(
-    ("said", "right", "wrong"),
-    [
+def test_the_precision_is_that_of_the_weights(folder: Path) -> None:
+    """A baseline of one precision is never compared with weights of another."""
+    cases: list[tuple[dict[str, Any], list[str], list[str]]] = [
         ({}, ["fp32", "bf16", "fp16"], ["fp8", "int4"]),
         ({"quant_method": "fp8"}, ["fp8"], ["bf16", "int8"]),
         ({"quant_method": "awq", "bits": 4}, ["int4-awq", "int4"], ["bf16", "gptq"]),
         ({"quant_method": "gptq", "bits": 4}, ["gptq", "int4"], ["int8", "int4-awq"]),
         ({"quant_method": "gptq", "bits": 8}, ["gptq", "int8"], ["int4"]),
         ({"quant_method": "modelopt", "quant_algo": "NVFP4"}, ["nvfp4"], ["fp8"]),
-        (COMPRESSED, ["int4"], ["fp8", "fp16"]),
-        (MIXED, ["int4", "fp8"], ["bf16"]),
+        (compressed((4, "int")), ["int4"], ["fp8", "fp16"]),
+        (compressed((4, "int"), (8, "float")), ["int4", "fp8"], ["bf16"]),
         ({"quant_method": "torchao"}, ["int4", "int8", "fp8"], ["fp32"]),
-    ],
-)
-def test_the_precision_is_that_of_the_weights(
-    folder: Path, said: dict[str, Any], right: list[str], wrong: list[str]
-) -> None:
-    """A baseline of one precision is never compared with weights of another."""
-    from pytest_mlperf.engines.llm.model_folder import Config
-    from pytest_mlperf.engines.vllm import check_agrees
-
-    for precision in right:
-        check_agrees(folder, precision, None, Config(quantization=said))
-    for precision in wrong:
-        with pytest.raises(SuiteError, match=f'precision = "{precision}", but'):
-            check_agrees(folder, precision, None, Config(quantization=said))
+    ]
+    for quantisation, right, wrong in cases:
+        config = Config(quantization=quantisation)
+        for precision in right:
+            check_agrees(folder, precision, None, config)
+        for precision in wrong:
+            with pytest.raises(SuiteError, match=f'precision = "{precision}", but'):
+                check_agrees(folder, precision, None, config)
+    check_agrees(folder, "fp8", "fp8", Config())  # quantised while they are loaded
 
 
 def test_modelopt_says_it_in_a_file_of_its_own(folder: Path) -> None:
     """hf_quant_config.json counts before config.json; one that cannot be read is an error."""
-    from pytest_mlperf.engines.llm.model_folder import Config, read_quantisation
-
     file = folder / "hf_quant_config.json"
     file.write_text(json.dumps({"quantization": {"quant_algo": "FP8"}}), "utf-8")
     assert read_quantisation(folder, Config()).names == ("fp8",)
     file.write_text("[]", "utf-8")
     with pytest.raises(RunError, match=r"hf_quant_config\.json: is no JSON object"):
         read_quantisation(folder, Config())
-
-
-def test_plain_weights_may_be_quantised_while_they_are_loaded(folder: Path) -> None:
-    from pytest_mlperf.engines.llm.model_folder import Config
-    from pytest_mlperf.engines.vllm import check_agrees
-
-    check_agrees(folder, "fp8", "fp8", Config())
 
 
 @pytest.mark.usefixtures("absent")

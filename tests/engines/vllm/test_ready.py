@@ -9,7 +9,7 @@ import pytest
 from tests.engines.vllm.ready import whisper
 from tests.suites.tiny_twin import Twin
 
-pytestmark = [pytest.mark.process, pytest.mark.slow]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 pytest.importorskip("torch", reason="needs pytest-mlperf[lm]")
 pytest.importorskip("transformers", reason="needs pytest-mlperf[lm]")

@@ -16,7 +16,7 @@ from tests.reports.html.made import HOSTILE, everything, hostile, many
 from tests.reports.test_precisions import RESULTS as PRECISIONS
 from tests.reports.verdicts import session
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.nightly]
 
 pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
 pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
@@ -39,9 +39,6 @@ def write(tmp_path: Path) -> Write:
 def label(opened: Opened, number: int) -> str:
     found: str = opened.page.inner_text(f"#case-{number} h3")
     return found
-
-
-# --- drawing ---------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
@@ -90,9 +87,6 @@ def test_verdicts_can_be_read_without_scripts(write: Write, browser: Browser) ->
         assert "samples/s" in page.inner_text("#case-0 table")
         assert "Plots need JavaScript" in page.inner_text("#plots")
         assert not page.is_visible("#filters")
-
-
-# --- tables ----------------------------------------------------------------------------------
 
 
 def test_a_table_has_the_figures_of_its_plot(write: Write, browser: Browser) -> None:
@@ -168,9 +162,6 @@ def test_a_cases_history_is_told_in_words(write: Write, browser: Browser) -> Non
             "onnxruntime 1.20.0",
             "engine.version 1.20.0 → 1.20.1",
         ]
-
-
-# --- filters ---------------------------------------------------------------------------------
 
 
 def counted(page: Any, said: str) -> None:
@@ -254,9 +245,6 @@ def test_the_button_changes_the_colours(write: Write, browser: Browser) -> None:
         assert (before, opened.page.evaluate(ground)) == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
 
 
-# --- foreign texts ---------------------------------------------------------------------------
-
-
 def test_hostile_names_stay_inert(write: Write, browser: Browser) -> None:
     """They stand in the page as text; none becomes an element, an attribute or a script."""
     with browser.opened(write(*hostile())) as opened:
@@ -296,9 +284,6 @@ def test_the_policy_lets_no_other_script_run(write: Write, browser: Browser) -> 
         assert failed.value.failure == "csp"
         assert page.evaluate("window.ran") is None
         assert any("Content Security Policy" in said for said in opened.said)
-
-
-# --- accessibility ---------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

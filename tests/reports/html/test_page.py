@@ -63,9 +63,6 @@ def data_of(page: str) -> dict[str, Any]:
     return found
 
 
-# --- closed ----------------------------------------------------------------------------------
-
-
 def test_the_policy_names_exactly_what_stands_in_the_page() -> None:
     page = Elements(render(*hostile()))
     (policy,) = [a["content"] for t, a in page.found if t == "meta" and "http-equiv" in a]
@@ -123,9 +120,6 @@ def test_a_missing_library_is_named_with_its_cure(
 
     with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[html\]'"):
         make_report("html", ReportedSession(results=session(), file=Path("results.json")))
-
-
-# --- first words -----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -195,9 +189,6 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
     assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-reason" in words
     assert "--mlperf-update=replace" not in slowed
     assert "<h5>reproduce</h5>" in slowed
-
-
-# --- figures of a case -----------------------------------------------------------------------
 
 
 def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:

@@ -235,16 +235,11 @@ def test_what_a_sampler_wrote_is_drawn(tmp_path: Path, monkeypatch: pytest.Monke
     assert any(re.fullmatch(r"heat \(hardware\) (9\d|100) %, GPU 1", label) for label in labels)
 
 
-# --- what is left out --------------------------------------------------------------------------
-
-
 def readings(*values: float, every_s: float = 1.0) -> list[Reading]:
     return [Reading(time_s=i * every_s, value=v) for i, v in enumerate(values)]
 
 
 VALUES = st.lists(st.floats(0, 700), min_size=1, max_size=400)
-
-# --- what is left out --------------------------------------------------------------------------
 
 
 @given(VALUES, st.integers(1, 60))

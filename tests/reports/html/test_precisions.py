@@ -21,8 +21,6 @@ from tests.reports.test_precisions import (
 )
 from tests.reports.verdicts import session
 
-# --- points ----------------------------------------------------------------------------------
-
 
 def test_a_point_is_speed_and_score_in_shares_of_the_reference() -> None:
     results = [
@@ -109,9 +107,6 @@ def test_the_figure_has_a_row_for_each_point_of_every_workload() -> None:
     assert (rows[0]["speed"], rows[0]["score"]) == (1, 100.0)
     assert all(row["against"] == "fp32" for row in rows)
     assert "Not drawn: bf16: no comparable speed; int4: ERROR." in figure.says
-
-
-# --- the table -------------------------------------------------------------------------------
 
 
 def test_the_page_has_a_table_for_each_reference() -> None:

@@ -118,6 +118,7 @@ def test_a_thousand_cases_stay_below_a_megabyte_a_page(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 @SCHEMES
 @SIZES
 def test_every_page_is_drawn_without_a_word_in_the_console(
@@ -132,6 +133,7 @@ def test_every_page_is_drawn_without_a_word_in_the_console(
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 @SCHEMES
 @SIZES
 def test_axe_finds_nothing_serious(
@@ -152,6 +154,7 @@ def test_axe_finds_nothing_serious(
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_the_search_leaves_what_has_all_words(index: Path, browser: Browser) -> None:
     with browser.opened(index) as opened:
         opened.page.fill("#text", "drop FALLEN")
@@ -162,6 +165,7 @@ def test_the_search_leaves_what_has_all_words(index: Path, browser: Browser) -> 
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_hostile_names_are_shown_and_do_nothing(tmp_path: Path, browser: Browser) -> None:
     results, _ = hostile()
     sessions = [replace(results, run=f"{text}{n}") for n, text in enumerate(HOSTILE)]

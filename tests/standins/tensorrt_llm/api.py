@@ -9,10 +9,10 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from standin_llama import Llama
 
 from .executor import Executor, Work, now
 from .faults import fault
-from .llama import load_llama
 from .outputs import RequestOutput, TimingMetrics
 from .ranks import Ranks
 from .settings import LoadFormat, SamplingParams, TorchLlmArgs
@@ -66,7 +66,7 @@ class LLM:
 
     def _load(self, folder: Path) -> Any:
         dummy = self.args.load_format is LoadFormat.DUMMY
-        return load_llama(folder, DTYPES.get(self.args.dtype), dummy=dummy)
+        return Llama(folder, DTYPES.get(self.args.dtype), dummy=dummy)
 
     def generate_async(
         self,

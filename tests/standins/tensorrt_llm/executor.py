@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from .batch import Batch
 from .faults import fault
 from .outputs import RequestOutput, RequestPerfMetrics, Response, TimingMetrics
 
@@ -59,7 +58,8 @@ class Executor:
         self._args = args
         self._most = args.max_batch_size or 2048
         self._longest = longest
-        self._batch = Batch(model)
+        self._model = model
+        self._rows: list[Work] = []
         drafts = args.speculative_config
         self._guesses = drafts.max_draft_len or 0 if drafts else 0
         self._waiting: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
@@ -89,24 +89,22 @@ class Executor:
         """Read the prompts of those that join, or give all in flight one more token."""
         try:
             if new:
-                self._move(new, self._batch.admit(new))
-            elif self._batch.rows:
-                rows = list(self._batch.rows)
-                self._move(rows, self._batch.step())
+                self._rows.extend(new)
+                self._move(new)
+            elif self._rows:
+                self._move(list(self._rows))
                 for _ in range(self._guesses):  # each of them is right
-                    rows = list(self._batch.rows)
-                    if rows:
-                        self._move(rows, self._batch.step(), guessed=True)
+                    self._move(list(self._rows), guessed=True)
         except Exception as error:
-            for row in {*new, *self._batch.rows}:
+            for row in {*new, *self._rows}:
                 row.output._put(Response(error=error))
-            self._batch.keep([])
+            self._rows.clear()
 
     def _take(self) -> list[Work] | None:
         """Return the requests that join now, None at the end; waits where none is in flight."""
         found: list[Work] = []
-        while len(self._batch.rows) + len(found) < self._most:
-            idle = not self._batch.rows and not found
+        while len(self._rows) + len(found) < self._most:
+            idle = not self._rows and not found
             try:
                 work = self._waiting.get(block=idle)
             except queue.Empty:
@@ -135,11 +133,11 @@ class Executor:
             found.append(work)
         return found
 
-    def _move(self, rows: list[Work], scores: Any, *, guessed: bool = False) -> None:
+    def _move(self, rows: list[Work], *, guessed: bool = False) -> None:
         """Give each row its next token, and let those go that are finished."""
         gone = set()
-        for row, score in zip(rows, scores, strict=True):
-            sampling = row.sampling
+        for row in rows:
+            sampling, score = row.sampling, self._model.scores(row.tokens, [])
             # The sampler of 1.2 compares prompt and answer with it.
             counted = row.answer if fault("min_of_answer") else row.tokens
             held_back = len(counted) < (sampling.min_tokens or 0) and not fault("min_ignored")
@@ -154,7 +152,7 @@ class Executor:
             self._tell(row, reason)
             if reason is not None:
                 gone.add(row)
-        self._batch.keep([row for row in self._batch.rows if row not in gone])
+        self._rows = [row for row in self._rows if row not in gone]
 
     def _reason(self, row: Work) -> str | None:
         sampling, answer = row.sampling, row.answer

@@ -9,19 +9,18 @@ import sys
 import time
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
+from standin_llama import Llama
 
 from vllm.api import VERSION
 from vllm.encoder_cache import CACHE
 from vllm.faults import fault_of
-from vllm.heard import Heard
-from vllm.llama import Llama
 from vllm.outputs import CompletionOutput, RequestOutput, RequestStateStats
-from vllm.pictured import Pictured, Written
 from vllm.renderer import Renderer
 from vllm.sampling_params import SamplingParams
 from vllm.v1.metrics.reader import COUNTED
@@ -35,11 +34,12 @@ DTYPES = {
     "auto": torch.float32,
 }
 
-KINDS: dict[str, Any] = {
-    "WhisperForConditionalGeneration": Heard,
-    "Qwen3VLMoeForConditionalGeneration": Pictured,
-    "Qwen3_5ForConditionalGeneration": Written,
+KINDS = {
+    "WhisperForConditionalGeneration": ("vllm.heard", "Heard"),
+    "Qwen3VLMoeForConditionalGeneration": ("vllm.pictured", "Pictured"),
+    "Qwen3_5ForConditionalGeneration": ("vllm.pictured", "Written"),
 }
+"""Modules of models that need transformers, which takes seconds to import."""
 
 
 @dataclass(eq=False)
@@ -62,7 +62,8 @@ class Model:
         if args.dtype not in DTYPES:
             raise ValueError(f"Unknown dtype: {args.dtype}")
         config = json.loads((Path(args.model) / "config.json").read_text("utf-8"))
-        kind = KINDS.get(config["architectures"][0], Llama)
+        module, name = KINDS.get(config["architectures"][0], ("standin_llama", "Llama"))
+        kind = getattr(import_module(module), name)
         # Processors of pictures and sound have to have a tokenizer, which vLLM else does without.
         if args.trust_remote_code or args.skip_tokenizer_init is (kind is not Llama):
             raise NotImplementedError("this stand-in gets token ids, and runs no code of a model's")

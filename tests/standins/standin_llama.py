@@ -1,4 +1,4 @@
-"""A Llama in a few lines of torch: fast to import, and independent of what it is compared with."""
+"""The Llama of both stand-ins, in a few lines of torch: fast to import, and independent code."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ class Llama:
     has_encoder = False
 
     def __init__(self, folder: Path, dtype: Any, *, dummy: bool) -> None:
+        """Load a model; without a type in that of its weights, with `dummy` random weights."""
         config = json.loads((folder / "config.json").read_text("utf-8"))
         self.longest: int = config["max_position_embeddings"]
         self._heads: int = config["num_attention_heads"]
@@ -26,6 +27,7 @@ class Llama:
         self._layers: int = config["num_hidden_layers"]
         self._epsilon: float = config["rms_norm_eps"]
         self._weights = _random(config) if dummy else load_file(folder / "model.safetensors")
+        dtype = dtype or self._weights["model.norm.weight"].dtype
         self._weights = {name: each.to(dtype) for name, each in self._weights.items()}
         size = config.get("head_dim") or config["hidden_size"] // self._heads
         base = (config.get("rope_parameters") or config).get("rope_theta", 10000.0)
@@ -50,7 +52,8 @@ class Llama:
             inner = gate * linear(inner, weights[f"{name}.mlp.up_proj.weight"])
             state = state + linear(inner, weights[f"{name}.mlp.down_proj.weight"])
         last = self._norm("model.norm", state[-1])
-        return linear(last, weights["lm_head.weight"]).float()
+        head = weights.get("lm_head.weight", weights["model.embed_tokens.weight"])
+        return linear(last, head).float()
 
     def _attend(self, name: str, state: Any) -> Any:
         """Return what attention adds, (tokens, hidden)."""
