@@ -3,6 +3,7 @@
 # make test    every rule of the product, in six minutes: before you propose a change
 # make test-all  make test, documentation pages, real models, browsers and what needs an idle machine
 # make check   what a change must pass: format, lint, types, make test
+# make mutants 300 small changes of the package: which do the tests notice?
 # make bench   this project's own speed
 # make repeats 20 unchanged and 20 handicapped comparisons: counts false alarms and misses
 # make busy    verdicts beside neighbours that compute: unchanged code must be no drop
@@ -11,7 +12,8 @@
 # make decisions  how often every rule of judgement errs, simulated beside other tools
 # make engines one tiny model through every engine that is here, beside each other
 # make mlserver a real KServe v2 server, for the tests of engine triton
-# make fleet   tests of --mlperf-on on a real Ray cluster of two nodes, which is installed for it
+# make fleet   tests on a real Ray cluster of two nodes, which is installed for it, and on Slurm
+# make mlcommons  exported submissions, judged by MLCommons' checkers (MLPERF_INFERENCE=checkout)
 # make peers   the openai engine's client beside MLCommons', AIPerf and GuideLLM on one server
 # make duplicates  the places in the package that share six or more lines
 # make searches how far off searched rates are, simulated
@@ -22,6 +24,7 @@
 # make schemas write the published JSON Schemas
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
+EXTRAS ?= dev,lm,quantization,evaluate,diffusion,openai,serving,triton,speech,math,videos
 VENV := .venv
 MLSERVER := .venv-mlserver
 PEERS := .venv-peers-endpoints .venv-peers-aiperf .venv-peers-guidellm
@@ -45,11 +48,11 @@ TEST := $(COMPILED) && $(PYTEST) -n 4 --dist worksteal -m "not nightly and not q
 ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -x --lf --lfnf=none; }
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30 && { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo quick test test-all check docs bench fleet repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(INSTALL) -e '.[dev,lm,quantization,evaluate,diffusion,openai,serving,triton,speech,math,videos]'
+	$(INSTALL) -e '.[$(EXTRAS)]'
 	touch $(DEMO) $@
 
 # What the demo needs, and no more.
@@ -81,7 +84,11 @@ peers: $(READY) $(PEERS)
 
 fleet: $(READY)
 	$(INSTALL) -e '.[ray]'
-	$(PYTEST) tests/plugin/test_fleet.py tests/plugin/test_fleet_orders.py
+	$(PYTEST) tests/plugin/test_fleet.py tests/plugin/test_fleet_orders.py tests/cli/test_slurm.py
+
+# MLPERF_INFERENCE: a checkout of mlcommons/inference, whose checkers judge exported trees.
+mlcommons: $(READY)
+	$(PYTEST) tests/cli/test_submission.py
 
 demo: $(DEMO)
 	$(BIN)/python tools/demo.py
@@ -96,11 +103,16 @@ test-all: $(READY)
 	$(TEST)
 	$(NIGHTLY)
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+
+check: lint
 	$(TEST)
+
+mutants: $(READY)
+	$(BIN)/python tools/mutants.py
 
 docs: $(READY)
 	$(BIN)/python -m sphinx -W --keep-going -n -b html docs build/docs
