@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -27,10 +26,10 @@ from pytest_mlperf.core.noise.calibration import (
 )
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores import calibration
+from tests.cli.text import Say
 
 ROOT = Path(__file__).parents[2]
 
-Say = Callable[..., tuple[int, str]]
 
 HEAD = """\
 schema = 1

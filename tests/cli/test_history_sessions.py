@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,11 @@ import pytest
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.text import Say
 from tests.stores.test_database import RECORDED
 
 pytestmark = pytest.mark.process  # asks git
 
-Say = Callable[..., tuple[int, str]]
 
 COUNT = 40
 

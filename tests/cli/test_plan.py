@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, runner_labels
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
-from tests.cli.text import flat, widest
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say, flat, widest
 
 SUITE = """\
 schema = 1

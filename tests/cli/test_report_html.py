@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +21,13 @@ from pytest_mlperf.reports.html._beside import (
 )
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import Lab, git, performance
+from tests.cli.text import Say
 from tests.reports.html.test_page import data_of
 from tests.reports.html.test_power import CAP, sampled
 from tests.reports.verdicts import run
 
 pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
 pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
-
-Say = Callable[..., tuple[int, str]]
-
-
-# --- a real session --------------------------------------------------------------------------
 
 
 def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
@@ -138,9 +133,6 @@ def test_a_missing_library_is_a_fault_of_the_environment(
     assert "pip install 'pytest-mlperf[html]'" in shown
 
 
-# --- folders ---------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("named", "found"),
     [
@@ -176,9 +168,6 @@ def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
 
     assert spent_of(folder, run()) == {}
     assert percentiles_of(folder, "Server") == []
-
-
-# --- logs ------------------------------------------------------------------------------------
 
 
 def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 
 from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.text import Say
 from tests.stores.test_database import RECORDED, numbered
-
-Say = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
