@@ -92,7 +92,4 @@ def test_a_part_that_fits_several_cases_says_so(sessions: list[Results], say: Sa
 
     assert code == 2
     assert "no baseline of 'speed-Offline' is in git here, and no session of it was kept" in shown
-
-
-def test_a_store_that_is_named_must_be_there(sessions: list[Results], say: Say) -> None:
     assert say("history", "x", "--store", "none.db")[0] == 2
