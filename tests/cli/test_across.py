@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,11 +16,9 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores.results import write_results
-from tests.cli.text import widest
+from tests.cli.text import Say, differing, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, SERVER, result, run, session
-
-Say = Callable[..., tuple[int, str]]
 
 H100 = replace(CASE, accelerator="2xH100")
 STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
@@ -124,69 +122,50 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("a", "b", "note"),
-    [
-        (on("H200", *STEADY), on("H200", *FASTER), "both ran on the same hardware"),
+def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
+    h100 = on("H100", *STEADY, case=H100)
+    server = on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0)
+    bert = on("H100", *STEADY, case=replace(H100, workload="bert"))
+    line = ("compare", "a.json", "b.json", "--across-accelerators")
+    for a, b, code, note in (
+        (on("H200", *STEADY), on("H200", *FASTER), 0, "both ran on the same hardware"),
         (
-            on("H100", *STEADY, case=H100),
+            h100,
             on("H200", *FASTER, profile="official"),
+            0,
             "not comparable: another profile: quick → official",
         ),
         (
-            on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0),
+            server,
             on("H200", *FASTER, case=SERVER, target_qps=2.0),
+            0,
             "not comparable: offered rate differs: 1/s → 2/s",
         ),
         (
-            on("H100", *STEADY, case=H100),
+            h100,
             on("H200", *FASTER),
+            0,
             "per dollar: no price of H100: give [prices] in the suite",
         ),
-    ],
-    ids=["same", "profile", "rate", "no price"],
-)
-def test_what_cannot_be_set_against_each_other_is_said(
-    a: CaseResult, b: CaseResult, note: str, say: Say
-) -> None:
-    sides(a, b)
-
-    code, shown = compared(say)
-
-    assert code == 0
-    assert note in joined(shown)
+        (bert, on("H200", *FASTER), 2, "no workload and scenario in common"),
+    ):
+        sides(a, b)
+        assert differing(say, [(line, code, (note,))]) == []
 
 
-@pytest.mark.process
-def test_two_sides_without_common_work_are_refused(say: Say) -> None:
-    sides(on("H100", *STEADY, case=replace(H100, workload="bert")), on("H200", *FASTER))
-
-    code, shown = compared(say)
-
-    assert code == 2
-    assert "no workload and scenario in common" in joined(shown)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("[prices]\nH200 = { usd_per_gpu_hour = 3 }", "prices.H200 has no as_of"),
-        (
-            "[prices]\nH20O = { usd_per_gpu_hour = 3, as_of = 2026-11-01 }",
-            "prices.H20O: no accelerator is called 'H20O'; did you mean",
+def test_a_price_that_nobody_can_use_is_one_error() -> None:
+    for text, message in {
+        "[prices]\nH200 = { usd_per_gpu_hour = 3 }": "prices.H200 has no as_of",
+        "[prices]\nH20O = { usd_per_gpu_hour = 3, as_of = 2026-11-01 }": (
+            "prices.H20O: no accelerator is called 'H20O'; did you mean"
         ),
-        (
-            "[prices]\nH200 = { usd_per_gpu_hour = -3, as_of = 2026-11-01 }",
-            "prices.H200.usd_per_gpu_hour: ",
+        "[prices]\nH200 = { usd_per_gpu_hour = -3, as_of = 2026-11-01 }": (
+            "prices.H200.usd_per_gpu_hour: "
         ),
-        ("[price]\n", "no table [prices]"),
-        ("[prices", "cannot be read as TOML"),
-    ],
-)
-def test_a_price_that_nobody_can_use_is_one_error(text: str, message: str) -> None:
-    Path("prices.toml").write_text(text, "utf-8")
+        "[price]\n": "no table [prices]",
+        "[prices": "cannot be read as TOML",
+    }.items():
+        Path("prices.toml").write_text(text, "utf-8")
 
-    with pytest.raises(MlperfError) as error:
-        read_prices(Path("prices.toml"))
-
-    assert message in str(error.value)
+        with pytest.raises(MlperfError, match=re.escape(message)):
+            read_prices(Path("prices.toml"))

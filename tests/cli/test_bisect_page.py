@@ -125,44 +125,34 @@ def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.mark.parametrize("first_bad", range(1, 9))
-def test_any_commit_is_named_with_its_change(first_bad: int, tmp_path: Path) -> None:
-    search = bisected(tmp_path, [500.0] * first_bad + [330.0] * (9 - first_bad))
+def test_any_commit_is_named_with_its_change(tmp_path: Path) -> None:
+    for first_bad in range(1, 9):
+        search = bisected(tmp_path, [500.0] * first_bad + [330.0] * (9 - first_bad))
 
-    proof = searched(search)
+        proof = searched(search)
 
-    assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
-    assert proof.speed.low < 0.66 < proof.speed.high
-    assert proof.rest == []
-    text = shown(search, proof)
-    assert f"first bad {first_bad:02x}{first_bad:02x}" in text
-    assert "samples/s −3" in text
-    assert "against its parent" in text
-    assert f"see       git show {search.builds[first_bad].title}" in text
-    assert widest(text) <= 80
+        assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
+        assert proof.speed.low < 0.66 < proof.speed.high
+        assert proof.rest == []
+        text = shown(search, proof)
+        assert f"first bad {first_bad:02x}{first_bad:02x}" in text
+        assert "samples/s −3" in text
+        assert "against its parent" in text
+        assert f"see       git show {search.builds[first_bad].title}" in text
+        assert widest(text) <= 80
 
 
-@pytest.mark.parametrize(
-    ("second", "last", "first_bad", "rest"),
-    [
-        (430.0, 330.0, 5, [(0, 4)]),
-        (410.0, 336.0, 2, []),
-    ],
-)
-def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(
-    second: float, last: float, first_bad: int, rest: list[tuple[int, int]], tmp_path: Path
-) -> None:
+def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Path) -> None:
     """Whether that there is more is proven, or only looks so."""
-    search = bisected(tmp_path, [500.0, 500.0, second, second, second, last, last, last])
+    for second, last, first_bad, rest in ((430.0, 330.0, 5, [(0, 4)]), (410.0, 336.0, 2, [])):
+        search = bisected(tmp_path, [500.0, 500.0, *[second] * 3, *[last] * 3])
 
-    proof = searched(search)
+        proof = searched(search)
 
-    assert proof.named
-    assert proof.now == first_bad
-    assert list(proof.rest) == rest
-    text = words(shown(search, proof))
-    assert "by its size this is a part of the drop only: once it is mended" in text
-    assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
+        assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
+        text = words(shown(search, proof))
+        assert "by its size this is a part of the drop only: once it is mended" in text
+        assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
 
 def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Path) -> None:
@@ -203,49 +193,34 @@ def test_a_commit_beside_the_good_one_needs_no_further_comparison(tmp_path: Path
     assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
 
 
-def test_of_a_merge_it_is_said_how_to_see_what_came_with_it(tmp_path: Path) -> None:
-    search = bisected(tmp_path, [500.0, 500.0, 330.0], merged=2)
-
-    text = words(shown(search, searched(search)))
-
-    title = search.builds[2].title
-    assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in text
-
-
-def test_a_hostile_subject_is_text(tmp_path: Path) -> None:
-    search = bisected(tmp_path, [500.0, 330.0], subject="\x1b[2Jgone\u202e ::error::x")
+def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
+    hostile = "\x1b[2Jgone\u202e ::error::x"
+    search = bisected(tmp_path, [500.0, 500.0, 330.0], subject=hostile, merged=2)
 
     text = shown(search, searched(search))
 
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
+    title = search.builds[2].title
+    assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in words(text)
 
 
-@pytest.mark.parametrize(
-    ("speed", "mark"), [(500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)]
-)
-def test_without_a_drop_there_is_no_search(speed: float, mark: Mark, tmp_path: Path) -> None:
-    search = bisected(tmp_path, [500.0, 500.0, speed])
-
-    assert search.first().mark is mark
+def test_without_a_drop_there_is_no_search(tmp_path: Path) -> None:
+    for speed, mark in ((500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)):
+        assert bisected(tmp_path, [500.0, 500.0, speed]).first().mark is mark
 
 
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
+    """Of two drops in two tests the first one is found."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
-
     proof = searched(search)
-
     assert (proof.now, proof.metric[0]) == (5, TEST)
     assert list(search.limits) == [TEST]
     assert {test for one in search.log[1:] for test, _ in one.ratios} == {TEST}
 
-
-def test_of_two_drops_in_two_tests_the_first_one_is_found(tmp_path: Path) -> None:
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 3 + [330.0] * 6)
-
     proof = searched(search)
-
     assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
     assert list(search.limits) == [OTHER, TEST]
 
@@ -260,23 +235,17 @@ def disturbed(search: Bisection, again: str) -> None:
 
 
 def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
+    """What only comparisons with the good one prove is not named."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
     disturbed(search, "")
-
     proof = searched(search)
-
     assert [one.mark for one in search.log[-2:]] == [Mark.UNDECIDED, Mark.BAD]
     assert (proof.now, proof.named) == (5, True)
 
-
-def test_what_only_comparisons_with_the_good_one_prove_is_not_named(tmp_path: Path) -> None:
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
     disturbed(search, "")
     disturbed(search, " again")
-
     proof = searched(search)
-
     assert (proof.before, proof.now, proof.named) == (4, 5, False)
-    assert "no commit is named: it seems to be this one, which differs from GOOD by more" in words(
-        shown(search, proof)
-    )
+    text = words(shown(search, proof))
+    assert "no commit is named: it seems to be this one, which differs from GOOD by more" in text

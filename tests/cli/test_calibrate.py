@@ -10,13 +10,11 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.bench.policy import calibrated_rule, rule_for
-from pytest_mlperf.cli import main
 from pytest_mlperf.cli.calibrate import Page
 from pytest_mlperf.core.noise import learn, uncalibrated
 from pytest_mlperf.core.noise.calibration import (
@@ -27,10 +25,10 @@ from pytest_mlperf.core.noise.calibration import (
 )
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores import calibration
+from tests.cli.text import Say, differing
 
 ROOT = Path(__file__).parents[2]
 
-Say = Callable[..., tuple[int, str]]
 
 HEAD = """\
 schema = 1
@@ -210,54 +208,28 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 
 @pytest.mark.process
 def test_where_no_case_can_run_it_is_the_environments_fault(project: Path, say: Say) -> None:
+    """And nothing to learn from is exit code 1."""
+    nothing = "cpu: nothing learnt: noise needs two runs of one case in one session"
+    assert differing(say, [(("calibrate", "--runs", 0), 1, (nothing,))]) == []
     suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
-    code, shown = say("calibrate")
-
-    assert code == 3
-    assert "2 cases on H200, which is not here" in shown
-    assert "no case can run here; here: cpu" in shown
+    texts = ("2 cases on H200, which is not here", "no case can run here; here: cpu")
+    assert differing(say, [(("calibrate",), 3, texts)]) == []
 
 
-@pytest.mark.process
-def test_nothing_to_learn_from_is_exit_code_1(project: Path, say: Say) -> None:
-    """`--runs 0` before any run."""
-    assert say("calibrate", "--runs", 0) == (
-        1,
-        "cpu: nothing learnt: noise needs two runs of one case in one session\n",
-    )
-
-
-@pytest.mark.parametrize(
-    ("arguments", "says"),
-    [
-        (["--case", "Server"], "no case fits 'Server'; these suites have: first-Offline-"),
-        (["elsewhere"], "elsewhere is not here"),
-    ],
-)
-def test_what_is_not_there_is_usage(
-    project: Path, say: Say, arguments: list[str], says: str
-) -> None:
-    code, shown = say("calibrate", *arguments)
-
-    assert code == 2
-    assert says in shown
-    assert not Path(".mlperf").exists()
-
-
-def test_a_wrong_option_of_an_engine_costs_no_run(project: Path, say: Say) -> None:
+def test_what_is_not_there_is_usage(project: Path, say: Say) -> None:
+    """And a wrong option of an engine costs no run."""
+    case = "no case fits 'Server'; these suites have: first-Offline-"
+    rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
+        (("calibrate", "--case", "Server"), 2, (case,)),
+        (("calibrate", "elsewhere"), 2, ("elsewhere is not here",)),
+    ]
+    assert differing(say, rows) == []
     suite(HEAD, engine("steady", speed=11), SCENARIOS)
-    code, shown = say("calibrate")
-
-    assert code == 2
-    assert "speed" in shown
+    assert differing(say, [(("calibrate",), 2, ("speed",))]) == []
     assert not Path(".mlperf").exists()
-
-
-@pytest.mark.parametrize("arguments", [["--runs", "1"], ["--runs", "-2"], ["--session", "../x"]])
-def test_wrong_options_are_usage(arguments: list[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        main(["calibrate", *arguments])
-    assert caught.value.code == 2
+    for words in ("--runs 1", "--runs -2", "--session ../x"):
+        with pytest.raises(SystemExit, match="2"):
+            say("calibrate", *words.split())
 
 
 @pytest.mark.process

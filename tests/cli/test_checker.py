@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.cli import checker
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say
 
 START = """\
 import logging, os, sys, time

@@ -361,20 +361,17 @@ def test_the_noise_is_that_of_the_calibration_beside_the_baselines(here: Path, s
         session_share=0.4, max_runs=5, cases=2, runs=16, sessions=4,
     )  # fmt: skip
     machine = Calibrated(identity=dict(SUBJECT.identity), settings=settings, cases=())
-    file = Calibration(accelerator="H200", machines=(machine,))
+    place = Path("baselines/calibration/H200.json")
     sides(measured(*STEADY), measured(*STEADY))
-    calibration.save(Path("baselines/calibration/H200.json"), file)
-
-    _, shown = say("compare", "a.json", "b.json")
-    assert "noise as calibrated 2026-11-21: 2 cases, 16 runs in 4 sessions" in " ".join(
-        shown.split()
-    )
-    _, shown = say("compare", "a.json", "b.json", "--baselines", "elsewhere")
-    assert "noise as is usual, nobody calibrated this machine" in " ".join(shown.split())
+    line = ("compare", "a.json", "b.json")
+    calibrated = ("noise as calibrated 2026-11-21: 2 cases, 16 runs in 4 sessions",)
+    usual = ("noise as is usual, nobody calibrated this machine",)
+    calibration.save(place, Calibration(accelerator="H200", machines=(machine,)))
+    rows = [(line, 0, calibrated), ((*line, "--baselines", "elsewhere"), 0, usual)]
+    assert differing(say, rows) == []
     other = replace(machine, identity={"gpu": "other"})
-    calibration.save(Path("baselines/calibration/H200.json"), replace(file, machines=(other,)))
-    _, shown = say("compare", "a.json", "b.json")
-    assert "noise as is usual, nobody calibrated this machine" in " ".join(shown.split())
+    calibration.save(place, Calibration(accelerator="H200", machines=(other,)))
+    assert differing(say, [(line, 0, usual)]) == []
 
 
 @pytest.mark.process

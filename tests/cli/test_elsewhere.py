@@ -70,6 +70,13 @@ def first(found: SuiteState) -> CaseState:
     return found.cases[0]
 
 
+def of_onnx(folder: Path, python: Path, more: str = "") -> CaseState:
+    """Return the state of a case of onnxruntime whose engine runs in another Python."""
+    (folder / "model.onnx").write_bytes(b"weights")
+    model = f'model = "{folder / "model.onnx"}"'
+    return first(state(folder, f'python = "{python}"{more}', use="onnxruntime", workload=model))
+
+
 def test_a_python_that_has_everything_is_told_with_its_versions(
     tmp_path: Path, python: Path
 ) -> None:
@@ -108,31 +115,20 @@ def test_what_a_worker_needs_is_told(tmp_path: Path) -> None:
     )
 
 
-def test_a_python_that_is_too_old_is_told(tmp_path: Path) -> None:
-    older = tmp_path / "older"
-    older.write_text(IS_OLDER.format(python=sys.executable), "utf-8")
-    older.chmod(0o755)
-
-    found = first(state(tmp_path, f'python = "{older}"'))
-
-    assert found.reason.endswith(
-        "(engines[0].python) is Python 3.10.14; workers need 3.11 or newer"
-    )
-
-
 def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-
-    found = first(
-        state(tmp_path, f'python = "{bare}"', use="onnxruntime", workload=f'model = "{model}"')
-    )
-
+    """One that breaks there is told with its reason."""
+    found = of_onnx(tmp_path, bare)
     assert found.state == "missing"
     assert found.reason.splitlines() == [
         f"python {bare}: needs {name}, which is not installed there: {bare} -m pip install {name}"
         for name in ("onnxruntime", "onnx")
     ]
+    (packages,) = bare.parents[1].glob("lib/python*/site-packages")
+    (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
+    (packages / "onnx.py").touch()
+    assert of_onnx(tmp_path, bare).reason == (
+        f"python {bare}: needs onnxruntime, which breaks: RuntimeError: built for another numpy"
+    )
 
 
 def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Path) -> None:
@@ -152,49 +148,27 @@ def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Pa
     )
 
 
-def test_a_library_that_breaks_there_is_told_with_its_reason(tmp_path: Path, bare: Path) -> None:
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-    (packages,) = bare.parents[1].glob("lib/python*/site-packages")
-    (packages / "onnxruntime.py").write_text(SHADOW, "utf-8")
-    (packages / "onnx.py").touch()
-
-    found = first(
-        state(tmp_path, f'python = "{bare}"', use="onnxruntime", workload=f'model = "{model}"')
-    )
-
-    assert found.reason == (
-        f"python {bare}: needs onnxruntime, which breaks: RuntimeError: built for another numpy"
-    )
-
-
 def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, python: Path) -> None:
     """As it is here: which providers ONNX Runtime has only it can tell."""
     pytest.importorskip("onnxruntime")
-    model = tmp_path / "model.onnx"
-    model.write_bytes(b"weights")
-    where = f'python = "{python}"\noptions = {{ providers = ["TensorrtExecutionProvider"] }}'
-    where += '\naccelerators = ["H200"]'
+    more = '\noptions = { providers = ["TensorrtExecutionProvider"] }\naccelerators = ["H200"]'
 
-    found = first(state(tmp_path, where, use="onnxruntime", workload=f'model = "{model}"'))
+    found = of_onnx(tmp_path, python, more)
 
     assert found.state == "missing"
     assert found.reason.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
     assert found.reason.endswith(f"(in python {python})")
 
 
-@pytest.mark.parametrize(
-    ("command", "why"),
-    [
+def test_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> None:
+    for command, reason in (
         (["false"], "command false does not start: exit code 1"),
         (["echo", "hello"], "command echo hello is no Python: 'hello "),
-    ],
-)
-def test_a_command_that_starts_no_python_is_told(
-    command: list[str], why: str, tmp_path: Path
-) -> None:
-    assert all(shutil.which(word) for word in command[:1])
-
-    found = first(state(tmp_path, f"command = {command}"))
-
-    assert found.reason.startswith(why)
+    ):
+        assert shutil.which(command[0])
+        assert first(state(tmp_path, f"command = {command}")).reason.startswith(reason)
+    older = tmp_path / "older"
+    older.write_text(IS_OLDER.format(python=sys.executable), "utf-8")
+    older.chmod(0o755)
+    reason = first(state(tmp_path, f'python = "{older}"')).reason
+    assert reason.endswith("(engines[0].python) is Python 3.10.14; workers need 3.11 or newer")

@@ -22,8 +22,8 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores.results import read_results, write_results
-from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, SUITE, Lab, performance
-from tests.cli.text import Say, flat, widest
+from tests.cli.lab import ACCURACY, BASELINE, CASE, PERFORMANCE, SUITE, Lab, performance
+from tests.cli.text import Say, differing, flat, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
 from tests.stores.calibrated_here import calibrate
@@ -152,7 +152,7 @@ def other(
 
 
 def test_a_baseline_that_was_replaced_since_gives_no_evidence(own_lab: Lab, say: Say) -> None:
-    file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
+    file = own_lab.path / BASELINE
     content = json.loads(file.read_text("utf-8"))
     for one in content["records"][0]["runs"]:
         one["control"] = {"copy_bytes_per_s": 2e10}
@@ -181,13 +181,27 @@ def test_every_number_is_the_rules_own(lab: Lab, say: Say) -> None:
         assert run.folder in shown
 
 
-def test_an_accuracy_test_is_explained_by_gate_and_pairs(lab: Lab, say: Say) -> None:
-    code, shown = say("explain", ACCURACY)
+def test_other_tests_and_sessions_are_explained(
+    lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An accuracy test, what passed, and results from another folder.
 
-    assert code == 0
-    assert "Gate: top1 must reach 99.000, 99 % of the reference 100.000; reached by 1.000" in shown
-    assert "top1: 32 samples in pairs, 0 of them scored otherwise" in shown
-    assert "p = 1 by the plain paired test" in " ".join(shown.split())
+    The baseline is looked for above the results file, where pytest's root folder is.
+    """
+    accuracy = (
+        "Gate: top1 must reach 99.000, 99 % of the reference 100.000; reached by 1.000",
+        "top1: 32 samples in pairs, 0 of them scored otherwise",
+        "p = 1 by the plain paired test",
+    )
+    passed = ("passes: at worst inside −30 %", "Otherwise: equally noisy, it passes above −")
+    rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
+        (("explain", ACCURACY), 0, accuracy),
+        (("explain", PERFORMANCE, "--results", lab.unchanged), 0, passed),
+    ]
+    assert differing(say, rows) == []
+    monkeypatch.chdir(tmp_path)
+    _, shown = say("explain", PERFORMANCE, "--results", lab.upgraded)
+    assert re.search(r"Compared with [567] runs in 4 sessions", shown)
 
 
 def test_a_case_is_explained_with_all_its_tests_from_the_newest_session(lab: Lab, say: Say) -> None:
@@ -221,48 +235,27 @@ def test_a_session_is_named_as_for_report(lab: Lab, say: Say) -> None:
     assert whole[0] == 0
 
 
-def test_what_passed_says_when_it_would_not_have(lab: Lab, say: Say) -> None:
-    _, shown = say("explain", PERFORMANCE, "--results", lab.unchanged)
-
-    assert "passes: at worst inside −30 %" in shown
-    assert "Otherwise: equally noisy, it passes above −" in shown
-
-
 def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> None:
-    """The file in git says 10 % more today, so its runs no longer give the verdict's interval."""
-    file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
+    """The file in git says 10 % more today, so its runs no longer give the verdict's interval.
+
+    Without the file the rest is still told.
+    """
+    file = own_lab.path / BASELINE
     text = file.read_text("utf-8")
     for run in performance(own_lab.recorded).verdict.runs:
         old = repr(run.metrics["throughput"])
         assert old in text
         text = text.replace(old, repr(run.metrics["throughput"] * 1.1))
     file.write_text(text, "utf-8")
+    changed = ("The verdict's own interval was −", "the baseline has changed since")
+    assert differing(say, [(("explain", PERFORMANCE), 0, changed)]) == []
 
-    _, shown = say("explain", PERFORMANCE)
-
-    assert "The verdict's own interval was −" in shown
-    assert "the baseline has changed since" in " ".join(shown.split())
-
-
-def test_without_the_baseline_file_the_rest_is_still_told(own_lab: Lab, say: Say) -> None:
-    (own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json").unlink()
-
-    code, shown = say("explain", PERFORMANCE)
-
-    assert code == 0
-    assert "2. Compared with nothing: the baseline file is not here" in shown
-    assert "The baseline's runs are not here, so the steps cannot be retraced." in shown
-
-
-def test_results_are_explained_from_another_folder(
-    lab: Lab, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The baseline is looked for above the results file, where pytest's root folder is."""
-    monkeypatch.chdir(tmp_path)
-
-    _, shown = say("explain", PERFORMANCE, "--results", lab.upgraded)
-
-    assert re.search(r"Compared with [567] runs in 4 sessions", shown)
+    file.unlink()
+    rest = (
+        "2. Compared with nothing: the baseline file is not here",
+        "The baseline's runs are not here, so the steps cannot be retraced.",
+    )
+    assert differing(say, [(("explain", PERFORMANCE), 0, rest)]) == []
 
 
 @pytest.fixture

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests.cli.test_export import HIGHEST, SAID, exported, fill, judged_by_their_checker
+from tests.cli.text import Say
 from tests.engines.openai.echo import echo_server
 from tests.engines.openai.test_parity import save_tokenizer
 
 pytest.importorskip("httptools")
 
-Say = Callable[..., tuple[int, str]]
 
 NEEDED = ("MLPERF_ENDPOINTS_PYTHON", "MLPERF_SUBMISSION_PYTHON")
 QUESTIONS = 13_368

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,11 +12,11 @@ import pytest
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.text import Say
 from tests.stores.test_database import RECORDED
 
 pytestmark = pytest.mark.process  # asks git
 
-Say = Callable[..., tuple[int, str]]
 
 COUNT = 40
 
@@ -93,7 +92,4 @@ def test_a_part_that_fits_several_cases_says_so(sessions: list[Results], say: Sa
 
     assert code == 2
     assert "no baseline of 'speed-Offline' is in git here, and no session of it was kept" in shown
-
-
-def test_a_store_that_is_named_must_be_there(sessions: list[Results], say: Say) -> None:
     assert say("history", "x", "--store", "none.db")[0] == 2

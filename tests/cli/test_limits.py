@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli import main
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say, differing
 
 
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run the command in a terminal of 80 columns, and return its exit code and what it printed."""
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: str) -> tuple[int, str]:
-        code = main(["limits", *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out + printed.err
-
-    return run
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(say: Say) -> None:
-    code, text = say()
+    code, text = say("limits")
     lines = text.splitlines()
 
     assert code == 0
@@ -43,32 +28,7 @@ def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(say: Say) -
         "resnet50              Srv  2xL40S       91,209.1    179,253     50.9       50.9"
     )
     assert len([line for line in lines if re.search(r"  (Off|Srv|SS|MS) +\d+x", line)]) == 782
-    assert "781 of 781 results lie below the certain limit, 0 above 90 %" in flat(text)
-
-
-def test_a_result_without_a_limit_says_what_is_missing(say: Say) -> None:
-    text = flat(say("--workload", "llama2-70b")[1])
-
-    assert (
-        "no limit for H200-SXM-141GBx1_TRT_DepthPruned, llama2-70b-99: pruning: say work_share, "
-        "the share of the work that is left"
-    ) in text
-
-
-def test_other_accelerators_are_counted(say: Say) -> None:
-    text = flat(say()[1])
-
-    assert "not in the table: " in text
-    assert "85 on CPUs" in text
-    assert "2 on NVIDIA GeForce RTX 4090" in text
-
-
-def test_the_table_of_one_workload(say: Say) -> None:
-    code, text = say("--workload", "retinanet")
-
-    assert code == 0
-    assert "resnet50  " not in text
-    assert "retinanet  " in text
+    assert "781 of 781 results lie below the certain limit, 0 above 90 %" in " ".join(text.split())
 
 
 def test_a_wide_terminal_shows_submitters_and_units(
@@ -76,7 +36,7 @@ def test_a_wide_terminal_shows_submitters_and_units(
 ) -> None:
     """What is spared in 80 columns."""
     monkeypatch.setenv("COLUMNS", "120")
-    text = say("--workload", "resnet50")[1]
+    text = say("limits", "--workload", "resnet50")[1]
 
     assert re.search(r"^workload +run +GPUs +submitter +value +unit +limit", text, re.MULTILINE)
     assert re.search(r"2xL40S +Cisco +91,209.1 +queries/s +179,253", text)
@@ -101,12 +61,13 @@ workload  Llama 2 70B; OpenOrca's prompts, and MLPerf's reference of tokens per
 def test_one_limit_with_its_numbers(say: Say) -> None:
     options = ["--gpu", "H200", "--precision", "fp8", "--count", "8"]
 
-    assert say(*options, "--workload", "llama2-70b-99") == (0, LLAMA)
+    assert say("limits", *options, "--workload", "llama2-70b-99") == (0, LLAMA)
 
 
 def test_one_sequence_at_a_time_is_bound_by_memory(say: Say) -> None:
     """`--set` gives the figures of a run."""
     code, text = say(
+        "limits",
         *("--gpu", "H100-SXM", "--workload", "llama2-70b", "--precision", "fp16"),
         *("--set", "batch=1", "--set", "kv=fp8"),
     )
@@ -114,77 +75,60 @@ def test_one_sequence_at_a_time_is_bound_by_memory(say: Say) -> None:
     assert code == 0
     assert "certain   24.38 tokens/s = 3.35 TB/s / 137.43 GB for each token" in text
     assert "binds     memory: the weights are read all the time" in text
-    assert "kv fp8, batch 1.0" in flat(text)
+    assert "kv fp8, batch 1.0" in " ".join(text.split())
     assert (
         "decoding 24.36 tokens/s while only 1 sequence of 437.2 tokens decode in each copy"
-    ) in flat(text)
+    ) in " ".join(text.split())
 
 
 def test_a_technique_changes_the_limit(say: Say) -> None:
     options = ["--gpu", "H200", "--workload", "stable-diffusion-xl", "--technique", "deepcache"]
 
-    assert "certain   13.56 samples/s" in say(*options, "--set", "network_share=0.5")[1]
-    assert "estimated deepcache: say network_share" in say(*options)[1]
+    assert "certain   13.56 samples/s" in say("limits", *options, "--set", "network_share=0.5")[1]
+    assert "estimated deepcache: say network_share" in say("limits", *options)[1]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_what_is_unknown_is_asked_for_and_wrong_options_are_refused(say: Say) -> None:
+    bert = "--gpu H200 --workload bert"
+    lines: list[tuple[str, int, str]] = [
+        ("", 0, "85 on CPUs"),
+        ("", 0, "2 on NVIDIA GeForce RTX 4090"),
         (
-            ["--gpu", "RTX_4090"],
+            "--workload llama2-70b",
+            0,
+            "no limit for H200-SXM-141GBx1_TRT_DepthPruned, llama2-70b-99: pruning: say "
+            "work_share, the share of the work that is left",
+        ),
+        (
+            "--workload bert --gpu RTX_4090",
+            0,
             "bert on 1xRTX_4090: no limit known for RTX_4090: give its dense peaks in FLOP/s, "
             "the bandwidth of its memory in B/s and its memory in B, as fp16 = 989e12",
         ),
         (
-            ["--gpu", "H200", "--precision", "fp6"],
+            f"{bert} --precision fp6",
+            0,
             "bert on 1xH200-SXM: no limit known for the precision 'fp6'; known: fp64, fp32,",
         ),
-    ],
-)
-def test_what_is_unknown_is_asked_for(say: Say, options: list[str], message: str) -> None:
-    code, text = say("--workload", "bert", *options)
-
-    assert code == 0
-    assert flat(text).startswith(message)
-
-
-@pytest.mark.parametrize("options", [["--workload", "vgg16"], ["--workload", "x"]])
-def test_what_is_known_is_listed_once(say: Say, options: list[str]) -> None:
-    code, text = say("--gpu", "H200", *options)
-
-    assert code == 2
-    assert flat(text).count("known: resnet50, retinanet,") == 1
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        (["--workload", "llama2-70"], "nobody counted the work of 'llama2-70'; did you mean"),
-        (["--gpu", "H200"], "--gpu asks for one limit: say --workload too"),
-        (["--precision", "fp8"], "--precision, --count, --technique and --set are of one limit"),
+        ("--workload llama2-70", 2, "nobody counted the work of 'llama2-70'; did you mean"),
+        ("--gpu H200", 2, "--gpu asks for one limit: say --workload too"),
+        ("--precision fp8", 2, "--precision, --count, --technique and --set are of one limit"),
+        (f"{bert} --count 0", 2, "gpus is 0; must be at least 1"),
         (
-            ["--gpu", "H200", "--workload", "bert", "--count", "0"],
-            "gpus is 0; must be at least 1",
-        ),
-        (
-            ["--gpu", "H200", "--workload", "bert", "--technique", "deepcash"],
+            f"{bert} --technique deepcash",
+            2,
             "--technique deepcash: there is none of this name; did you mean",
         ),
-        (
-            ["--gpu", "H200", "--workload", "bert", "--set", "token=3"],
-            "--set token=3: must be NAME=NUMBER",
-        ),
-        (
-            ["--gpu", "H200", "--workload", "bert", "--set", "tokens=many"],
-            "--set tokens=many: 'many' is no number",
-        ),
-    ],
-)
-def test_wrong_options_are_refused(say: Say, options: list[str], message: str) -> None:
-    code, text = say(*options)
-
-    assert code == 2
-    assert message in flat(text)
+        (f"{bert} --set token=3", 2, "--set token=3: must be NAME=NUMBER"),
+        (f"{bert} --set tokens=many", 2, "--set tokens=many: 'many' is no number"),
+    ]
+    rows = [(("limits", *line.split()), code, (text,)) for line, code, text in lines]
+    assert differing(say, rows) == []
+    for name in ("vgg16", "x"):
+        code, text = say("limits", "--gpu", "H200", "--workload", name)
+        assert (code, text.count("known: resnet50, retinanet,")) == (2, 1)
+    code, text = say("limits", "--workload", "retinanet")
+    assert (code, "resnet50  " in text, "retinanet  " in text) == (0, False, True)
 
 
 @pytest.mark.parametrize("page", ["limits.md", "cli.md"])
@@ -195,5 +139,5 @@ def test_the_pages_show_what_is_printed(say: Say, page: str) -> None:
 
     assert blocks
     for options, shown in blocks:
-        printed = say(*options.split())[1].splitlines()
+        printed = say("limits", *options.split())[1].splitlines()
         assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -12,9 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, runner_labels
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
-from tests.cli.text import flat, widest
-
-Say = Callable[..., tuple[int, str]]
+from tests.cli.text import Say, differing, flat, widest
 
 SUITE = """\
 schema = 1
@@ -85,13 +82,9 @@ def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say
         "and --mlperf-update=missing adds one each time, best on other days"
     )
     assert widest(shown) <= 80
-
-
-def test_history_is_of_the_same_profile_only(lab: Lab, say: Say) -> None:
-    _, shown = say("plan", "--accelerator", "cpu", "--profile", "official")
-
-    assert "sessions" not in shown
-    assert "10 min   50 min" in shown
+    _, official = say("plan", "--accelerator", "cpu", "--profile", "official")
+    assert "10 min   50 min" in official, "the history is of another profile"
+    assert " sessions  " not in official
 
 
 def test_a_damaged_results_file_is_left_out_and_told(own_lab: Lab, say: Say) -> None:
@@ -205,20 +198,10 @@ def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
     assert labels[2] == f"gpu-{accelerator.lower()}"
 
 
-def test_an_accelerator_that_no_suite_names_is_an_error(here: Path, say: Say) -> None:
+def test_what_cannot_be_planned_is_said(here: Path, say: Say) -> None:
     suite("a", "H200", "cpu")
-
-    assert say("plan", "--accelerator", "B200") == (
-        2,
-        "pytest-mlperf: no case runs on 'B200'; these suites name: H200, cpu\n",
-    )
-
-
-def test_a_defective_suite_is_told_with_its_line(here: Path, say: Say) -> None:
-    suite("a", "cpu")
+    absent = "pytest-mlperf: no case runs on 'B200'; these suites name: H200, cpu"
+    assert differing(say, [(("plan", "--accelerator", "B200"), 2, (absent,))]) == []
     Path("suites/b.mlperf.toml").write_text("schema = 1\nrond = 2\n", "utf-8")
-
-    code, shown = say("plan")
-
-    assert code == 2
-    assert "suites/b.mlperf.toml:2: rond: unknown key 'rond'; did you mean 'round'?" in shown
+    defect = "suites/b.mlperf.toml:2: rond: unknown key 'rond'; did you mean 'round'?"
+    assert differing(say, [(("plan",), 2, (defect,))]) == []

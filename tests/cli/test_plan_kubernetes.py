@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ from pytest_mlperf.cli.suites import read_suites
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.stores.results import read_results
 from tests.cli.test_plan_slurm import suite
+from tests.cli.text import Say, differing
 from tests.conftest import LEAN
-
-Say = Callable[..., tuple[int, str]]
 
 WHERE = ("--image", "lab/mlperf:7", "--claim", "results")
 
@@ -78,24 +76,19 @@ def test_a_part_asks_for_its_accelerator_and_has_its_time(project: Path, say: Sa
     assert mount == {"name": "mount-0", "mountPath": "/models", "readOnly": True}
 
 
-def test_what_is_missing_is_said(project: Path, say: Say) -> None:
+def test_what_is_for_kubernetes_is_refused_elsewhere(project: Path, say: Say) -> None:
     suite("a.mlperf.toml", "a")
+    message = "pytest-mlperf: --image, --claim and --mount are for --format kubernetes"
+    rows = [
+        (("plan", "--format", form, option, "models:/models"), 2, (message,))
+        for form in ("table", "json", "github", "slurm")
+        for option in ("--image", "--claim", "--mount")
+    ]
+    kubernetes = ("plan", "--format", "kubernetes")
+    rows.append((kubernetes, 2, ("needs --image",)))
+    rows.append(((*kubernetes, *WHERE, "--mount", "x"), 2, ("write CLAIM:/path",)))
 
-    assert "needs --image" in say("plan", "--format", "kubernetes")[1]
-    assert "write CLAIM:/path" in say("plan", "--format", "kubernetes", *WHERE, "--mount", "x")[1]
-
-
-@pytest.mark.parametrize("form", ["table", "json", "github", "slurm"])
-@pytest.mark.parametrize("option", ["--image", "--claim", "--mount"])
-def test_what_is_for_kubernetes_is_refused_elsewhere(
-    project: Path, say: Say, form: str, option: str
-) -> None:
-    suite("a.mlperf.toml", "a")
-
-    assert say("plan", "--format", form, option, "models:/models") == (
-        2,
-        "pytest-mlperf: --image, --claim and --mount are for --format kubernetes\n",
-    )
+    assert differing(say, rows) == []
 
 
 def test_parts_are_measured_as_they_are_planned(project: Path, say: Say) -> None:

@@ -6,16 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.cli.plan import ARRAY_LIMIT
 from pytest_mlperf.stores.results import read_results
+from tests.cli.text import Say
 from tests.conftest import LEAN
-
-Say = Callable[..., tuple[int, str]]
 
 SUITE = """\
 schema = 1

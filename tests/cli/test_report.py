@@ -6,7 +6,6 @@ import json
 import math
 import subprocess
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,13 +19,9 @@ from pytest_mlperf.reports.formats import machine_info
 from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import CASE, PERFORMANCE, Lab, performance
+from tests.cli.text import Say, differing
 from tests.reports import verdicts
 from tests.reports.verdicts import result, run, session
-
-Say = Callable[..., tuple[int, str]]
-
-
-# --- text and JSON -------------------------------------------------------------------------------
 
 
 def test_text_is_the_summary_of_the_terminal(lab: Lab, say: Say) -> None:
@@ -44,25 +39,19 @@ def test_json_is_the_file_as_pytest_wrote_it(lab: Lab, say: Say) -> None:
     )
 
 
-@pytest.mark.parametrize("form", ["html", "markdown", "comment", "annotations"])
-def test_planned_tests_without_a_result_are_told(
-    lab: Lab, say: Say, tmp_path: Path, form: str
-) -> None:
-    if form == "html":
-        pytest.importorskip("jinja2")
-        pytest.importorskip("vl_convert")
+def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    pytest.importorskip("vl_convert")
     lost = "suites/lost.mlperf.toml::test_performance[lost-Offline-null-fp32-H200]"
     planned = {"test": lost, "kind": "performance", "case": "lost", "accelerator": "H200"}
     manifest = tmp_path / "plan.json"
     whole = {"schema": 1, "kind": "pytest-mlperf plan", "tests": [planned]}
     manifest.write_text(json.dumps(whole), "utf-8")
+    for form in ("html", "markdown", "comment", "annotations"):
+        _, alone = say("report", lab.unchanged, "--format", form)
+        code, shown = say("report", lab.unchanged, "--format", form, "--manifest", manifest)
 
-    _, alone = say("report", lab.unchanged, "--format", form)
-    code, shown = say("report", lab.unchanged, "--format", form, "--manifest", manifest)
-
-    assert code == 0
-    assert lost not in alone
-    assert lost in shown
+        assert (code, lost in alone, lost in shown) == (0, False, True), form
 
 
 def test_a_comment_links_to_the_run_and_the_page(lab: Lab, say: Say) -> None:
@@ -91,39 +80,22 @@ def test_foreign_text_in_results_is_escaped(tmp_path: Path, say: Say) -> None:
     assert "\\x1b[2J" in shown
 
 
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["gone.json"], "gone.json: cannot be read: No such file or directory"),
-        (["r.json", "-o", "r.json/x"], "r.json/x cannot be written: "),
-    ],
-)
 def test_what_cannot_be_read_or_written_is_named(
-    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
 ) -> None:
+    """And a value that no run gives is an error and no traceback."""
     monkeypatch.chdir(tmp_path)
     write_results(Path("r.json"), session())
-
-    code, shown = say("report", *arguments)
-
-    assert code == 2
-    assert shown.startswith(f"pytest-mlperf: {message}")
-
-
-@pytest.mark.parametrize("value", [0.0, -1.0])
-def test_a_value_that_no_run_gives_is_an_error_and_no_traceback(
-    value: float, tmp_path: Path, say: Say
-) -> None:
-    forged = replace(verdicts.OK, runs=(run(throughput=value),))
-    write_results(tmp_path / "r.json", session(result(forged)))
-
-    code, shown = say("report", tmp_path / "r.json", "--format", "pytest-benchmark")
-
-    assert code == 2
-    assert shown.startswith(f"pytest-mlperf: {tmp_path / 'r.json'}: ")
-
-
-# --- pytest-benchmark ----------------------------------------------------------------------------
+    rows = [
+        (("report", "gone.json"), 2, ("gone.json: cannot be read: No such file or directory",)),
+        (("report", "r.json", "-o", "r.json/x"), 2, ("r.json/x cannot be written: ",)),
+    ]
+    assert differing(say, rows) == []
+    for value in (0.0, -1.0):
+        forged = replace(verdicts.OK, runs=(run(throughput=value),))
+        write_results(Path("r.json"), session(result(forged)))
+        line = ("report", "r.json", "--format", "pytest-benchmark")
+        assert differing(say, [(line, 2, ("pytest-mlperf: r.json: ",))]) == []
 
 
 def benchmarks(say: Say, results: Path) -> list[dict[str, Any]]:
@@ -175,9 +147,9 @@ def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdi
     return replace(verdicts.OK, case=case, runs=found, **fields)
 
 
-@pytest.mark.parametrize(
-    ("verdict", "metric", "rounds"),
-    [
+def test_what_a_round_is_in_every_scenario() -> None:
+    """Without a time in every run there is no benchmark."""
+    rows: list[tuple[Verdict, str, list[float]]] = [
         (with_runs("Offline", {"throughput": 4.0}, {"throughput": 5.0}), "throughput", [0.25, 0.2]),
         (
             with_runs("Server", {"throughput": 9.0, "latency_p50": 0.02, "ttft_p50": 0.01}),
@@ -187,32 +159,18 @@ def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdi
         (with_runs("Interactive", {"throughput": 9.0, "ttft_p50": 0.5}), "ttft_p50", [0.5]),
         (with_runs("SingleStream", {"latency_p50": 0.001}), "latency_p50", [0.001]),
         (with_runs("MultiStream", {"latency_p50": 0.008}), "latency_p50", [0.008]),
-    ],
-    ids=["Offline", "Server", "language model", "SingleStream", "MultiStream"],
-)
-def test_what_a_round_is_in_every_scenario(
-    verdict: Verdict, metric: str, rounds: list[float]
-) -> None:
-    found = entry(verdict)
-
-    assert found is not None
-    assert found[0] == rounds
-    assert found[1]["extra_info"]["mlperf"]["round"] == ROUNDS[metric]
-
-
-@pytest.mark.parametrize(
-    "verdict",
-    [
-        verdicts.ERROR,
-        verdicts.INVALID,
-        verdicts.UNGATED,
+    ]
+    for verdict, metric, rounds in rows:
+        found = entry(verdict)
+        assert found is not None
+        assert found[0] == rounds
+        assert found[1]["extra_info"]["mlperf"]["round"] == ROUNDS[metric]
+    without_times = [
+        *(verdicts.ERROR, verdicts.INVALID, verdicts.UNGATED),
         with_runs("Server", {"throughput": 9.0}),
         with_runs("SingleStream", {"latency_p50": 1.0}, {"latency_p90": 1.0}),
-    ],
-    ids=["error", "invalid", "accuracy", "no latency", "not in every run"],
-)
-def test_without_a_time_in_every_run_there_is_no_benchmark(verdict: Verdict) -> None:
-    assert entry(verdict) is None
+    ]
+    assert list(map(entry, without_times)) == [None] * 5
 
 
 def test_the_commit_and_whether_files_differed_are_kept() -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -22,17 +21,13 @@ from pytest_mlperf.reports.html._beside import (
 )
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import Lab, git, performance
+from tests.cli.text import Say
 from tests.reports.html.test_page import data_of
 from tests.reports.html.test_power import CAP, sampled
 from tests.reports.verdicts import run
 
 pytest.importorskip("jinja2", reason="the HTML report needs pytest-mlperf[html]")
 pytest.importorskip("vl_convert", reason="the HTML report needs pytest-mlperf[html]")
-
-Say = Callable[..., tuple[int, str]]
-
-
-# --- a real session --------------------------------------------------------------------------
 
 
 def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
@@ -62,14 +57,11 @@ def test_runs_are_read_only_below_the_results_file(lab: Lab, tmp_path: Path) -> 
     assert "logs are not here" in page
 
 
-def test_a_session_moved_as_a_whole_keeps_its_logs(lab: Lab, tmp_path: Path) -> None:
-    moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
-
-    assert "accuracy pass" in json.dumps(data_of(page_of(read_results(moved), moved))["figures"])
-
-
 def test_a_damaged_log_costs_its_part_of_the_page(lab: Lab, tmp_path: Path) -> None:
+    """A session that was moved as a whole keeps its logs."""
     moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
+    whole = data_of(page_of(read_results(moved), moved))
+    assert "accuracy pass" in json.dumps(whole["figures"])
     for log in moved.parent.rglob("mlperf_log_detail.txt"):
         log.write_text("".join(log.read_text("utf-8").splitlines(keepends=True)[:9]), "utf-8")
     page = page_of(read_results(moved), moved)
@@ -113,19 +105,17 @@ def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
     assert marks == ["acme 1.0", "acme 1.5", "engine.acme 1.0 → 2.0"]
 
 
-@pytest.mark.parametrize("named", ["/etc/passwd", "../../x.json", "baselines/other.json"])
-def test_a_baseline_is_read_only_from_where_it_belongs(
-    named: str, lab: Lab, tmp_path: Path
-) -> None:
+def test_a_baseline_is_read_only_from_where_it_belongs(lab: Lab, tmp_path: Path) -> None:
     """A results file from elsewhere may name any path: its end must be that of the case."""
     results = read_results(lab.upgraded)
-    cases = [
-        replace(one, verdict=replace(one.verdict, baseline_file=named)) for one in results.cases
-    ]
     file = tmp_path / "r.json"
-    write_results(file, replace(results, cases=tuple(cases)))
+    for name in ("/etc/passwd", "../../x.json", "baselines/other.json"):
+        cases = [
+            replace(one, verdict=replace(one.verdict, baseline_file=name)) for one in results.cases
+        ]
+        write_results(file, replace(results, cases=tuple(cases)))
 
-    assert data_of(page_of(read_results(file), file))["drawn"][0][0]["base"] == []
+        assert data_of(page_of(read_results(file), file))["drawn"][0][0]["base"] == []
 
 
 def test_a_missing_library_is_a_fault_of_the_environment(
@@ -138,32 +128,19 @@ def test_a_missing_library_is_a_fault_of_the_environment(
     assert "pip install 'pytest-mlperf[html]'" in shown
 
 
-# --- folders ---------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("named", "found"),
-    [
-        ("/elsewhere/.mlperf/runs/s1/case.1/performance", "s1/case.1/performance"),
-        ("case.1/performance", "case.1/performance"),
-        ("../../../etc", None),
-        ("/", None),
-        ("", None),
-        ("case.1/linked", None),
-        ("a\0b", None),
-        ("x" * 5000, None),
-    ],
-)
-def test_a_runs_folder_is_found_by_the_end_of_its_path(
-    named: str, found: str | None, tmp_path: Path
-) -> None:
+def test_a_runs_folder_is_found_by_the_end_of_its_path(tmp_path: Path) -> None:
     root = tmp_path.resolve() / "artifact"
     for inside in ("s1/case.1/performance", "case.1/performance"):
         (root / inside).mkdir(parents=True)
     (tmp_path / "secret").mkdir()
     (root / "case.1/linked").symlink_to(tmp_path / "secret")
+    folders = {
+        "/elsewhere/.mlperf/runs/s1/case.1/performance": root / "s1/case.1/performance",
+        "case.1/performance": root / "case.1/performance",
+        **dict.fromkeys(("../../../etc", "/", "", "case.1/linked", "a\0b", "x" * 5000)),
+    }
 
-    assert folder_below(root, named) == (root / found if found else None)
+    assert {name: folder_below(root, name) for name in folders} == folders
 
 
 def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
@@ -176,9 +153,6 @@ def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
 
     assert spent_of(folder, run()) == {}
     assert percentiles_of(folder, "Server") == []
-
-
-# --- logs ------------------------------------------------------------------------------------
 
 
 def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:
@@ -195,21 +169,16 @@ def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Pa
     assert list(spans[0]) == pytest.approx([2.0, 6.0], abs=0.2)
 
 
-def test_time_before_the_window_counts_from_the_start_of_the_run(tmp_path: Path) -> None:
+def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
+    """Time before the window counts from the start of the run."""
     sampled(tmp_path)
     began = replace(run(), started="2025-11-20T11:59:53+00:00")
     found = spent_of(tmp_path / "performance", began)
-
     assert list(found.values()) == [7.0, 0.0, 0.0, 10.0, 0.0]
 
-
-def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
-    sampled(tmp_path)
     content = {"settings": {}, "spent": {"load_s": 4.0, "warmup_s": 1.0}}
     (tmp_path / "performance" / "run.json").write_text(json.dumps(content))
-    began = replace(run(), started="2025-11-20T11:59:53+00:00")
     found = spent_of(tmp_path / "performance", began)
-
     assert [found[part] for part in ("before", "load", "warm-up")] == [2.0, 4.0, 1.0]
 
 
@@ -220,11 +189,7 @@ def test_latencies_over_time_are_read_where_they_were_kept(tmp_path: Path) -> No
 
     assert moments_of(tmp_path) == [[0.5, 0.01, 0.02, 3]]
     assert moments_of(tmp_path / "none") == []
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"moments": [[1]]}', '{"moments": 3}'])
-def test_latencies_that_are_none_are_named(content: str, tmp_path: Path) -> None:
-    (tmp_path / "latencies.json").write_text(content)
-
-    with pytest.raises(MlperfError, match=r"latencies.json: no latencies over time"):
-        moments_of(tmp_path)
+    for content in ("{", "[]", '{"moments": [[1]]}', '{"moments": 3}'):
+        (tmp_path / "latencies.json").write_text(content)
+        with pytest.raises(MlperfError, match=r"latencies.json: no latencies over time"):
+            moments_of(tmp_path)

@@ -10,7 +10,8 @@ import pytest
 
 from pytest_mlperf.stores.results import read_results
 from tests.cli import slurm
-from tests.cli.test_plan_slurm import Say, script, submit, suite
+from tests.cli.test_plan_slurm import script, submit, suite
+from tests.cli.text import Say
 from tests.conftest import LEAN
 
 pytestmark = [

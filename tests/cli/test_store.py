@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,9 +10,8 @@ import pytest
 
 from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.text import Say
 from tests.stores.test_database import RECORDED, numbered
-
-Say = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture
@@ -39,15 +37,6 @@ def test_what_is_imported_is_exported_byte_for_byte(files: list[Path], say: Say)
         assert (Path("out") / file.parent.name / file.name).read_bytes() == file.read_bytes()
 
 
-def test_one_session_is_exported_by_its_id(files: list[Path], say: Say) -> None:
-    say("store", "import", *files, "--store", "sqlite:///kept.db")
-
-    code, _ = say("store", "export", "run-2", "-o", "out", "--store", "kept.db")
-
-    assert code == 0
-    assert [file.parent.name for file in Path("out").glob("*/results.json")] == ["run-2"]
-
-
 def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: Say) -> None:
     Path("broken.json").write_text("{", "utf-8")
     write_results(Path("other.json"), replace(read_results(files[0]), seconds=1.0))
@@ -71,20 +60,15 @@ def test_the_id_of_a_session_leads_nowhere_else(files: list[Path], say: Say) -> 
     assert not Path("../away").exists()
 
 
-def test_what_is_no_store_is_said_in_one_line(files: list[Path], say: Say) -> None:
-    shutil.copy(files[0], "results.db")
-
-    assert say("store", "export", "-o", "out", "--store", "results.db") == (
-        2,
-        "pytest-mlperf: results.db: the file is no SQLite database; name another\n",
-    )
-
-
-def test_an_empty_store_has_nothing(files: list[Path], say: Say) -> None:
-    with opened("results.db", write=True):
+def test_a_store_is_named_by_its_file(files: list[Path], say: Say) -> None:
+    """One session is exported by its id; an empty store has nothing; another file is no store."""
+    say("store", "import", *files, "--store", "sqlite:///kept.db")
+    assert say("store", "export", "run-2", "-o", "out", "--store", "kept.db")[0] == 0
+    assert [file.parent.name for file in Path("out").glob("*/results.json")] == ["run-2"]
+    with opened("empty.db", write=True):
         pass
-
-    assert say("store", "export", "-o", "out", "--store", "results.db") == (
-        0,
-        "wrote 0 sessions below out\n",
-    )
+    shutil.copy(files[0], "results.db")
+    export = ("store", "export", "-o", "out", "--store")
+    message = "pytest-mlperf: results.db: the file is no SQLite database; name another\n"
+    assert say(*export, "empty.db") == (0, "wrote 0 sessions below out\n")
+    assert say(*export, "results.db") == (2, message)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores import accuracy_baselines, baselines
 from pytest_mlperf.stores.results import read_results, sealed
 from tests.cli.lab import CASE, PERFORMANCE, Lab
+from tests.cli.text import Say
 from tests.conftest import LEAN
 
 SPEED = Path("baselines/cpu/quick/first/Offline.Acme.fp32.json")
@@ -25,8 +26,6 @@ SCORES = Path("baselines/accuracy/first/Acme.fp32.json")
 
 WRITE = ("--write", "--reason", "acme 2.0: security", "--runs", "5")
 ACCEPT = ("--accept-regression", CASE)
-
-Say = Callable[..., tuple[int, str]]
 
 
 @pytest.fixture

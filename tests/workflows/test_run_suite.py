@@ -66,6 +66,7 @@ def again(job: Runner, measured: Measured) -> dict[str, str]:
     return given(job, measured.wheel) | {"python": "linking-python"}
 
 
+@pytest.mark.nightly
 def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job: Runner) -> None:
     """The exit code is the last step's: summary, annotation and artifact come before it."""
     addopts = f"{job.env['PYTEST_ADDOPTS']} --mlperf-handicap=80%"
@@ -81,6 +82,7 @@ def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job:
     assert len(outcome.uploads) == 1
 
 
+@pytest.mark.nightly
 def test_another_machine_is_refused_before_anything_is_measured(
     measured: Measured, job: Runner
 ) -> None:
@@ -99,14 +101,20 @@ PYTHON = (
     RECORDER
     + """
 import pathlib, shutil
+codes = {{"--accelerator=absent": 3, "--mlperf-accelerator=slower": 1}}
+code = max(codes.get(word, 0) for word in sys.argv)
 if sys.argv[1:3] == ["-m", "venv"]:
     folder = pathlib.Path(sys.argv[3], "bin")
     folder.mkdir(parents=True)
     for name in ("python", "pytest-mlperf"):
         shutil.copy(sys.argv[0], folder / name)
+sys.exit(code)
 """
 )
-"""A Python that writes down its words; an environment of it holds the same."""
+"""A Python that writes down its words; an environment of it holds the same.
+
+Its doctor refuses the accelerator "absent", and its pytest fails on "slower".
+"""
 
 
 @pytest.fixture
@@ -174,6 +182,20 @@ def test_what_is_installed_is_one_call_of_pip(recorded: Any) -> None:
         _, found = recorded(package=package, requirements="onnxruntime-gpu  pillow --pre")
         assert found[2][5:] == [*own, "onnxruntime-gpu", "pillow", "--pre"]
     assert recorded(package=".", extras="lm")[1][2][-2:] == ["--editable", ".[lm]"]
+
+
+def test_a_job_fails_where_doctor_or_pytest_does_and_after_all_is_kept(recorded: Any) -> None:
+    outcome, found = recorded(accelerator="absent")
+    assert outcome.failed == ["What this machine can run"]
+    assert outcome.outputs["exit-code"] == ""
+    assert not [words for words in found if "pytest" in words]
+    assert len(outcome.uploads) == 1
+
+    outcome, found = recorded(accelerator="slower")
+    assert outcome.failed == ["Verdict"]
+    assert (outcome.outputs["exit-code"], outcome.steps["Verdict"].returncode) == ("1", 1)
+    assert list(outcome.steps) == SCRIPTS
+    assert len(outcome.uploads) == 1
 
 
 HOSTILE = [
