@@ -123,9 +123,7 @@ def test_the_committed_model_reaches_the_recorded_accuracy(digits: ImageNetDatas
 
 
 @pytest.mark.slow
-def test_scores_are_bit_identical_between_sessions_with_one_thread(
-    digits: ImageNetDataset,
-) -> None:
+def test_scores_are_bit_identical_between_sessions_with_one_thread(digits: ImageNetDataset) -> None:
     scores = []
     for _ in range(2):
         with tiny(digits, task="tensor") as engine:

@@ -19,14 +19,7 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.onnxruntime import (
-    Contents,
-    Kinds,
-    Node,
-    check_model,
-    check_word,
-    read,
-)
+from pytest_mlperf.engines.onnxruntime import Contents, Kinds, Node, check_model, check_word, read
 from pytest_mlperf.engines.onnxruntime._session import Providers
 from pytest_mlperf.engines.tasks import PRECISIONS
 from pytest_mlperf.engines.tasks.graph import Graph
@@ -211,10 +204,7 @@ def test_a_file_is_read_as_the_library_of_onnx_reads_it() -> None:
 def test_inner_graphs_functions_and_constants_are_read(tmp_path: Path) -> None:
     made = numpy_helper.from_array(np.zeros((2, 3), np.int8), "inner name")
     branch = helper.make_graph(
-        [
-            node("Constant", [], ["c"], value=made),
-            node("DequantizeLinear", ["c", "s"], ["out"]),
-        ],
+        [node("Constant", [], ["c"], value=made), node("DequantizeLinear", ["c", "s"], ["out"])],
         "branch",
         [],
         [helper.make_tensor_value_info("out", FLOAT, [2, 3])],

@@ -257,9 +257,7 @@ SAMPLES: list[SampleRow] = [
 ]
 
 
-def test_a_sample_that_the_model_does_not_take_is_refused_when_it_is_loaded(
-    tmp_path: Path,
-) -> None:
+def test_a_sample_that_the_model_does_not_take_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
     for make, options, sample, message in SAMPLES:
         with (
             engine(make(tmp_path), [sample], **options) as opened,
@@ -298,12 +296,7 @@ ANSWERS: list[SampleRow] = [
         frame([[10, 20, 30, 40, 0.5, 3]]),
         "gave class 3, but the data set has 3 categories",
     ),
-    (
-        yolo,
-        YOLO,
-        frame(np.zeros((4, 9))),
-        r"output 'output0' has shape \(1, 4, 9\) for 1 images",
-    ),
+    (yolo, YOLO, frame(np.zeros((4, 9))), r"output 'output0' has shape \(1, 4, 9\) for 1 images"),
 ]
 
 

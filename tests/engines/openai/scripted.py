@@ -208,9 +208,7 @@ class Manner:
         if refused := sorted(self.refuses & set(asked.body)):
             body = json.dumps({"detail": f"Unexpected fields in the request: {refused}"})
             return Reply(
-                parts=[body.encode()],
-                status="422 Unprocessable Content",
-                kind="application/json",
+                parts=[body.encode()], status="422 Unprocessable Content", kind="application/json"
             )
         if isinstance(asked.body.get("prompt"), list) and not self.takes_ids:
             return Reply(

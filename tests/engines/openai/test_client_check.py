@@ -35,10 +35,7 @@ def keys(folder: Path, tokens: int, service_ms: float, concurrency: int) -> list
         broken.set()
         raise error
 
-    with (
-        echo_server(tokens, service_ms) as url,
-        open_engine(url, ["a prompt"], **asked) as engine,
-    ):
+    with echo_server(tokens, service_ms) as url, open_engine(url, ["a prompt"], **asked) as engine:
         engine.load_samples(LOADED)
         loop = ClosedLoop(engine, SlotSink(fail, tokens=True), Conversations(LOADED), told)
         log = loop.run("run", 0.01, lambda: None)

@@ -13,15 +13,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from tests.engines.openai.recorder import Recorder, answering, open_engine
-from tests.engines.openai.scripted import (
-    DONE,
-    Asked,
-    Reply,
-    Scripted,
-    event,
-    failure,
-    piece,
-)
+from tests.engines.openai.scripted import DONE, Asked, Reply, Scripted, event, failure, piece
 
 pytest.importorskip("httptools")
 

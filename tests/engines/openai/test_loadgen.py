@@ -40,11 +40,7 @@ def case(folder: Path, url: str, scenario: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("scenario", "options"),
-    [
-        ("Offline", {"concurrency": 4}),
-        ("Server", {"api": "chat"}),
-        ("SingleStream", {}),
-    ],
+    [("Offline", {"concurrency": 4}), ("Server", {"api": "chat"}), ("SingleStream", {})],
 )
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     tmp_path: Path, scenario: str, options: dict[str, Any]

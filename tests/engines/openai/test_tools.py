@@ -29,11 +29,7 @@ TOOL = {"type": "function", "function": {**LAMP, "name": "shop_order_lamp"}}
 
 
 def question(text: str) -> dict[str, Any]:
-    return {
-        "messages": [{"role": "user", "content": text}],
-        "tools": [TOOL],
-        "tool_choice": "auto",
-    }
+    return {"messages": [{"role": "user", "content": text}], "tools": [TOOL], "tool_choice": "auto"}
 
 
 QUESTIONS = [

@@ -14,14 +14,7 @@ from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from pytest_mlperf.engines.tensorrt_llm._requests import drafting
 from pytest_mlperf.testing import check_engine
 from tests.engines.recording import Recorder, Samples, SizedSamples, answers_of, ask, packed
-from tests.engines.torch.models import (
-    EOS,
-    answers,
-    chain_model,
-    countdown,
-    random_model,
-    save,
-)
+from tests.engines.torch.models import EOS, answers, chain_model, countdown, random_model, save
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b"
 

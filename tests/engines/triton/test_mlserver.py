@@ -104,12 +104,7 @@ def workers(protocol: str, **options: Any) -> dict[str, Any]:
     """Return what a worker needs to run the tiny ResNet-50 through a server."""
     return {
         "engine": "pytest_mlperf.engines.triton:TritonEngine",
-        "options": {
-            "served_model": "resnet50",
-            "protocol": protocol,
-            "batch_size": 8,
-            **options,
-        },
+        "options": {"served_model": "resnet50", "protocol": protocol, "batch_size": 8, **options},
         "dataset": "pytest_mlperf.datasets.imagenet:ImageNetDataset",
         "dataset_options": DATA,
         "model": MODEL,
@@ -122,12 +117,7 @@ def workers(protocol: str, **options: Any) -> dict[str, Any]:
     [("http", "SingleStream", False), ("grpc", "Offline", True), ("grpc", "Server", False)],
 )
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
-    tmp_path: Path,
-    running: Running,
-    images: list[Any],
-    protocol: str,
-    scenario: str,
-    starts: bool,
+    tmp_path: Path, running: Running, images: list[Any], protocol: str, scenario: str, starts: bool
 ) -> None:
     """LoadGen keeps the very classes that engine onnxruntime gives, by sample."""
     where = (

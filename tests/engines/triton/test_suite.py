@@ -60,10 +60,7 @@ def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Proje
 
 def test_the_tiny_resnet_is_measured_and_scored_on_a_server(project: Project) -> None:
     result = project.run_process(
-        "suites",
-        "--mlperf-fail-on=skips",
-        "--mlperf-update=missing",
-        "-omlperf_baseline_runs=1",
+        "suites", "--mlperf-fail-on=skips", "--mlperf-update=missing", "-omlperf_baseline_runs=1"
     )
 
     assert result.ret == pytest.ExitCode.OK, result.stdout.str()

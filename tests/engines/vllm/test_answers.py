@@ -123,11 +123,7 @@ def test_stamps_are_compared_and_logged_when_samples_are_dropped(
 
 def test_the_fingerprint_has_what_decides_speed_and_answers(counting: Path) -> None:
     with open_engine(
-        counting,
-        [[9]],
-        max_num_seqs=24,
-        max_prompt_tokens=7,
-        engine_args={"stream_interval": 2},
+        counting, [[9]], max_num_seqs=24, max_prompt_tokens=7, engine_args={"stream_interval": 2}
     ) as engine:
         facts = engine.describe()
 

@@ -14,14 +14,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import pydantic
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    create_model,
-    field_validator,
-    model_validator,
-)
+from pydantic import BaseModel, ConfigDict, Field, create_model, field_validator, model_validator
 
 SERIES = "1.2"
 TABLE = Path(__file__).resolve().parents[2] / "contracts" / "tensorrt_llm.json"

@@ -14,16 +14,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FAULTS = (
-    "load",
-    "dies",
-    "aborts",
-    "silent",
-    "early",
-    "miscounts",
-    "foreign_end",
-    "deaf",
-)
+FAULTS = ("load", "dies", "aborts", "silent", "early", "miscounts", "foreign_end", "deaf")
 
 
 def fault_of(args: Any) -> str | None:
