@@ -19,7 +19,7 @@ from pytest_mlperf.builders.torchao_unet import (  # noqa: E402
     quantised_layers,
     ranges_of,
 )
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError  # noqa: E402
+from pytest_mlperf.core.errors import EnvironmentFault, RunError  # noqa: E402
 from pytest_mlperf.engines.torch.diffusion._convolutions import MatrixConvolution  # noqa: E402
 from pytest_mlperf.run.checkpoints.child import captions  # noqa: E402
 from tests.engines.torch.models import exact_int8  # noqa: E402
@@ -226,20 +226,6 @@ def test_the_precision_must_be_what_the_unet_says(int8: Path) -> None:
 def test_what_is_quantised_is_not_quantised_again(int8: Path, tmp_path: Path) -> None:
     with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
         build(int8, tmp_path, "fp8-static")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"recipe": "int8"}, "recipe = 'int8' is not one of int8-smoothquant, fp8-static"),
-        ({"steps": 0}, "steps = 0 is not at least 1"),
-        ({"calibrated_steps": 21}, "calibrated_steps = 21 is not 1 to steps, 20"),
-        ({"smoothing": 1.5}, "smoothing = 1.5 is not a number from 0 to 1"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SuiteError, match=f"^builder torchao-unet: {message}"):
-        TorchAoUnetBuilder(**{"recipe": "fp8-static", **options})
 
 
 def test_captions_are_what_a_pipeline_looks_at() -> None:
