@@ -66,28 +66,18 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return models.chain_model(folder, models.countdown, vocabulary=128)
 
 
-@pytest.mark.parametrize(
-    ("config_groups", "names"),
-    [
-        ({"group_0": {"weights": {"num_bits": 8, "type": "int"}}}, [("int8",)]),
-        ({"group_0": {"weights": {"num_bits": 4, "type": "int", "group_size": 128}}}, [("int4",)]),
-        ({"group_0": {"weights": {"num_bits": 8, "type": "float"}}}, [("fp8",)]),
-        (
-            {"group_0": {"weights": {"num_bits": 4, "type": "float", "group_size": 16}}},
-            [("nvfp4",)],
-        ),
-        (
-            {"a": {"weights": {"num_bits": 4, "type": "float"}}, "b": {"weights": None}},
-            [("nvfp4", "mxfp4"), ()],
-        ),
-    ],
-)
-def test_the_precision_of_compressed_tensors_is_read(
-    config_groups: dict[str, Any], names: list[tuple[str, ...]]
-) -> None:
-    quantization = {"quant_method": "compressed-tensors", "config_groups": config_groups}
-
-    assert list(quantisation_of(quantization).weights) == names
+def test_the_precision_of_compressed_tensors_is_read() -> None:
+    four = {"num_bits": 4, "type": "float"}
+    for weights, names in (
+        ([{"num_bits": 8, "type": "int"}], [("int8",)]),
+        ([{"num_bits": 4, "type": "int", "group_size": 128}], [("int4",)]),
+        ([{"num_bits": 8, "type": "float"}], [("fp8",)]),
+        ([{**four, "group_size": 16}], [("nvfp4",)]),
+        ([four, None], [("nvfp4", "mxfp4"), ()]),
+    ):
+        groups = {f"group_{place}": {"weights": each} for place, each in enumerate(weights)}
+        quantization = {"quant_method": "compressed-tensors", "config_groups": groups}
+        assert list(quantisation_of(quantization).weights) == names
 
 
 @pytest.mark.parametrize("recipe", ["int8", "int8-gptq", "int4-gptq", "fp8", "fp8-static"])

@@ -18,10 +18,10 @@ from pytest_mlperf.builders.modelopt import ModelOptBuilder
 from pytest_mlperf.builders.torchao import TorchAoBuilder
 from pytest_mlperf.builders.torchao_unet import TorchAoUnetBuilder
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.core.extension import Builder
 from pytest_mlperf.registry import registered
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.tables import EngineEntry
+from tests.engines.recording import unrefused
 
 BUILDERS: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
     "torchao": (TorchAoBuilder, torchao.RECIPES),
@@ -60,46 +60,40 @@ def test_the_builders_are_registered() -> None:
     assert set(BUILDERS) <= set(registered("builders"))
 
 
-@pytest.mark.parametrize("name", sorted(BUILDERS))
-def test_every_recipe_says_what_it_makes(name: str) -> None:
-    factory, recipes = BUILDERS[name]
-    for recipe in recipes:
-        built: Builder = factory(recipe=recipe)
+def test_every_recipe_says_what_it_makes() -> None:
+    for factory, recipes in BUILDERS.values():
+        made = {recipe: factory(recipe=recipe).precision for recipe in recipes}
 
-        assert built.precision
-        assert recipe.startswith(built.precision)
-    assert factory.libraries[1:3] == ("torch", "transformers")
+        assert all(made.values())
+        assert [recipe for recipe in made if not recipe.startswith(made[recipe])] == []
+        assert factory.libraries[1:3] == ("torch", "transformers")
 
 
-@pytest.mark.parametrize(
-    ("factory", "options", "message"),
-    [
-        (TorchAoBuilder, {"recipe": "int3"}, "recipe = 'int3' is not one of int8, int8-dynamic,"),
+def test_options_that_mean_nothing_are_refused() -> None:
+    rows = [
+        ("torchao", {"recipe": "int3"}, "recipe = 'int3' is not one of int8, int8-dynamic,"),
+        ("torchao", {"recipe": "int4", "group_size": 7}, "group_size = 7 is not one of 16, 32"),
+        ("torchao", {"recipe": "int8", "device": "gpu"}, "device = 'gpu' is not cpu, cuda or"),
+        ("modelopt", {"recipe": "int8"}, "recipe = 'int8' is not one of fp8, int8-smoothquant"),
+        ("modelopt", {"recipe": "fp8", "kv_cache": "int8"}, "kv_cache = 'int8' is not fp8 or"),
         (
-            TorchAoBuilder,
-            {"recipe": "int4", "group_size": 7},
-            "group_size = 7 is not one of 16, 32",
-        ),
-        (TorchAoBuilder, {"recipe": "int8", "device": "gpu"}, "device = 'gpu' is not cpu, cuda or"),
-        (
-            ModelOptBuilder,
-            {"recipe": "int8"},
-            "recipe = 'int8' is not one of fp8, int8-smoothquant",
-        ),
-        (ModelOptBuilder, {"recipe": "fp8", "kv_cache": "int8"}, "kv_cache = 'int8' is not fp8 or"),
-        (
-            LlmCompressorBuilder,
+            "llmcompressor",
             {"recipe": "int8", "max_prompt_tokens": 0},
             "max_prompt_tokens = 0 is not at least 1",
         ),
-        (LlmCompressorBuilder, {"recipe": "fp4"}, "recipe = 'fp4' is not one of int8, int8-gptq"),
-    ],
-)
-def test_what_means_nothing_is_refused(
-    factory: type[Builder], options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SuiteError, match="^builder .*" + message):
-        factory(**options)
+        ("llmcompressor", {"recipe": "fp4"}, "recipe = 'fp4' is not one of int8, int8-gptq"),
+        ("torchao-unet", {"recipe": "int8"}, "'int8' is not one of int8-smoothquant, fp8-static"),
+        ("torchao-unet", {"steps": 0}, "torchao-unet: steps = 0 is not at least 1"),
+        ("torchao-unet", {"calibrated_steps": 21}, "calibrated_steps = 21 is not 1 to steps, 20"),
+        ("torchao-unet", {"smoothing": 1.5}, "smoothing = 1.5 is not a number from 0 to 1"),
+    ]
+
+    def make(builder: str, options: dict[str, Any]) -> None:
+        BUILDERS[builder][0](**{"recipe": "fp8-static", **options})
+
+    assert unrefused(make, SuiteError, rows) == []
+    with pytest.raises(SuiteError, match=r"^builder torchao: recipe"):
+        make("torchao", {"recipe": "int3"})
 
 
 @pytest.mark.process
@@ -114,8 +108,6 @@ def test_no_library_is_imported_to_read_a_suite() -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# --- names -----------------------------------------------------------------------------------
-
 NAMES = st.sampled_from(["a", "b", "int8", "int4", "a-b", "int8-b", "b-int8", "a-int8"])
 
 
@@ -128,19 +120,15 @@ def test_another_recipe_is_another_case(
     name: str | None, precision: str, recipes: list[str]
 ) -> None:
     """Whatever an entry is called: with its precision, two recipes never make one test id."""
-    entries = [
+    entry = {"use": "torch", "name": name, "precision": precision}
+    labels = {
         EngineEntry.model_validate(
-            {
-                "use": "torch",
-                "name": name,
-                "precision": precision,
-                "build": {"use": "torchao", "recipe": recipe},
-            }
-        )
+            {**entry, "build": {"use": "torchao", "recipe": recipe}}
+        ).full_label
         for recipe in recipes
-    ]
+    }
 
-    assert entries[0].full_label != entries[1].full_label
+    assert len(labels) == 2
 
 
 def test_the_recipe_is_part_of_the_test_id(tmp_path: Path) -> None:
@@ -159,23 +147,17 @@ def test_the_recipe_is_part_of_the_test_id(tmp_path: Path) -> None:
 
 
 def test_two_entries_that_differ_in_an_option_alone_need_names(tmp_path: Path) -> None:
-    path = suite(
-        tmp_path,
-        'use = "torchao", recipe = "int4"',
-        'use = "torchao", recipe = "int4", group_size = 16',
-        precision="int4",
-    )
+    build = 'use = "torchao", recipe = "int4"'
+    path = suite(tmp_path, build, f"{build}, group_size = 16", precision="int4")
 
     with pytest.raises(SuiteError, match="duplicate case null-torchao-int4-cpu"):
         plan_suite(path)
 
 
-# --- suites ----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("build", "message"),
-    [
+def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None:
+    """With its line and key: nothing is built to find out."""
+    gptq = 'use = "llmcompressor", recipe = "int8-gptq"'
+    rows = [
         ('use = "torchao"', ":10: engines[0].build.recipe: is missing"),
         ('use = "torchoa", recipe = "int8"', "build.use: no builder 'torchoa' is installed; did"),
         ('use = "torchao", recipe = "int88"', "build.recipe: builder torchao: recipe = 'int88' is"),
@@ -194,47 +176,31 @@ def test_two_entries_that_differ_in_an_option_alone_need_names(tmp_path: Path) -
             "build.calibration: recipe = 'int8' looks at no samples: leave it out",
         ),
         (
-            'use = "llmcompressor", recipe = "int8-gptq"',
+            gptq,
             "build.recipe: recipe = 'int8-gptq' needs samples to look at: write calibration = 64",
         ),
         (
-            'use = "llmcompressor", recipe = "int8-gptq", calibration = "all"',
+            f'{gptq}, calibration = "all"',
             "build.calibration: 'all' is no calibration: write a number of samples",
         ),
+        (f"{gptq}, calibration = 0", "build.calibration: 0 is no calibration"),
         (
-            'use = "llmcompressor", recipe = "int8-gptq", calibration = 0',
-            "build.calibration: 0 is no calibration",
-        ),
-        (
-            'use = "llmcompressor", recipe = "int8-gptq", calibration = { path = "x" }',
+            f'{gptq}, calibration = {{ path = "x" }}',
             'build.calibration: a calibration needs use = "..."',
         ),
         (
-            'use = "llmcompressor", recipe = "int8-gptq", calibration = { use = "openorka" }',
+            f'{gptq}, calibration = {{ use = "openorka" }}',
             "build.calibration.use: no dataset 'openorka' is installed; did you mean 'openorca'?",
         ),
         (
-            'use = "llmcompressor", recipe = "int8-gptq", '
-            'calibration = { use = "openorca", path = "x", counts = 3 }',
+            f'{gptq}, calibration = {{ use = "openorca", path = "x", counts = 3 }}',
             "build.calibration.counts: dataset 'openorca' has no option 'counts'; did you mean",
         ),
-    ],
-)
-def test_a_wrong_build_is_told_when_the_suite_is_read(
-    tmp_path: Path, build: str, message: str
-) -> None:
-    """With its line and key: nothing is built to find out."""
-    with pytest.raises(SuiteError) as caught:
-        plan_suite(suite(tmp_path, build))
+    ]
 
-    assert message in str(caught.value)
-
-
-def test_a_build_needs_a_model(tmp_path: Path) -> None:
-    path = suite(tmp_path, 'use = "torchao", recipe = "int8"', model="")
-
+    assert unrefused(lambda build: plan_suite(suite(tmp_path, build)), SuiteError, rows) == []
     with pytest.raises(SuiteError, match=r"build: there is nothing to quantise: set workload\.mo"):
-        plan_suite(path)
+        plan_suite(suite(tmp_path, 'use = "torchao", recipe = "int8"', model=""))
 
 
 def test_code_of_ones_own_is_not_looked_at(tmp_path: Path) -> None:

@@ -14,47 +14,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
-Kind = Literal["positional", "keyword", "*", "**"]
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 Scope = ast.Module | ast.ClassDef
 
 
 class Missing(LookupError):
     """A file, class or function is not in this source."""
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """One parameter of a function.
-
-    Attributes:
-        name: Its name, without stars.
-        kind: "positional" ones may also be given by keyword; "*" and "**" take the rest.
-        default: Source text of its default; None where it must be given.
-        annotation: Source text of its type; None where there is none.
-    """
-
-    name: str
-    kind: Kind
-    default: str | None
-    annotation: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """One annotated field of a class: of a dataclass, a pydantic model or a NamedTuple.
-
-    Attributes:
-        name: Its name.
-        annotation: Source text of its type.
-        default: Source text of its default; None where there is none.
-    """
-
-    name: str
-    annotation: str
-    default: str | None
 
 
 @dataclass(slots=True)
@@ -129,8 +96,8 @@ class Source:
         names = [name.removeprefix(self.prefix) for name in self.archive.namelist()]
         return sorted(n for n in names if n.startswith(f"{folder}/") and n.endswith(".py"))
 
-    def parameters(self, module_file: str, qualified: str) -> dict[str, Parameter]:
-        """Return the parameters of a function or "Class.method", in order, without self and cls.
+    def parameters(self, module_file: str, qualified: str) -> list[str]:
+        """Return the names of a function's or "Class.method"'s parameters, without self and cls.
 
         Raises:
             Missing: There is no such function.
@@ -144,22 +111,20 @@ class Source:
                     return _parameters(node, method=not _decorated(node, "staticmethod"))
         raise Missing(f"{module_file} has no {qualified}")
 
-    def fields(self, module_file: str, cls: str) -> dict[str, Field]:
-        """Return the annotated public fields of a class and of its bases, these first.
+    def fields(self, module_file: str, cls: str) -> list[str]:
+        """Return the names of the annotated public fields of a class, those of bases first.
 
         Raises:
             Missing: There is no such class.
         """
-        found: dict[str, Field] = {}
-        for _, node in reversed(self._lineage(module_file, cls)):
-            for each in _statements(node):
-                if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name):
-                    annotation = ast.unparse(each.annotation)
-                    if not each.target.id.startswith("_") and "ClassVar" not in annotation:
-                        default = None if each.value is None else ast.unparse(each.value)
-                        found[each.target.id] = Field(each.target.id, annotation, default)
-        found.pop("model_config", None)
-        return found
+        names = {
+            each.target.id: None
+            for _, node in reversed(self._lineage(module_file, cls))
+            for each in _statements(node)
+            if isinstance(each, ast.AnnAssign) and isinstance(each.target, ast.Name)
+            if not each.target.id.startswith("_") and "ClassVar" not in ast.unparse(each.annotation)
+        }
+        return [name for name in names if name != "model_config"]
 
     def attributes(self, module_file: str, cls: str) -> set[str]:
         """Return the names that an instance of a class has, inherited ones too.
@@ -175,27 +140,6 @@ class Source:
             for _, node in self._lineage(module_file, cls)
             for each in _statements(node)
             for name in _names(each)
-        }
-
-    def options(self, module_file: str, function: str | None = None) -> set[str]:
-        """Return the command line options that a module, or one function in it, declares.
-
-        Both click's `option(...)` and argparse's `add_argument(...)` count.
-
-        Raises:
-            Missing: There is no such file or function.
-        """
-        node = self.tree(module_file) if function is None else self._function(module_file, function)
-        return {
-            argument.value
-            for call in ast.walk(node)
-            if isinstance(call, ast.Call)
-            and isinstance(call.func, ast.Attribute)
-            and call.func.attr in ("option", "add_argument")
-            for argument in call.args
-            if isinstance(argument, ast.Constant)
-            and isinstance(argument.value, str)
-            and argument.value.startswith("-")
         }
 
     def tree(self, file: str) -> ast.Module:
@@ -283,58 +227,32 @@ def _statements(scope: Scope) -> Iterator[ast.stmt]:
             waiting[:0] = [*node.body, *handled, *node.orelse]
 
 
-def _parameters(node: Function, *, method: bool) -> dict[str, Parameter]:
-    given = node.args
-    positional = [*given.posonlyargs, *given.args]
-    defaults = [None] * (len(positional) - len(given.defaults)) + list(given.defaults)
-    found = [
-        _parameter(argument, "positional", default)
-        for argument, default in zip(positional, defaults, strict=True)
-    ][1 if method else 0 :]
-    if given.vararg:
-        found.append(_parameter(given.vararg, "*", None))
-    for argument, default in zip(given.kwonlyargs, given.kw_defaults, strict=True):
-        found.append(_parameter(argument, "keyword", default))
-    if given.kwarg:
-        found.append(_parameter(given.kwarg, "**", None))
-    return {parameter.name: parameter for parameter in found}
-
-
-def _parameter(argument: ast.arg, kind: Kind, default: ast.expr | None) -> Parameter:
-    return Parameter(
-        argument.arg,
-        kind,
-        None if default is None else ast.unparse(default),
-        None if argument.annotation is None else ast.unparse(argument.annotation),
-    )
+def _parameters(node: Function, *, method: bool) -> list[str]:
+    arguments = node.args
+    found = [*arguments.posonlyargs, *arguments.args][1 if method else 0 :]
+    found += [arguments.vararg] if arguments.vararg else []
+    found += arguments.kwonlyargs
+    found += [arguments.kwarg] if arguments.kwarg else []
+    return [argument.arg for argument in found]
 
 
 def _names(node: ast.stmt) -> Iterator[str]:
     if isinstance(node, Function | ast.ClassDef):
         yield node.name
-    if isinstance(node, Function):
-        for inner in ast.walk(node):
-            if (
-                isinstance(inner, ast.Attribute)
-                and isinstance(inner.ctx, ast.Store)
-                and isinstance(inner.value, ast.Name)
-                and inner.value.id == "self"
-            ):
-                yield inner.attr
-    if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-        yield node.target.id
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Name):
-                yield target.id
-                if target.id == "__slots__":
-                    yield from _strings(node.value)
-
-
-def _strings(node: ast.expr) -> Iterator[str]:
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.Constant) and isinstance(inner.value, str):
-            yield inner.value
+    for inner in ast.walk(node) if isinstance(node, Function) else ():
+        if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
+            yield from [inner.attr] if ast.unparse(inner.value) == "self" else []
+    targets: list[ast.expr] = [node.target] if isinstance(node, ast.AnnAssign) else []
+    targets += node.targets if isinstance(node, ast.Assign) else []
+    for target in targets:
+        if isinstance(target, ast.Name):
+            yield target.id
+            if target.id == "__slots__" and node.value is not None:
+                yield from (
+                    each.value
+                    for each in ast.walk(node.value)
+                    if isinstance(each, ast.Constant) and isinstance(each.value, str)
+                )
 
 
 def _decorated(node: Function, name: str) -> bool:

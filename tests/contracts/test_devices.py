@@ -13,7 +13,7 @@ import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pytest
 
@@ -45,10 +45,12 @@ NVML's own documentation of nvmlDeviceGetIndex: of a MIG handle, the number with
 """
 
 
-@pytest.mark.parametrize("name", ON)
-@pytest.mark.parametrize("at", VLLM)
-def test_vllm_is_given_what_leads_it_to_the_gpu(at: str, name: str) -> None:
-    assert (form_of(name) in understood("vllm", at).refused) is (VLLM[at][name] != ON[name])
+def test_vllm_is_given_what_leads_it_to_the_gpu() -> None:
+    refused = {
+        (at, name): form_of(name) in understood("vllm", at).refused for at in VLLM for name in ON
+    }
+
+    assert refused == {(at, name): VLLM[at][name] != ON[name] for at in VLLM for name in ON}
 
 
 def converted(text: str) -> list[str]:
@@ -67,21 +69,17 @@ def converted(text: str) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("line", "dies"),
-    [
-        ("return int(entries[place])", True),
-        ("return list(map(int, entries))[place]", True),
-        ("return int(entries[place]) if entries[place].isdigit() else place", False),
-        ("return place", False),
-    ],
-)
-def test_a_function_that_dies_of_a_uuid_is_seen(line: str, *, dies: bool) -> None:
+def test_a_function_that_dies_of_a_uuid_is_seen() -> None:
     """As vLLM's did before 0.24."""
-    function = f"def index_of(place):\n    entries = environ['{VARIABLE}'].split(',')\n    {line}\n"
-
-    assert converted(function) == ["index_of"] * dies
-    assert converted(function.replace(VARIABLE, "CUDA_PATHS")) == []
+    head = f"def index_of(place):\n    entries = environ['{VARIABLE}'].split(',')\n    return "
+    for result, dies in (
+        ("int(entries[place])", True),
+        ("list(map(int, entries))[place]", True),
+        ("int(entries[place]) if entries[place].isdigit() else place", False),
+        ("place", False),
+    ):
+        assert converted(head + result) == ["index_of"] * dies, result
+        assert converted((head + result).replace(VARIABLE, "CUDA_PATHS")) == []
 
 
 @pytest.mark.skipif(trees.VARIABLE not in os.environ, reason=f"{trees.VARIABLE} names no tree")
@@ -93,34 +91,24 @@ def test_a_real_tensorrt_llm_dies_of_no_name() -> None:
     assert {file: dying for file, text in texts.items() if (dying := converted(text))} == {}
 
 
-@pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed")
-@pytest.mark.parametrize(
-    ("listed", "seen"),
-    [
+@pytest.mark.slow
+def test_torch_reads_every_form(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    for listed, seen in (
         ("3,1", [3, 1]),
         ("GPU-1,GPU-0", ["GPU-1", "GPU-0"]),
         ("MIG-1-0", ["MIG-1-0"]),
-    ],
-)
-def test_torch_reads_every_form(
-    listed: str, seen: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    import torch
-
-    monkeypatch.setenv(VARIABLE, listed)
-
-    assert torch.cuda._parse_visible_devices() == seen
-    assert form_of(listed) not in understood("torch", torch.__version__).refused
+    ):
+        monkeypatch.setenv(VARIABLE, listed)
+        assert torch.cuda._parse_visible_devices() == seen
+        assert form_of(listed) not in understood("torch", torch.__version__).refused
 
 
-@pytest.mark.skipif(
-    not importlib.util.find_spec("onnxruntime"), reason="onnxruntime is not installed"
-)
 def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
     spec = importlib.util.find_spec("onnxruntime")
-    assert spec
-    assert spec.origin
-    files = [file for file in Path(spec.origin).parent.joinpath("capi").iterdir() if file.is_file()]
+    if spec is None or spec.origin is None:
+        pytest.skip("onnxruntime is not installed")
+    files = [file for file in Path(spec.origin).parent.glob("capi/*") if file.is_file()]
 
     assert any(".so" in file.name for file in files)
     assert not [file.name for file in files if VARIABLE.encode() in file.read_bytes()]
@@ -136,22 +124,11 @@ def test_whole_gpus_by_number_are_understood_by_every_library_in_every_version()
     assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
 
 
-@pytest.mark.parametrize("library", sorted(TABLE))
-@pytest.mark.parametrize("release", [None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"])
-def test_what_is_newer_than_all_or_not_known_takes_the_newest_row(
-    library: str, release: str | None
-) -> None:
-    rows = TABLE[library]
-
-    assert understood(library, release) is rows[-1]
-    assert [row.since for row in rows] == sorted({row.since for row in rows})
-
-
-@pytest.fixture
-def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder of this Python's path."""
-    monkeypatch.syspath_prepend(tmp_path)
-    return tmp_path
+def test_what_is_newer_than_all_or_not_known_takes_the_newest_row() -> None:
+    for library, rows in TABLE.items():
+        for release in (None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"):
+            assert understood(library, release) is rows[-1], (library, release)
+        assert [row.since for row in rows] == sorted({row.since for row in rows})
 
 
 def install(folder: Path, library: str, at: str) -> None:
@@ -160,9 +137,10 @@ def install(folder: Path, library: str, at: str) -> None:
     (about / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {library}\nVersion: {at}\n")
 
 
-@pytest.mark.parametrize(
-    ("library", "at", "listed", "said"),
-    [
+def test_names_that_would_be_mistaken_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for place, (library, at, listed, expected) in enumerate((
         ("vllm", "0.23.0", "3,1", None),
         ("vllm", "0.23.0", "1,GPU-8932", "GPU-8932, and vllm 0.23.0 takes numbers alone; GPUs go"),
         ("vllm", "0.23.0rc1", "GPU-8932", "GPU-8932, and vllm 0.23.0rc1 takes numbers alone"),
@@ -171,26 +149,25 @@ def install(folder: Path, library: str, at: str) -> None:
         ("vllm", "0.24.0", " MIG-41b3", "MIG-41b3, and vllm 0.24.0 takes a MIG instance's number"),
         ("tensorrt_llm", "1.2.1", "MIG-41b3", None),
         ("unheard_of", "0.1", "MIG-41b3", None),
-    ],
-)
-def test_names_that_would_be_mistaken_are_one_sentence(
-    installed: Path, library: str, at: str, listed: str, said: str | None
-) -> None:
-    install(installed, library, at)
-    if said is None:
-        check([library], {VARIABLE: listed})
-        return
-    with pytest.raises(RunError) as error:
-        check(["json", library], {VARIABLE: listed})
-    assert str(error.value).startswith(f"CUDA_VISIBLE_DEVICES has {said}")
-    assert "\n" not in str(error.value)
-
-
-def test_a_library_without_a_version_is_taken_for_the_newest() -> None:
-    check(["vllm_of_nobody", "torch"], {VARIABLE: "MIG-41b3"})
-    check(["vllm"], {})
-    with pytest.raises(RunError, match=r"vllm \(version not known\) takes a MIG instance's number"):
-        check(["vllm"], {VARIABLE: "MIG-41b3"})
+        ("vllm_of_nobody", None, "MIG-41b3", None),
+        ("torch", None, "MIG-41b3", None),
+        ("vllm", None, None, None),
+        ("vllm", None, "MIG-41b3", "MIG-41b3, and vllm (version not known) takes a MIG instance's"),
+    )):  # fmt: skip
+        with monkeypatch.context() as patch:
+            if at is not None:
+                (tmp_path / str(place)).mkdir()
+                patch.syspath_prepend(tmp_path / str(place))
+                install(tmp_path / str(place), library, at)
+            error = ""
+            try:
+                check(["json", library], {VARIABLE: listed} if listed else {})
+            except RunError as refusal:
+                error = str(refusal)
+        start = f"CUDA_VISIBLE_DEVICES has {expected}" if expected else ""
+        assert error.startswith(start), (library, at, listed)
+        assert bool(error) is bool(expected)
+        assert "\n" not in error
 
 
 class ThroughVllm(NullEngine):
@@ -200,11 +177,12 @@ class ThroughVllm(NullEngine):
 
 
 def test_every_engine_is_checked_before_it_loads(
-    installed: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its own Python, whose version counts, in a worker as in each of its replicas."""
-    install(installed, "vllm", "0.23.0")
-    spec = job(installed, engine=f"{__name__}:ThroughVllm")
+    monkeypatch.syspath_prepend(tmp_path)
+    install(tmp_path, "vllm", "0.23.0")
+    spec = job(tmp_path, engine=f"{__name__}:ThroughVllm")
     monkeypatch.setenv(VARIABLE, "1")
 
     assert isinstance(built_engine(spec, SyntheticDataset()), ThroughVllm)
@@ -213,25 +191,16 @@ def test_every_engine_is_checked_before_it_loads(
         built_engine(spec, SyntheticDataset())
 
 
-@pytest.mark.parametrize(
-    "command", [["/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.cli.main"]]
-)
-def test_a_server_is_checked_before_it_starts(
-    command: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_server_is_checked_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_mlperf.engines.serving.find_program", str)
     monkeypatch.setenv(VARIABLE, "MIG-41b3")
+    options: dict[str, Any] = {"engine": "openai", "model": None, "health": "/health"}
+    options |= {"start_timeout_s": 1.0, "environment": {}}
 
-    server = Server(
-        [*command, "--port", "{port}"],
-        engine="openai",
-        model=None,
-        health="/health",
-        start_timeout_s=1.0,
-        environment={},
-    )
-    with pytest.raises(RunError, match="CUDA_VISIBLE_DEVICES has MIG-41b3, and vllm"), server:
-        pass
+    for command in (["/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.cli.main"]):
+        server = Server([*command, "--port", "{port}"], **options)
+        with pytest.raises(RunError, match="CUDA_VISIBLE_DEVICES has MIG-41b3, and vllm"), server:
+            pass
 
 
 def test_a_real_vllm_reads_the_variable_as_the_table_says() -> None:

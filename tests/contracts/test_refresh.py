@@ -24,42 +24,31 @@ def refresh(tree: Path, table: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
 
 
-def test_a_tree_adds_its_series_and_keeps_the_others(tmp_path: Path) -> None:
+def test_a_tree_adds_its_series_or_replaces_it_and_anything_else_is_refused(
+    tmp_path: Path,
+) -> None:
     table = tmp_path / "table.json"
     shutil.copy(trees.TABLE, table)
     old = trees.read_table(table)
 
-    done = refresh(plant(tmp_path / "tree"), table)
-
-    assert done.returncode == 0, done.stderr
-    assert trees.read_table(table) == [*old, ("1.4", FOUND)]
-    assert f"TensorRT-LLM 1.4.0rc2: {len(FOUND)} classes read" in done.stdout
-    assert "TimingMetrics: gone: first_scheduled_time, first_token_time" in done.stdout
-    assert "TensorRT-LLM 1.4.0rc2 has no LLM.shutdown (last in 1.2)" in done.stdout
-
-
-def test_a_tree_of_a_known_series_takes_its_place(tmp_path: Path) -> None:
-    table = tmp_path / "table.json"
-    shutil.copy(trees.TABLE, table)
-    tree = plant(tmp_path / "tree", {**TREE, "tensorrt_llm/version.py": '__version__ = "1.2.9"\n'})
-
-    refresh(tree, table)
-    once = table.read_text("utf-8")
-    refresh(tree, table)
-
-    assert trees.read_table(table) == [("1.2", FOUND)]
-    assert table.read_text("utf-8") == once
-
-
-def test_what_is_no_tree_is_refused_and_changes_nothing(tmp_path: Path) -> None:
-    table = tmp_path / "table.json"
-    shutil.copy(trees.TABLE, table)
-
-    done = refresh(tmp_path, table)
-
-    assert done.returncode == 2
-    assert "has no tensorrt_llm/version.py" in done.stderr
+    refused = refresh(tmp_path, table)
+    assert refused.returncode == 2
+    assert "has no tensorrt_llm/version.py" in refused.stderr
     assert table.read_text("utf-8") == trees.TABLE.read_text("utf-8")
+
+    added = refresh(plant(tmp_path / "tree"), table)
+    assert added.returncode == 0, added.stderr
+    assert trees.read_table(table) == [*old, ("1.4", FOUND)]
+    assert f"TensorRT-LLM 1.4.0rc2: {len(FOUND)} classes read" in added.stdout
+    assert "TimingMetrics: gone: first_scheduled_time, first_token_time" in added.stdout
+    assert "TensorRT-LLM 1.4.0rc2 has no LLM.shutdown (last in 1.2)" in added.stdout
+
+    tree = plant(tmp_path / "tree", {**TREE, "tensorrt_llm/version.py": '__version__ = "1.2.9"\n'})
+    refresh(tree, table)
+    assert trees.read_table(table) == [("1.2", FOUND), ("1.4", FOUND)]
+    text = table.read_text("utf-8")
+    refresh(tree, table)
+    assert table.read_text("utf-8") == text
 
 
 def test_the_workflow_fetches_every_file_that_is_read() -> None:

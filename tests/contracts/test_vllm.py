@@ -126,65 +126,51 @@ def history(table: Table, thing: str, name: str) -> str:
     return f"; it came with {span[0]} or before, was last seen in {span[1]}{gone}"
 
 
-@pytest.mark.parametrize("at", SUPPORTED)
-def test_every_name_in_use_is_in_every_supported_version(at: str) -> None:
+def test_every_name_in_use_is_in_the_supported_versions_and_in_no_older_one() -> None:
     """From the oldest that the engine takes to the newest in the table."""
-    assert missing({thing: names(TABLE, thing, at) for thing in TABLE["names"]}, at, TABLE) == []
+    absent = {
+        at: missing({thing: names(TABLE, thing, at) for thing in TABLE["names"]}, at, TABLE)
+        for at in TABLE["read"]
+    }
 
-
-def test_the_oldest_supported_version_is_the_oldest_that_has_all_names() -> None:
-    older = [each for each in TABLE["read"] if order(each) < OLDEST]
     assert order(SUPPORTED[0])[:2] == OLDEST
-
-    for at in older:
-        found = {thing: names(TABLE, thing, at) for thing in TABLE["names"]}
-        assert missing(found, at, TABLE)
+    assert [sentence for at in SUPPORTED for sentence in absent[at]] == []
+    assert [at for at, sentences in absent.items() if not sentences] == SUPPORTED
 
 
-@pytest.mark.parametrize("name", sorted(RESERVED))
-def test_what_is_reserved_is_an_engine_argument(name: str) -> None:
+def test_what_is_reserved_is_an_engine_argument() -> None:
     """Refusing what vLLM does not know either would hide its name's change."""
-    assert name in TABLE["names"]["AsyncEngineArgs()"]
+    assert set(RESERVED) <= set(TABLE["names"]["AsyncEngineArgs()"])
 
 
-@pytest.mark.parametrize(
-    ("thing", "name", "said"),
-    [
-        ("SamplingParams()", "best_of", "was last seen in 0.11.0, and is gone in 0.14.0"),
-        ("AsyncEngineArgs()", "swap_space", "was last seen in 0.17.0, and is gone in 0.20.0"),
-        ("SamplingParams()", "beams", "; no version read had it"),
-    ],
-)
-def test_a_name_that_vanished_fails_with_the_version(
-    thing: str, name: str, said: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(globals(), "used", lambda: iter([(thing, name), ("LLM", "generate")]))
+def test_a_name_that_vanished_fails_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
     newest = TABLE["read"][-1]
     found = {each: names(TABLE, each, newest) for each in TABLE["names"]}
+    vanished = {
+        ("SamplingParams()", "best_of"): "was last seen in 0.11.0, and is gone in 0.14.0",
+        ("AsyncEngineArgs()", "swap_space"): "was last seen in 0.17.0, and is gone in 0.20.0",
+        ("SamplingParams()", "beams"): "; no version read had it",
+    }
+    monkeypatch.setitem(globals(), "used", lambda: iter([*vanished, ("LLM", "generate")]))
 
-    (sentence,) = missing(found, newest, TABLE)
+    sentences = missing(found, newest, TABLE)
 
-    assert sentence.startswith(f"vLLM {newest}: {thing} has no {name}")
-    assert sentence.endswith(said)
+    for sentence, ((thing, name), end) in zip(sentences, vanished.items(), strict=True):
+        assert sentence.startswith(f"vLLM {newest}: {thing} has no {name}")
+        assert sentence.endswith(end)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "settled", "batch_size", "most"),
-    [
+def test_how_many_samples_share_a_step_is_an_upper_bound() -> None:
+    for arguments, settled, batch_size, most in (
         ({}, "256", None, "256"),
         ({}, "256", 8, "8"),
         ({}, "4", 8, "4"),
         ({"data_parallel_size": 2}, "4", None, "8"),
         ({"speculative_config": {"method": "ngram"}}, "256", None, "256"),
         ({}, "", None, None),
-    ],
-)
-def test_how_many_samples_share_a_step_is_an_upper_bound(
-    arguments: dict[str, Any], settled: str, batch_size: int | None, most: str | None
-) -> None:
-    found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
-
-    assert found.get("work.batch") == most
+    ):
+        found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
+        assert found.get("work.batch") == most, (arguments, settled, batch_size)
 
 
 SMALL = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -57,21 +57,11 @@ CALLED: Mapping[str, tuple[str, ...]] = {
 }
 """Arguments of its methods that the engine gives."""
 
-LISTED_MODULES = ("llmapi",)
-
 LISTED: Mapping[str, Set[str]] = {
-    "tensorrt_llm": {"LLM", "SamplingParams", "__version__", *LISTED_MODULES},
+    "tensorrt_llm": {"LLM", "SamplingParams", "__version__", "llmapi"},
     LLMAPI: {
-        "CapacitySchedulerPolicy",
-        "CudaGraphConfig",
-        "KvCacheConfig",
-        "LLM",
-        "MoeConfig",
-        "QuantConfig",
-        "SamplingParams",
-        "SchedulerConfig",
-        "TorchCompileConfig",
-        "TorchLlmArgs",
+        *("CapacitySchedulerPolicy", "CudaGraphConfig", "KvCacheConfig", "LLM", "MoeConfig"),
+        *("QuantConfig", "SamplingParams", "SchedulerConfig", "TorchCompileConfig", "TorchLlmArgs"),
     },
 }
 """What is looked for in a package; it may bring much more."""
@@ -99,6 +89,7 @@ OPTIONS: Mapping[str, Any] = {
 """Every option of the engine, each with a value of which something is made."""
 
 Names = Mapping[str, Set[str]]
+HEAD = ("version", "source")
 
 
 def used() -> Names:
@@ -125,22 +116,12 @@ def used() -> Names:
 def problems(
     used: Names, version: str, offered: Names, history: Sequence[tuple[str, Names]]
 ) -> list[str]:
-    """Return a sentence for each name that is used and that a version does not offer.
-
-    Args:
-        used: By class.
-        version: Of what is offered.
-        offered: By class.
-        history: What older and newer versions offer.
-    """
+    """Return a sentence for each name that is used and that a version does not offer."""
     found = []
     for cls in sorted(used):
         for name in sorted(used[cls] - offered.get(cls, frozenset())):
-            before = [
-                each
-                for each, names in history
-                if name in names.get(cls, ()) and _order(each) < _order(version)
-            ]
+            before = [each for each, names in history if name in names.get(cls, ())]
+            before = [each for each in before if _order(each) < _order(version)]
             last = f"last in {max(before, key=_order)}" if before else "in no older one either"
             found.append(f"TensorRT-LLM {version} has no {_spelt(cls, name)} ({last})")
     return found
@@ -217,7 +198,7 @@ def exported(source: Source, file: str) -> set[str]:
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
             found.add(node.value)
     folder = file.rpartition("/")[0]
-    return found | {name for name in LISTED_MODULES if source.has(f"{folder}/{name}/__init__.py")}
+    return found | ({"llmapi"} if source.has(f"{folder}/llmapi/__init__.py") else set())
 
 
 def bound(source: Source, cls: str) -> set[str]:
@@ -227,13 +208,10 @@ def bound(source: Source, cls: str) -> set[str]:
         Missing: The tree has no declaration of it.
     """
     for file in BINDINGS:
-        if source.has(file) and (found := _reader(file)(source, file, cls)):
+        read = _declared if file.endswith(".cpp") else Source.attributes
+        if source.has(file) and (found := read(source, file, cls)):
             return found
     raise Missing(f"{source.path}: {cls} is in none of {', '.join(BINDINGS)}")
-
-
-def _reader(file: str) -> Callable[[Source, str, str], set[str]]:
-    return _declared if file.endswith(".cpp") else _stubbed
 
 
 def _declared(source: Source, file: str, cls: str) -> set[str]:
@@ -247,10 +225,6 @@ def _declared(source: Source, file: str, cls: str) -> set[str]:
         for statement in statements
         for name in re.findall(r'\.def_(?:rw|ro|prop_ro|readwrite|readonly)\("(\w+)"', statement)
     }
-
-
-def _stubbed(source: Source, file: str, cls: str) -> set[str]:
-    return source.attributes(file, cls)
 
 
 def _gather(value: Any, found: dict[str, set[str]]) -> None:
@@ -276,20 +250,13 @@ def _order(version: str) -> tuple[int, ...]:
 
 def written(versions: Iterable[Mapping[str, Any]]) -> str:
     """Return the text of a table: a line for each class, so that a change can be reviewed."""
-    lines = ["{", '  "versions": [']
-    entries = list(versions)
-    for place, entry in enumerate(entries):
+    entries = []
+    for version in versions:
         names = [
             f"        {json.dumps(cls)}: {json.dumps(sorted(each))}"
-            for cls, each in entry["names"].items()
+            for cls, each in version["names"].items()
         ]
-        lines += [
-            "    {",
-            f'      "version": {json.dumps(entry["version"])},',
-            f'      "source": {json.dumps(entry["source"])},',
-            '      "names": {',
-            ",\n".join(names),
-            "      }",
-            "    }" + ("," if place < len(entries) - 1 else ""),
-        ]
-    return "\n".join([*lines, "  ]", "}", ""])
+        head = [f"      {json.dumps(key)}: {json.dumps(version[key])}," for key in HEAD]
+        lines = ["    {", *head, '      "names": {', ",\n".join(names), "      }", "    }"]
+        entries.append("\n".join(lines))
+    return "\n".join(["{", '  "versions": [', ",\n".join(entries), "  ]", "}", ""])

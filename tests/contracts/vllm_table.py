@@ -58,18 +58,9 @@ def _exported(file: str) -> Reader:
 
 
 ENTRIES = {
-    "AsyncEngineArgs",
-    "AsyncLLM",
-    "EngineArgs",
-    "ExplicitEncoderDecoderPrompt",
-    "LLM",
-    "LLMEngine",
-    "RequestOutputKind",
-    "SamplingParams",
-    "TextPrompt",
-    "TokensPrompt",
-    "get_metrics_snapshot",
-    "tokens_input",
+    *("AsyncEngineArgs", "AsyncLLM", "EngineArgs", "ExplicitEncoderDecoderPrompt", "LLM"),
+    *("LLMEngine", "RequestOutputKind", "SamplingParams", "TextPrompt", "TokensPrompt"),
+    *("get_metrics_snapshot", "tokens_input"),
 }
 """What an engine may start from."""
 
@@ -177,12 +168,16 @@ def write(table: Table) -> None:
     """Write the table, one name per line."""
     lines = ["{", f'  "about": {json.dumps(table["about"])},']
     lines += [f'  "read": {json.dumps(table["read"])},', '  "names": {']
-    things = []
-    for thing, known in table["names"].items():
-        rows = ",\n".join(f"      {json.dumps(n)}: {json.dumps(s)}" for n, s in known.items())
-        things.append(
-            f"    {json.dumps(thing)}: {{\n{rows}\n    }}" if rows else f'    "{thing}": {{}}'
+    things = [
+        f"    {json.dumps(thing)}: {{\n"
+        + ",\n".join(
+            f"      {json.dumps(name)}: {json.dumps(span)}" for name, span in known.items()
         )
+        + "\n    }"
+        if known
+        else f'    "{thing}": {{}}'
+        for thing, known in table["names"].items()
+    ]
     FILE.write_text("\n".join(lines) + "\n" + ",\n".join(things) + "\n  }\n}\n", "utf-8")
 
 

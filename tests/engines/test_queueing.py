@@ -30,28 +30,21 @@ class Held:
             self.threads.add(threading.get_ident())
 
 
-@pytest.mark.parametrize(
-    ("max_batch", "batches"),
-    [
-        (None, [[0], [1, 2, 3, 4, 5]]),
-        (2, [[0], [1, 2], [3, 4], [5]]),
-        (5, [[0], [1, 2, 3, 4, 5]]),
-        (100, [[0], [1, 2, 3, 4, 5]]),
-    ],
-)
-def test_what_gathers_during_work_is_worked_on_together(
-    max_batch: int | None, batches: list[list[int]]
-) -> None:
-    work, sink = Held(), RecordingSink()
-    queue = WorkQueue(work, max_batch=max_batch)
-    queue.put([0], [10], sink)
-    assert work.begun.acquire(timeout=30)
-    for sample in range(1, 6):
-        queue.put([sample], [10 + sample], sink)
-    work.gate.set()
-    queue.close()
+def test_what_gathers_during_work_is_worked_on_together() -> None:
+    together = [[0], [1, 2, 3, 4, 5]]
+    for max_batch, batches in (
+        (None, together), (2, [[0], [1, 2], [3, 4], [5]]), (5, together), (100, together)
+    ):  # fmt: skip
+        work, sink = Held(), RecordingSink()
+        queue = WorkQueue(work, max_batch=max_batch)
+        queue.put([0], [10], sink)
+        assert work.begun.acquire(timeout=30)
+        for sample in range(1, 6):
+            queue.put([sample], [10 + sample], sink)
+        work.gate.set()
+        queue.close()
 
-    assert work.calls == [(ids, [10 + sample for sample in ids]) for ids in batches]
+        assert work.calls == [(ids, [10 + sample for sample in ids]) for ids in batches]
 
 
 def test_a_large_list_is_cut_so_that_all_threads_get_some() -> None:
@@ -102,7 +95,7 @@ def test_a_failure_is_reported_and_the_thread_lives_on(error: BaseException) -> 
     assert len(set(threads)) == 1
 
 
-@pytest.mark.parametrize(("threads", "max_batch"), [(0, None), (-1, None), (1, 0)])
-def test_sizes_below_one_are_refused(threads: int, max_batch: int | None) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        WorkQueue(lambda ids, indices, sink: None, threads=threads, max_batch=max_batch)
+def test_sizes_below_one_are_refused() -> None:
+    for sizes in ({"threads": 0}, {"threads": -1}, {"max_batch": 0}):
+        with pytest.raises(ValueError, match="at least 1"):
+            WorkQueue(lambda ids, indices, sink: None, **sizes)

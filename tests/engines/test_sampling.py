@@ -18,34 +18,24 @@ from tests.engines.recording import Samples
 DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 5}
 
 
-@pytest.mark.parametrize(
-    ("options", "defect", "at_fault"),
-    [
-        ({"temperature": -0.1}, "temperature = -0.1 is not a number from 0 on", "temperature"),
-        ({"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1", "top_p"),
-        ({"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1", "top_p"),
-        ({"temperature": 1.0, "top_k": 0}, "top_k = 0 is not a number of tokens", "top_k"),
-        ({"temperature": 1.0, "seed": -1}, "seed = -1 is not a whole number from 0", "seed"),
-        ({"temperature": 1.0, "seed": SEEDS}, f"seed = {SEEDS} is not a whole number", "seed"),
+def test_what_cannot_be_drawn_is_refused() -> None:
+    for at_fault, options, defect in (
+        ("temperature", {"temperature": -0.1}, "temperature = -0.1 is not a number from 0 on"),
+        ("top_p", {"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1"),
+        ("top_p", {"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1"),
+        ("top_k", {"temperature": 1.0, "top_k": 0}, "top_k = 0 is not a number of tokens"),
+        ("seed", {"temperature": 1.0, "seed": -1}, "seed = -1 is not a whole number from 0"),
+        ("seed", {"temperature": 1.0, "seed": SEEDS}, f"seed = {SEEDS} is not a whole number"),
         (
+            "top_p",
             {"top_p": 0.9, "seed": 1},
             "temperature = 0 draws no tokens: leave top_p and seed out, or set temperature",
-            "top_p",
         ),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_what_cannot_be_drawn_is_refused(
-    options: dict[str, Any], defect: str, at_fault: str
-) -> None:
-    with pytest.raises(SuiteError) as error:
-        TextOptions(**options).generation("mine")
-
-    assert defect in str(error.value)
-    assert at_fault in error.value.options
-
-
-def test_beams_are_not_drawn() -> None:
+    ):
+        with pytest.raises(SuiteError) as error:
+            TextOptions(**options).generation("mine")
+        assert defect in str(error.value)
+        assert at_fault in error.value.options
     with pytest.raises(SuiteError, match="draws tokens, and beams do not: leave num_beams out"):
         TextOptions(temperature=1.0).generation("mine", num_beams=4)
 

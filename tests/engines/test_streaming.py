@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from typing import Any
 
 import pytest
 
@@ -21,6 +22,14 @@ def quiet(expected: int) -> RecordingSink:
     return RecordingSink(expected, wants_output=False)
 
 
+def answer(answering: Any, samples: int, sink: RecordingSink, **options: Any) -> None:
+    """Have samples 0, 1, … answered as ids 7, 8, …, all put at once."""
+    streams = Streams(answering, **options)
+    streams.put(range(7, 7 + samples), range(samples), sink)
+    sink.wait_for_end()
+    streams.close()
+
+
 async def three_tokens(request: StreamedRequest) -> None:
     request.tokens()
     await asyncio.sleep(0)
@@ -29,58 +38,34 @@ async def three_tokens(request: StreamedRequest) -> None:
 
 
 def test_first_tokens_come_before_further_ones_and_those_before_the_end() -> None:
-    sink, streams = timing(1), Streams(three_tokens)
-
-    streams.put([7], [3], sink)
-    sink.wait_for_end()
-    streams.close()
+    """None is kept for others of the same pass: it would be stamped when the last is there."""
+    sink, both = timing(1), timing(2)
+    answer(three_tokens, 1, sink)
+    answer(three_tokens, 2, both)
 
     assert sink.calls == [("first", [7]), ("next", [7, 7]), ("done", [7])]
     assert (sink.n_tokens, sink.outputs) == ({7: 3}, {})
+    tokens = [("first", [7]), ("first", [8]), ("next", [7, 7]), ("next", [8, 8])]
+    assert both.calls == [*tokens, ("done", [7, 8])]
 
 
-def test_outputs_are_given_only_where_they_are_wanted() -> None:
-    sink, streams = RecordingSink(2), Streams(three_tokens)
-
-    streams.put([7, 8], [3, 4], sink)
-    sink.wait_for_end()
-    streams.close()
+def test_outputs_are_given_only_where_they_are_wanted_and_in_one_call() -> None:
+    sink, unread = RecordingSink(2), quiet(100)
+    answer(three_tokens, 2, sink)
+    answer(three_tokens, 100, unread)
 
     assert sink.calls == [("done", [7, 8])]
-    assert sink.outputs == {7: b"\x03", 8: b"\x04"}
-
-
-def test_samples_that_end_in_one_pass_are_told_in_one_call() -> None:
-    sink, streams = quiet(100), Streams(three_tokens)
-
-    streams.put(range(100), range(100), sink)
-    sink.wait_for_end()
-    streams.close()
-
-    assert sink.calls == [("done", list(range(100)))]
-
-
-def test_tokens_are_not_kept_for_others_of_the_same_pass() -> None:
-    """They would be stamped when the last of them is there."""
-    sink, streams = timing(2), Streams(three_tokens)
-
-    streams.put([7, 8], [3, 4], sink)
-    sink.wait_for_end()
-    streams.close()
-
-    tokens = [("first", [7]), ("first", [8]), ("next", [7, 7]), ("next", [8, 8])]
-    assert sink.calls == [*tokens, ("done", [7, 8])]
+    assert sink.outputs == {7: b"\x00", 8: b"\x01"}
+    assert unread.calls == [("done", list(range(7, 107)))]
+    assert unread.outputs == {}
 
 
 def test_nothing_is_counted_where_one_sample_has_no_count() -> None:
     async def uncounted(request: StreamedRequest) -> None:
         request.done(None, None if request.index else 5)
 
-    sink, streams = quiet(2), Streams(uncounted)
-
-    streams.put([1, 2], [0, 1], sink)
-    sink.wait_for_end()
-    streams.close()
+    sink = quiet(2)
+    answer(uncounted, 2, sink)
 
     assert sink.n_tokens == {}
 
@@ -96,13 +81,11 @@ def test_at_most_concurrency_samples_are_answered_at_a_time() -> None:
         running -= 1
         request.done(None, 1)
 
-    sink, streams = quiet(20), Streams(watched, concurrency=3)
-
-    streams.put(range(20), range(20), sink)
-    sink.wait_for_end()
-    streams.close()
+    answer(watched, 20, quiet(20), concurrency=3)
 
     assert most == 3
+    with pytest.raises(ValueError, match="at least 1"):
+        Streams(three_tokens, concurrency=0)
 
 
 def test_every_completion_comes_from_one_thread() -> None:
@@ -121,11 +104,8 @@ def test_what_an_answer_raises_ends_the_run() -> None:
     async def broken(request: StreamedRequest) -> None:
         raise ValueError("no such token")
 
-    sink, streams = timing(1), Streams(broken)
-
-    streams.put([1], [0], sink)
-    sink.wait_for_end()
-    streams.close()
+    sink = timing(1)
+    answer(broken, 1, sink)
 
     assert str(sink.errors[0]) == "no such token"
 
@@ -158,8 +138,3 @@ def test_run_returns_what_a_coroutine_returns() -> None:
 
     assert streams.run(answer()) == 42
     streams.close()
-
-
-def test_no_concurrency_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least 1"):
-        Streams(three_tokens, concurrency=0)

@@ -24,7 +24,7 @@ from pytest_mlperf.engines.llm.tools import (
 )
 from pytest_mlperf.engines.openai import _traffic
 from pytest_mlperf.scorers.function_calls import FunctionCallsScorer
-from tests.engines.recording import Samples
+from tests.engines.recording import Samples, unrefused
 
 LAMP = {
     "colour": {"type": "string"},
@@ -66,12 +66,8 @@ def read(text: str, form: str = TAGGED) -> list[Function] | str:
     return [(call["function"]["name"], call["function"]["arguments"]) for call in calls]
 
 
-# --- calls ----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "value"),
-    [
+def test_an_argument_in_tags_has_its_schemas_type_or_stays_text() -> None:
+    rows: list[tuple[str, str, Any]] = [
         ("colour", "red", "red"),
         ("colour", "7", "7"),
         ("colour", "two\nlines", "two\nlines"),
@@ -95,20 +91,15 @@ def read(text: str, form: str = TAGGED) -> list[Function] | str:
         ("size", "3", 3),
         ("size", "three", "three"),
         ("unheard_of", "3", "3"),
-    ],
-)
-def test_an_argument_in_tags_has_its_schemas_type_or_stays_text(
-    name: str, text: str, value: Any
-) -> None:
-    called = read(tagged("order_lamp", **{name: text}))
-
-    assert called == [("order_lamp", {name: value})]
-    assert type(called[0][1][name]) is type(value)
+    ]
+    for name, text, value in rows:
+        called = read(tagged("order_lamp", **{name: text}))
+        assert called == [("order_lamp", {name: value})]
+        assert type(called[0][1][name]) is type(value)
 
 
-@pytest.mark.parametrize(
-    ("form", "text", "calls"),
-    [
+def test_calls_are_read_in_their_order_and_other_text_stays() -> None:
+    rows: list[tuple[str, str, Any]] = [
         (HERMES, hermes("ring"), [("ring", {})]),
         (
             HERMES,
@@ -137,12 +128,8 @@ def test_an_argument_in_tags_has_its_schemas_type_or_stays_text(
         (HERMES, "No lamp has that colour.", "No lamp has that colour."),
         (TAGGED, 'They are {"name": "dear"} to me.', 'They are {"name": "dear"} to me.'),
         (TAGGED, "", ""),
-    ],
-)
-def test_calls_are_read_in_their_order_and_other_text_stays(
-    form: str, text: str, calls: list[Function] | str
-) -> None:
-    assert read(text, form) == calls
+    ]
+    assert [read(text, form) for form, text, _ in rows] == [calls for *_, calls in rows]
 
 
 MALFORMED = [
@@ -159,20 +146,19 @@ MALFORMED = [
     "<tool_call><function=></function></tool_call>",
     '<tool_call><function=ring>{"a": 1}</function></tool_call>',
     "<tool_call><function=ring><parameter=a</function></tool_call>",
-    "<tool_call>" * 50_000,
+    "<tool_call>" * 5_000,
 ]
 
 
-@pytest.mark.parametrize("form", FORMATS)
-@pytest.mark.parametrize("text", MALFORMED, ids=range(len(MALFORMED)))
-def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right(
-    form: str, text: str
-) -> None:
-    output = calls_or_text(text, form, SCHEMAS)
-
-    assert json.loads(output)[0]["function"]["name"] in ("", "ring")
-    scores = FunctionCallsScorer().score([output, output], [REFERENCE, {"subset": "irrelevance"}])
-    assert scores.aggregate["accuracy"] == 0
+def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() -> None:
+    for form in FORMATS:
+        for text in MALFORMED:
+            output = calls_or_text(text, form, SCHEMAS)
+            assert json.loads(output)[0]["function"]["name"] in ("", "ring")
+            scores = FunctionCallsScorer().score(
+                [output, output], [REFERENCE, {"subset": "irrelevance"}]
+            )
+            assert scores.aggregate["accuracy"] == 0
 
 
 REFERENCE = {
@@ -187,9 +173,8 @@ REFERENCE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
+def test_an_argument_of_hostile_text_is_wrong_and_no_more() -> None:
+    for name, text in (
         ("sizes", "[" * 3000 + "]" * 3000),
         ("sizes", "(" * 50_000),
         ("sizes", "-" * 4000 + "1"),
@@ -198,14 +183,11 @@ REFERENCE = {
         ("count", "9" * 50_000),
         ("price", "9" * 50_000),
         ("to", "\x00\ud800"),
-    ],
-)
-def test_an_argument_of_hostile_text_is_wrong_and_no_more(name: str, text: str) -> None:
-    output = calls_or_text(tagged("order_lamp", **{name: text}), TAGGED, SCHEMAS)
-
-    (call,) = json.loads(output)
-    assert call["function"]["name"] in ("", "order_lamp")
-    assert FunctionCallsScorer().score([output], [REFERENCE]).aggregate["accuracy"] == 0
+    ):
+        output = calls_or_text(tagged("order_lamp", **{name: text}), TAGGED, SCHEMAS)
+        (call,) = json.loads(output)
+        assert call["function"]["name"] in ("", "order_lamp")
+        assert FunctionCallsScorer().score([output], [REFERENCE]).aggregate["accuracy"] == 0
 
 
 @pytest.mark.parametrize("form", FORMATS)
@@ -225,22 +207,17 @@ def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls(form: st
     assert calls_or_text(written[form], form, SCHEMAS) == _traffic.calls_or_text(streamed)
 
 
-@pytest.mark.parametrize(
-    ("text", "is_thinking", "said"),
-    [
+def test_what_was_thought_is_set_apart() -> None:
+    for text, is_thinking, rest in (
         ("Yes.", False, "Yes."),
         ("<think>\nHm.\n</think>\n\nYes.", False, "Yes."),
         ("Hm.\n</think>\n\nYes.", True, "Yes."),
         ("Hm. <tool_call>", True, ""),
         ("<think>Hm.", False, ""),
         ("</think>Yes.</think>", False, "Yes.</think>"),
-    ],
-)
-def test_what_was_thought_is_set_apart(text: str, is_thinking: bool, said: str) -> None:
-    assert without_thought(text, is_thinking=is_thinking) == said
+    ):
+        assert without_thought(text, is_thinking=is_thinking) == rest
 
-
-# --- chats ----------------------------------------------------------------------------------------
 
 SPECIAL = "\x01"
 TEMPLATE = "tools, <function=…>, <tool_call>"
@@ -316,52 +293,37 @@ def test_a_prompt_that_opens_a_thought_waits_for_its_end() -> None:
     assert chats.output(0, row("Ring?</think>\n\nNo.")) == b"No."
 
 
-@pytest.mark.parametrize(
-    ("template", "form"),
-    [
+def test_the_form_of_calls_is_that_of_the_template_unless_the_suite_says_it() -> None:
+    for template, form in (
         ("{% for tool in tools %}<tool_call>\n<function=", TAGGED),
         ("{% for tool in tools %}<tool_call>\n{", HERMES),
         ({"default": "", "tool_use": "tools <tool_call>"}, HERMES),
-    ],
-)
-def test_the_form_of_calls_is_that_of_the_template_unless_the_suite_says_it(
-    template: Any, form: str
-) -> None:
-    _, facts = tool_chats("torch", Path("m"), Letters(template), ToolOptions())
-    _, named = tool_chats("torch", Path("m"), Letters(template), ToolOptions(tool_format=HERMES))
-
-    assert facts["tool_format"] == form
-    assert named["tool_format"] == HERMES
-    assert len(facts["chat_template_sha256"]) == 16
+    ):
+        _, facts = tool_chats("torch", Path("m"), Letters(template), ToolOptions())
+        options = ToolOptions(tool_format=HERMES)
+        _, named = tool_chats("torch", Path("m"), Letters(template), options)
+        assert (facts["tool_format"], named["tool_format"]) == (form, HERMES)
+        assert len(facts["chat_template_sha256"]) == 16
 
 
-@pytest.mark.parametrize(
-    ("template", "error", "message"),
-    [
-        (None, RunError, "has no chat template"),
-        ("{{ messages }}", RunError, "leaves tools out"),
-        ("{{ tools }} [TOOL_CALLS]", SuiteError, "set tool_format to one of hermes, qwen3_coder"),
-    ],
-)
-def test_a_template_that_cannot_offer_tools_is_told(
-    template: Any, error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
+def test_templates_and_chats_that_cannot_offer_tools_are_refused() -> None:
+    def offer(template: Any) -> None:
         tool_chats("torch", Path("m"), Letters(template), ToolOptions())
 
-
-@pytest.mark.parametrize(
-    ("sample", "message"),
-    [
+    rows: list[tuple[Any, str]] = [
+        (None, "has no chat template"),
+        ("{{ messages }}", "leaves tools out"),
+    ]
+    assert unrefused(offer, RunError, rows) == []
+    with pytest.raises(SuiteError, match="set tool_format to one of hermes, qwen3_coder"):
+        offer("{{ tools }} [TOOL_CALLS]")
+    samples = [
         (chat(response_format={}), "asks for response_format, which engine openai"),
         (chat(tool_choice="required"), "has tool_choice 'required'"),
         (chat(tools=[{"type": "function"}]), "is no chat of this model"),
         ({"messages": [{"role": "user"}], "tools": TOOLS}, "is no chat of this model"),
-    ],
-)
-def test_what_a_chat_cannot_have_is_told(sample: Mapping[str, Any], message: str) -> None:
-    with pytest.raises(RunError, match=message):
-        loaded(sample)
+    ]
+    assert unrefused(loaded, RunError, samples) == []
 
 
 def test_options_of_tools_are_for_data_with_tools() -> None:

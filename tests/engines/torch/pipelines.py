@@ -66,7 +66,7 @@ def unet_config(**changes: Any) -> dict[str, Any]:
         "in_channels": 4,
         "out_channels": 4,
         "block_out_channels": (32, 48, 64),
-        "layers_per_block": 2,
+        "layers_per_block": 1,
         "down_block_types": ("DownBlock2D", "CrossAttnDownBlock2D", "CrossAttnDownBlock2D"),
         "up_block_types": ("CrossAttnUpBlock2D", "CrossAttnUpBlock2D", "UpBlock2D"),
         "attention_head_dim": (2, 3, 4),
@@ -116,10 +116,9 @@ def write_pipeline(folder: Path, **unet: Any) -> Path:
             add_watermarker=False,
         )
         with torch.no_grad():
-            for name, weight in pipe.text_encoder.named_parameters():
-                weight.mul_(1.0 if "norm" in name else 3.0)
-            for name, weight in pipe.text_encoder_2.named_parameters():
-                weight.mul_(1.0 if "norm" in name else 3.0)
+            for encoder in (pipe.text_encoder, pipe.text_encoder_2):
+                for name, weight in encoder.named_parameters():
+                    weight.mul_(1.0 if "norm" in name else 3.0)
         pipe.save_pretrained(folder)
     return folder
 
