@@ -12,9 +12,20 @@ from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table,
 
 def test_durations_have_two_units_at_most() -> None:
     expected = {
-        0.0: "0 s", 0.4: "0 s", 1.0: "1 s", 59.4: "59 s", 59.6: "1 min", 60.0: "1 min",
-        61.0: "1 min 1 s", 200.0: "3 min 20 s", 3599.4: "59 min 59 s", 3599.6: "1 h",
-        3629.0: "1 h", 3660.0: "1 h 1 min", 7500.0: "2 h 5 min", 7170.0: "2 h",
+        0.0: "0 s",
+        0.4: "0 s",
+        1.0: "1 s",
+        59.4: "59 s",
+        59.6: "1 min",
+        60.0: "1 min",
+        61.0: "1 min 1 s",
+        200.0: "3 min 20 s",
+        3599.4: "59 min 59 s",
+        3599.6: "1 h",
+        3629.0: "1 h",
+        3660.0: "1 h 1 min",
+        7500.0: "2 h 5 min",
+        7170.0: "2 h",
         360_000.0: "100 h",
     }
 

@@ -216,7 +216,9 @@ FEW_QUERIES = verdict(
     "p99 latency: under 1,000 queries a run, only reported",
     unset(
         *("latency_p99", None, 0.125),
-        baseline=0.123, change=0.016, runs_baseline=8,
+        baseline=0.123,
+        change=0.016,
+        runs_baseline=8,
         note="under 1,000 queries a run, only reported",
     ),
     case=replace(CASE, scenario="MultiStream"),
@@ -307,8 +309,12 @@ FELL = PairedVerdict(
 LENGTH = replace(
     FELL,
     metric="tokens_per_sample",
-    baseline=294.4, now=301.2, change=6.8, down=180, up=231,
-    **dict.fromkeys(("outcome", "low", "high", "margin", "p")),
+    baseline=294.4,
+    now=301.2,
+    change=6.8,
+    down=180,
+    up=231,
+    outcome=None, low=None, high=None, margin=None, p=None,
 )
 ACC_DROP = verdict(
     Outcome.ACC_DROP,
