@@ -29,7 +29,7 @@ from pytest_mlperf.reports.terminal.precisions import (
     precision_tables,
 )
 from tests.reports import verdicts
-from tests.reports.verdicts import TOO_SHORT, result, run, session
+from tests.reports.verdicts import TOO_SHORT, result, run, session, texts_of
 
 FILE = "baselines/accuracy/resnet50/ort.fp32.json"
 
@@ -370,20 +370,7 @@ RESULTS = session(
     result(ERROR),
 )
 
-TABLE = """\
-resnet50 Offline on H200, against fp32
-  entry  metric   score  points        interval  accuracy      samples/s  speed          spread
-  fp32   top1    76.000                          ok                1 005  1.00x
-  bf16   top1    75.980  −0.020  −0.52 to +0.48  ok
-  int8   top1    75.300   −0.70  −1.20 to −0.20  INCONCLUSIVE      1 840  1.83x  1.81x to 1.85x
-  int4                                           ERROR             ERROR
-measured  2026-11-20 10:11 UTC, commit 9d0e77a1b2c3, NVIDIA H200
-note      resnet50-Offline-ort-int4-H200: ERROR engine: no int4 | here
-          points: the score's change against the reference; with an interval: of the same samples,
-          by the paired rule
-          speed: how many times better than the reference in the same session; it is shown and never
-          judged: [[pairs]] tests a claim about it
-          spread: the worst and the best quotient of two runs; no confidence goes with it"""
+TABLE = texts_of("precisions")["RESULTS 100"]
 
 
 def test_the_table_as_it_is_printed() -> None:

@@ -133,15 +133,7 @@ DROP = verdict(
     Outcome.PERF_DROP,
     "samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded",
     metric(outcome=Outcome.PERF_DROP),
-    MetricVerdict(
-        metric="latency_p50",
-        outcome=None,
-        now=0.0125,
-        baseline=0.0123,
-        change=0.0163,
-        runs=2,
-        runs_baseline=8,
-    ),
+    unset("latency_p50", None, 0.0125, baseline=0.0123, change=0.0163, runs=2, runs_baseline=8),
     changed=("engine.version 1.20.0 → 1.20.1", 'options {"threads": 2} → {"threads": 1}'),
     baseline_file="baselines/H200/quick/resnet50/Offline.ort.fp16.json",
     baseline_set='set 2026-10-02 at 3f2c1ab0d9e8: "onnxruntime 1.20"',
@@ -222,10 +214,8 @@ ADVISORY = verdict(
 FEW_QUERIES = verdict(
     Outcome.INCONCLUSIVE,
     "p99 latency: under 1,000 queries a run, only reported",
-    MetricVerdict(
-        metric="latency_p99",
-        outcome=None,
-        now=0.125,
+    unset(
+        *("latency_p99", None, 0.125),
         baseline=0.123,
         change=0.016,
         runs_baseline=8,
@@ -283,14 +273,7 @@ KEPT = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
 GATE_FAIL = verdict(
     Outcome.GATE_FAIL,
     "top1 71.650 < 75.695, 99 % of MLPerf's reference",
-    MetricVerdict(
-        metric="top1",
-        outcome=Outcome.GATE_FAIL,
-        now=71.65,
-        baseline=76.46,
-        change=-0.0629,
-        limit=0.01,
-    ),
+    unset("top1", Outcome.GATE_FAIL, 71.65, baseline=76.46, change=-0.0629, limit=0.01),
     kind="accuracy",
     accuracy=SCORED,
     gate=replace(KEPT, state=GateState.FAILED),
@@ -323,20 +306,15 @@ FELL = PairedVerdict(
     up=123,
     p=2.1e-9,
 )
-LENGTH = PairedVerdict(
+LENGTH = replace(
+    FELL,
     metric="tokens_per_sample",
-    outcome=None,
     baseline=294.4,
     now=301.2,
     change=6.8,
-    low=None,
-    high=None,
-    margin=None,
-    samples=1024,
-    changed=411,
     down=180,
     up=231,
-    p=None,
+    outcome=None, low=None, high=None, margin=None, p=None,
 )
 ACC_DROP = verdict(
     Outcome.ACC_DROP,

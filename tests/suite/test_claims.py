@@ -38,44 +38,26 @@ def test_a_pair_runs_where_both_sides_run(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("table", "names", "metric"),
-    [
-        (
-            pair("trt-fp8-H200", "trt-fp8-H100"),
-            ["mine-Offline-trt-fp8-H200-vs-H100"],
-            "throughput",
+def test_sides_scenario_and_metric_can_be_named(tmp_path: Path) -> None:
+    server = {"scenario": "Server"}
+    of_table = {
+        pair("trt-fp8-H200", "trt-fp8-H100"): "Offline-trt-fp8-H200-vs-H100 throughput",
+        pair("trt-fp8-H200", "trt-fp16"): "Offline-trt-fp8-vs-fp16-H200 throughput",
+        pair("trt-fp8-H200", "trt-fp16-A100"): "Offline-trt-fp8-vs-fp16-H200-vs-A100 throughput",
+        pair("trt-fp8-H200", "old-cpu"): "Offline-trt-vs-old-fp8-vs-fp16-H200-vs-cpu throughput",
+        pair("trt-fp8", "trt-fp16", name="quantised", **server): (
+            "Server-quantised-fp8-vs-fp16-H200 latency_p50"
         ),
-        (pair("trt-fp8-H200", "trt-fp16"), ["mine-Offline-trt-fp8-vs-fp16-H200"], "throughput"),
-        (
-            pair("trt-fp8-H200", "trt-fp16-A100"),
-            ["mine-Offline-trt-fp8-vs-fp16-H200-vs-A100"],
-            "throughput",
+        pair("trt-fp8", "trt-fp16", metric="latency_p90", **server): (
+            "Server-trt-fp8-vs-fp16-H200 latency_p90"
         ),
-        (
-            pair("trt-fp8-H200", "old-cpu"),
-            ["mine-Offline-trt-vs-old-fp8-vs-fp16-H200-vs-cpu"],
-            "throughput",
-        ),
-        (
-            pair("trt-fp8", "trt-fp16", name="quantised", scenario="Server"),
-            ["mine-Server-quantised-fp8-vs-fp16-H200"],
-            "latency_p50",
-        ),
-        (
-            pair("trt-fp8", "trt-fp16", scenario="Server", metric="latency_p90"),
-            ["mine-Server-trt-fp8-vs-fp16-H200"],
-            "latency_p90",
-        ),
-    ],
-)
-def test_sides_scenario_and_metric_can_be_named(
-    tmp_path: Path, table: str, names: list[str], metric: str
-) -> None:
-    found = pairs(tmp_path, table)
+    }
+    found = {
+        table: [f"{name} {metric}" for name, _, _, metric, _ in pairs(tmp_path, table)]
+        for table in of_table
+    }
 
-    assert [name for name, *_ in found] == names
-    assert {each[3] for each in found} == {metric}
+    assert found == {table: [f"mine-{text}"] for table, text in of_table.items()}
 
 
 def test_a_pair_knows_what_it_needs_and_where_it_stands(tmp_path: Path) -> None:

@@ -90,46 +90,34 @@ def test_an_accelerator_may_have_options_of_its_own() -> None:
     assert of_eight.engine.replicas_on("8xH200") == 4
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        pytest.param(b"", " the suite is empty; `pytest-mlperf init` writes one to start from"),
-        pytest.param(
-            b"\n# nothing\n", " the suite is empty; `pytest-mlperf init` writes one to start from"
-        ),
-        pytest.param(b"\x7fELF\0\0", " this is a binary file, not a suite in TOML"),
-        pytest.param(
-            SUITE.replace("mine", "Zoë").encode("latin-1"),
-            "6: not UTF-8 (byte 0xeb); save the file as UTF-8",
-        ),
-        pytest.param(SUITE.encode("utf-16"), "1: not UTF-8 (byte 0xff); save the file as UTF-8"),
-        pytest.param(b"profile = quick\n", "1: not TOML: Invalid value"),
-        pytest.param(
-            b"schema = 1\nschema = 1\n", "2: not TOML: Cannot overwrite a value", id="twice"
-        ),
-        pytest.param(b'schema = 1\nround = "v4.1', "2: not TOML: Unterminated string", id="cut"),
-        pytest.param(b"a = " + b"[" * 9000, " nested too deeply (more than 50 levels)", id="deep"),
-        pytest.param(
-            b"a = " + b"[" * 60 + b"]" * 60, " nested too deeply (more than 50 levels)", id="60"
-        ),
-        pytest.param(
-            b"x" + b".x" * 2000 + b" = 1\n", " nested too deeply (more than 50 levels)", id="dots"
-        ),
-        pytest.param(
-            b"a = 1\nb = " + b"9" * 5000,
-            " not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
-            "value has 5000 digits",
-            id="digits",
-        ),
-        pytest.param(
-            b"#" * (MAX_BYTES + 1),
-            " 4.0 MiB is too large for a suite (at most 4 MiB); split it, one workload a file",
-            id="large",
-        ),
-    ],
+EMPTY = " the suite is empty; `pytest-mlperf init` writes one to start from"
+DEEP = " nested too deeply (more than 50 levels)"
+DIGITS = (
+    " not TOML: Exceeds the limit (4300 digits) for integer string conversion: "
+    "value has 5000 digits"
 )
-def test_what_is_no_suite_is_said_in_one_line(content: bytes, message: str) -> None:
-    assert defects(content) == [message]
+LARGE = " 4.0 MiB is too large for a suite (at most 4 MiB); split it, one workload a file"
+SAVE = "save the file as UTF-8"
+
+NO_SUITES: tuple[tuple[bytes, str], ...] = (
+    (b"", EMPTY),
+    (b"\n# nothing\n", EMPTY),
+    (b"\x7fELF\0\0", " this is a binary file, not a suite in TOML"),
+    (SUITE.replace("mine", "Zoë").encode("latin-1"), f"6: not UTF-8 (byte 0xeb); {SAVE}"),
+    (SUITE.encode("utf-16"), f"1: not UTF-8 (byte 0xff); {SAVE}"),
+    (b"profile = quick\n", "1: not TOML: Invalid value"),
+    (b"schema = 1\nschema = 1\n", "2: not TOML: Cannot overwrite a value"),
+    (b'schema = 1\nround = "v4.1', "2: not TOML: Unterminated string"),
+    (b"a = " + b"[" * 9000, DEEP),
+    (b"a = " + b"[" * 60 + b"]" * 60, DEEP),
+    (b"x" + b".x" * 2000 + b" = 1\n", DEEP),
+    (b"a = 1\nb = " + b"9" * 5000, DIGITS),
+    (b"#" * (MAX_BYTES + 1), LARGE),
+)
+
+
+def test_what_is_no_suite_is_said_in_one_line() -> None:
+    assert [defects(content) for content, _ in NO_SUITES] == [[text] for _, text in NO_SUITES]
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

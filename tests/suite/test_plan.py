@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -486,7 +486,11 @@ def test_what_is_not_here_is_unavailable_and_named(
     monkeypatch.delenv("MODELS", raising=False)
     top1 = '"mine"\nscorer = { use = "top1", dtype = "${NOT_SET}" }'
     clip = '{ use = "clip_fid", clip = "a/clip", inception = "b.pth", statistics = "c.npz" }'
-    for change, part, message in (
+
+    def scorer(planned: Planned) -> object:
+        return scorer_of(planned, None)
+
+    cases: tuple[tuple[tuple[str, str], Callable[[Planned], object], str], ...] = (
         (WITH_PATHS, model_of, r":7: \$\{MODELS\} is not set; set it so that"),
         (
             WITH_PATHS,
@@ -494,12 +498,13 @@ def test_what_is_not_here_is_unavailable_and_named(
             r":8: the dataset data is not here \(looked at .+/data\); correct",
         ),
         (("samples = 8", 'seed = "${NOT_SET}"'), dataset_of, r":7: dataset: \$\{NOT_SET\} is not"),
-        (('"mine"', top1), scorer_of, r":7: scorer: \$\{NOT_SET\} is not set"),
-        (('"mine"', f'"mine"\nscorer = {clip}'), scorer_of, "a/clip"),
-    ):
+        (('"mine"', top1), scorer, r":7: scorer: \$\{NOT_SET\} is not set"),
+        (('"mine"', f'"mine"\nscorer = {clip}'), scorer, "a/clip"),
+    )
+    for change, look, message in cases:
         (planned,) = plan(file, change)
         with pytest.raises(UnavailableError, match=message):
-            part(planned, None) if part is scorer_of else part(planned)
+            look(planned)
 
 
 def test_a_variable_that_goes_away_after_collection_is_an_error(

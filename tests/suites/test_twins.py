@@ -124,7 +124,7 @@ def test_the_table_has_every_suite() -> None:
 
 
 def test_references_and_data_are_those_that_the_trainers_wrote_down() -> None:
-    wrong = []
+    wrong: list[tuple[object, ...]] = []
     for row in ROWS:
         workload = tomllib.loads((TINY / f"{row.suite}.mlperf.toml").read_text("utf-8"))["workload"]
         twin = None if missing(row.libraries) else Twin(row.suite, shared=row.shared)

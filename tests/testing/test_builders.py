@@ -43,10 +43,6 @@ class TakesAnyRecipe(Right):
         super().__init__(recipe="plain")
 
 
-class NamesNoPackage(Right):
-    distributions = ()
-
-
 class Pickles(Right):
     def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
         (target / "weights.bin").write_bytes(b"")
@@ -105,7 +101,10 @@ def test_without_a_source_nothing_is_built() -> None:
     ("builder", "problem"),
     [
         (TakesAnyRecipe, "it takes recipe = 'no-such-recipe': raise SuiteError in __init__"),
-        (NamesNoPackage, "distributions is empty: name the packages"),
+        (
+            type("NamesNoPackage", (Right,), {"distributions": ()}),
+            "distributions is empty: name the packages",
+        ),
         (Pickles, r"wrote weights\.bin, which can carry code: write safetensors"),
         (WritesIntoSource, r"changed files of .+: write into target alone"),
         (WritesNothing, "wrote nothing: write config.json and safetensors"),

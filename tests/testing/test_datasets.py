@@ -44,19 +44,9 @@ class Right:
         return self.numbers[index] % 2
 
 
-class Address(Right):
-    @property
-    def digest(self) -> str:
-        return str(id(self.numbers))
-
-
-class NoDigest(Right):
-    digest = None  # type: ignore[assignment]
-
-
-class Empty(Right):
-    def __len__(self) -> int:
-        return 0
+def changed(**members: Any) -> Any:
+    """Return a data set with other members."""
+    return type("Changed", (Right,), members)
 
 
 class InTurn(Right):
@@ -70,40 +60,11 @@ class InTurn(Right):
         return next(self.turn)
 
 
-class Chance(Right):
-    def reference(self, index: int) -> Any:
-        return next(COUNTER)
+def by_chance(*_: object) -> int:
+    return next(COUNTER)
 
 
-class WrongGroups(Right):
-    def group(self, index: int) -> Any:
-        return 1.5
-
-
-class WrongLengths(Right):
-    def output_tokens(self, index: int) -> Any:
-        return -1
-
-
-class LengthsByChance(Right):
-    def output_tokens(self, index: int) -> Any:
-        return next(COUNTER) + 1
-
-
-class WrongPauses(Right):
-    def pause_s(self, index: int) -> Any:
-        return -1.0 if index else None
-
-
-class WrongSizes(Right):
-    def sizes(self, indices: range) -> Any:
-        return {"tokens": float("nan")}
-
-
-class Blind(Right):
-    @classmethod
-    def look(cls, path: str, *, count: int | None = None) -> None:
-        """See nothing."""
+ADDRESS = changed(digest=property(lambda self: str(id(self.numbers))))
 
 
 class Crashes(Right):
@@ -139,17 +100,45 @@ def test_a_list_is_a_data_set() -> None:
 @pytest.mark.parametrize(
     ("dataset", "error", "problem"),
     [
-        (Address, AssertionError, "its digest is .+ when it is built again: make it of the"),
-        (NoDigest, RunError, "the data set's digest is None; it must be a text"),
-        (Empty, RunError, "the data set is empty; at least one sample is needed"),
+        (ADDRESS, AssertionError, "its digest is .+ when it is built again: make it of the"),
+        (changed(digest=None), RunError, "the data set's digest is None; it must be a text"),
+        (
+            changed(__len__=lambda _: 0),
+            RunError,
+            "the data set is empty; at least one sample is needed",
+        ),
         (InTurn, AssertionError, r"sample \d+ is another one when it is read again"),
-        (Chance, AssertionError, r"sample \d+ is another one when it is read again"),
-        (WrongGroups, SuiteError, r"group of sample 0 is 1\.5"),
-        (WrongLengths, RunError, r"sample 0 .+ has output_tokens -1; a whole number from 1 on"),
-        (LengthsByChance, AssertionError, r"output_tokens\(\) says other lengths when asked again"),
-        (WrongPauses, RunError, r"pause_s of sample 1 is -1\.0; seconds, or None, is needed"),
-        (WrongSizes, SuiteError, "sizes are {'tokens': nan}"),
-        (Blind, AssertionError, "look\\(\\) says nothing of .+: raise UnavailableError"),
+        (
+            changed(reference=by_chance),
+            AssertionError,
+            r"sample \d+ is another one when it is read again",
+        ),
+        (changed(group=lambda *_: 1.5), SuiteError, r"group of sample 0 is 1\.5"),
+        (
+            changed(output_tokens=lambda *_: -1),
+            RunError,
+            r"sample 0 .+ has output_tokens -1; a whole number from 1 on",
+        ),
+        (
+            changed(output_tokens=by_chance),
+            AssertionError,
+            r"output_tokens\(\) says other lengths when asked again",
+        ),
+        (
+            changed(pause_s=lambda _, i: -float(i) or None),
+            RunError,
+            r"pause_s of sample 1 is -1\.0; s",
+        ),
+        (
+            changed(sizes=lambda *_: {"tokens": float("nan")}),
+            SuiteError,
+            "sizes are {'tokens': nan}",
+        ),
+        (
+            changed(look=lambda *_, **__: None),
+            AssertionError,
+            r"look\(\) says nothing of .+: raise Un",
+        ),
         (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),
     ],
 )

@@ -6,7 +6,7 @@ import struct
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -110,14 +110,23 @@ def test_artefacts_that_a_run_refuses_are_found(engine: type[Engine], problem: s
         check(engine, limit_s=30.0, artefacts=["index"])
 
 
-class HasNoAddress(Right):
-    def metrics_pages(self) -> Any:
-        return "http://127.0.0.1/metrics"
+def returning(method: str, value: object) -> type[Engine]:
+    """Return an engine of which a method returns something else."""
+    return type("Returning", (Right,), {method: lambda _: value})
 
 
-class DraftsHalves(Right):
-    def accepted_drafts(self) -> Any:
-        return 2.5
+def answering(outputs: Callable[[Sequence[int]], Any]) -> type[Engine]:
+    """Return an engine that gives other outputs for the samples it is asked for."""
+
+    class Answering(Right):
+        def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+            sink.done(ids, outputs(indices) if sink.wants_output else None)
+
+    return Answering
+
+
+TEXT = answering(lambda indices: [str(index) for index in indices])
+BY_BATCH = answering(lambda indices: [answer(index + len(indices)) for index in indices])
 
 
 class AnswersTwice(Right):
@@ -148,12 +157,6 @@ class AnswersAfterExit(Right):
         threading.Timer(0.02, super().work, self.again[-1]).start()
 
 
-class ReturnsText(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        texts: Any = [str(index) for index in indices]
-        sink.done(ids, texts if sink.wants_output else None)
-
-
 class LeaksAThread(Right):
     def __enter__(self) -> Self:
         self.never = threading.Event()
@@ -175,11 +178,6 @@ class TakesIdsForIndices(Right):
         super().work(indices, indices, sink)
 
 
-class TooFewOutputs(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        sink.done(ids, [b"same"] if sink.wants_output else None)
-
-
 class AlwaysOutputs(Right):
     def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         sink.done(ids, [answer(index) for index in indices])
@@ -188,12 +186,6 @@ class AlwaysOutputs(Right):
 class NeverOutputs(Right):
     def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         sink.done(ids)
-
-
-class DependsOnItsBatch(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        outputs = [answer(index + len(ids)) for index in indices]
-        sink.done(ids, outputs if sink.wants_output else None)
 
 
 class FailsWithText(Right):
@@ -206,11 +198,6 @@ class TimesTokensUnasked(Right):
     def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         sink.first_tokens(ids)
         super().work(ids, indices, sink)
-
-
-class DescribesNumbers(Right):
-    def describe(self) -> Any:
-        return {"version": 3}
 
 
 class DescribesChance(Right):
@@ -241,19 +228,25 @@ class TakesAnything(Right):
         (AnswersTwice, r"done\(\) was given id \d+, which was completed before"),
         (ForgetsOne, r"1 of 12 samples are not completed after 0\.3 s, first: ids \d+: give each"),
         (AnswersAfterExit, r"done\(\) was called after __exit__"),
-        (ReturnsText, r"the output of id \d+ is a str; bytes are needed"),
+        (TEXT, r"the output of id \d+ is a str; bytes are needed"),
         (LeaksAThread, "thread leaked still run after __exit__: end and join in __exit__"),
         (ThreadsThatEnd, "short completed samples and ended: LoadGen can crash"),
         (TakesIdsForIndices, "id 0, which was never submitted|samples are not completed"),
-        (TooFewOutputs, r"done\(\) was given 1 outputs for \d ids"),
+        (answering(lambda _: [b"same"]), r"done\(\) was given 1 outputs for \d ids"),
         (AlwaysOutputs, r"done\(\) takes none: they only cost time where wants_output is False"),
         (NeverOutputs, r"done\(\) needs outputs where wants_output is True"),
-        (DependsOnItsBatch, r"the answer to sample \d+ is .+ before: answers must not depend"),
+        (BY_BATCH, r"the answer to sample \d+ is .+ before: answers must not depend"),
         (FailsWithText, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
-        (HasNoAddress, r"metrics_pages\(\) returned 'http://127.0.0.1/metrics': return addr"),
-        (DraftsHalves, r"accepted_drafts\(\) returned 2\.5: return a number of tokens, or None"),
+        (
+            returning("metrics_pages", "http://a"),
+            r"metrics_pages\(\) returned 'http://a': return addr",
+        ),
+        (
+            returning("accepted_drafts", 2.5),
+            r"\(\) returned 2\.5: return a number of tokens, or None",
+        ),
         (TimesTokensUnasked, r"first_tokens\(\) was called where times_tokens is false"),
-        (DescribesNumbers, r"describe\(\) returned \{'version': 3\}: return text by name"),
+        (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return text by name"),
         (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),
         (ForgetsItself, "__enter__ returned None: let it return self"),
         (HidesErrors, "__exit__ returned True, which hides errors"),
@@ -265,7 +258,7 @@ def test_a_wrong_engine_is_found(engine: type[Engine], problem: str) -> None:
     with pytest.raises(AssertionError, match=problem) as caught:
         check(engine)
 
-    assert str(caught.value).startswith(f"engine {engine.__name__}")
+    assert str(caught.value).startswith(f"engine {engine.__qualname__}")
 
 
 @pytest.mark.process
@@ -295,7 +288,7 @@ def test_what_an_engine_raises_is_raised() -> None:
 
 def test_an_engine_is_left_when_its_check_fails() -> None:
     with pytest.raises(AssertionError):
-        check(ReturnsText)
+        check(TEXT)
 
     assert [t.name for t in threading.enumerate() if t.name.startswith("work-queue")] == []
 

@@ -5,7 +5,7 @@ The tiny suites have one of each: a trained model, data in the form of MLPerf's,
 
 from __future__ import annotations
 
-import ast
+import re
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -46,47 +46,6 @@ LANGUAGE = {"gptj", "llama2-70b", "mixtral-8x7b", "qwen3-vl"}
 
 SAMPLES = 6
 
-ELSEWHERE: dict[str, dict[str, str]] = {
-    "datasets": {
-        "bfcl": "datasets/test_bfcl.py",
-        "conversations": "datasets/test_conversations.py",
-        "frames": "datasets/test_frames_questions.py",
-        "frames-pages": "datasets/test_frames_questions.py",
-        "graded": "datasets/test_graded.py",
-        "prompts": "datasets/test_user_prompts.py",
-        "synthetic": "datasets/test_synthetic.py",
-        "vbench": "datasets/test_vbench.py",
-        "waymo": "datasets/test_waymo.py",
-    },
-    "engines": {
-        "endpoints": "engines/openai/test_endpoints.py",
-        "null": "engines/test_null.py",
-        "openai": "engines/openai/test_answers.py",
-        "recorded": "engines/test_recorded.py",
-        "tensorrt": "engines/onnxruntime/test_tensorrt.py",
-        "tensorrt_llm": "engines/tensorrt_llm/test_answers.py",
-        "torch-video": "engines/torch/test_video.py",
-        "triton": "engines/triton/test_answers.py",
-        "vllm": "engines/vllm/test_answers.py",
-    },
-    "scorers": {
-        "deepseek_r1": "scorers/test_reasoning.py",
-        "evaluate": "scorers/evaluate_driver.py",
-        "gpt_oss": "scorers/test_reasoning.py",
-        "gsm8k": "scorers/test_gsm8k.py",
-        "long_context": "scorers/test_long_context.py",
-        "mbxp": "scorers/test_mbxp.py",
-        "function_calls": "scorers/test_function_calls.py",
-        "ingestion": "scorers/test_ingestion.py",
-        "judged": "scorers/test_judged.py",
-        "pointpainting": "scorers/test_boxes3d.py",
-        "ranking": "scorers/test_ranking.py",
-        "vbench": "scorers/test_vbench.py",
-    },
-    "builders": {},
-}
-"""What no tiny suite uses: where below tests/ it is checked, by a server, a stand-in or alone."""
-
 
 def read(name: str) -> dict[str, Any]:
     suite: dict[str, Any] = tomllib.loads((TINY / f"{name}.mlperf.toml").read_text("utf-8"))
@@ -119,6 +78,7 @@ def data_of(name: str) -> Dataset:
 def test_data_engines_and_scorers_of_the_tiny_suites(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    assert len(data_of(name)) >= SAMPLES
     suite = read(name)
     entry, scorer = suite["engines"][0], suite["workload"].get("scorer", {"use": SCORERS[name]})
     for library in factory("engines", entry["use"]).libraries:
@@ -147,7 +107,6 @@ def test_data_engines_and_scorers_of_the_tiny_suites(
         any_order=name not in IN_ORDER,
     )
 
-    assert len(data_of(name)) >= SAMPLES
     assert set(suite["workload"]["reference"]) <= set(scores.aggregate)
     sys.modules.pop("coloured_digits", None)
 
@@ -166,7 +125,8 @@ def test_builders_say_what_they_make() -> None:
             check_builder(factory("builders", name), recipe=recipe)
 
 
-def test_every_extension_is_checked_here_or_elsewhere() -> None:
+def test_every_extension_is_checked_here_or_in_a_test_of_its_own() -> None:
+    """Some file below tests/ hands the class to the check of its kind: `check_engine(Engine`."""
     suites = [read(name) for name in SCORERS]
     used = {
         "datasets": {suite["workload"]["dataset"]["use"] for suite in suites},
@@ -174,34 +134,16 @@ def test_every_extension_is_checked_here_or_elsewhere() -> None:
         "scorers": {*SCORERS.values()},
         "builders": {"torchao", "torchao-unet", "modelopt", "llmcompressor"},
     }
+    texts = [file.read_text("utf-8") for file in Path(__file__).parents[1].rglob("*.py")]
+    checked = {call for text in texts for call in re.findall(r"check_\w+\(\s*\w+", text)}
+    calls = {re.sub(r"\s", "", call) for call in checked}
     groups: tuple[registry.Group, ...] = ("datasets", "engines", "scorers", "builders")
-    ours = {
-        group: {
-            name
-            for name, entry in registry.registered(group).items()
-            if entry.value.startswith("pytest_mlperf.")
-        }
+    unchecked = [
+        (group, name)
         for group in groups
-    }
-
-    assert ours == {group: used[group] | set(ELSEWHERE[group]) for group in groups}
-
-
-def test_what_no_suite_uses_is_checked_where_that_is_said() -> None:
-    """The file hands the class to the check of its kind."""
-    unchecked = []
-    for group, files in ELSEWHERE.items():
-        for name, file in files.items():
-            tree = ast.parse((TINY.parents[1] / "tests" / file).read_text("utf-8"))
-            checked = {
-                call.args[0].id
-                for call in ast.walk(tree)
-                if isinstance(call, ast.Call)
-                and isinstance(call.func, ast.Name)
-                and call.func.id == f"check_{group[:-1]}"
-                and isinstance(call.args[0], ast.Name)
-            }
-            if registry.target(group, name).partition(":")[2] not in checked:  # type: ignore[arg-type]
-                unchecked.append((group, name, file))
+        for name, entry in registry.registered(group).items()
+        if entry.value.startswith("pytest_mlperf.") and name not in used[group]
+        if f"check_{group[:-1]}({entry.value.partition(':')[2]}" not in calls
+    ]
 
     assert unchecked == []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -36,34 +36,17 @@ class Right:
         return Scores(per_sample={"same": scores}, aggregate={"same": mean(scores)})
 
 
-class ScoresOfNobody(Right):
-    def of(self, scores: list[float]) -> Any:
-        return {"same": mean(scores)}
+def scores(of_samples: list[float], aggregate: float, **fields: Any) -> Scores:
+    return Scores(per_sample={"same": of_samples}, aggregate={"same": aggregate}, **fields)
 
 
-class OneTooFew(Right):
-    def of(self, scores: list[float]) -> Scores:
-        return Scores(per_sample={"same": scores[1:]}, aggregate={"same": mean(scores)})
+def giving(of: Callable[[Any, list[float]], Any]) -> type[Right]:
+    """Return a scorer that gives something else of its samples' scores."""
+    return type("Giving", (Right,), {"of": of})
 
 
-class NoNumber(Right):
-    def of(self, scores: list[float]) -> Scores:
-        return Scores(per_sample={"same": scores}, aggregate={"same": float("nan")})
-
-
-class OtherMean(Right):
-    def of(self, scores: list[float]) -> Scores:
-        return Scores(per_sample={"same": scores}, aggregate={"same": mean(scores) / 100})
-
-
-class UnknownLower(Right):
-    def of(self, scores: list[float]) -> Scores:
-        aggregate = {"same": mean(scores)}
-        return Scores(per_sample={}, aggregate=aggregate, lower=frozenset({"error"}))
-
-
-class Undeclared(Right):
-    metrics = ("other",)
+UNKNOWN = frozenset({"error"})
+UNDECLARED: type[Right] = type("Undeclared", (Right,), {"metrics": ("other",)})
 
 
 class ByPlace(Right):
@@ -132,12 +115,24 @@ def test_a_right_scorer_passes_and_its_scores_come_back(scorer: type[Right]) -> 
 @pytest.mark.parametrize(
     ("scorer", "problem"),
     [
-        (ScoresOfNobody, "returned {'same': 75.0}: return pytest_mlperf.Scores"),
-        (OneTooFew, "the scorer gave 3 of same for 4 samples"),
-        (NoNumber, "the scorer gave nan as same of the data set"),
-        (OtherMean, r"the mean of same by sample is 75, its aggregate 0\.75: give scores by"),
-        (UnknownLower, "name a metric without an aggregate: aggregates are same"),
-        (Undeclared, "it gives same; its attribute metrics has other: name them all there"),
+        (
+            giving(lambda _, s: {"same": mean(s)}),
+            "returned {'same': 75.0}: return pytest_mlperf.Scores",
+        ),
+        (giving(lambda _, s: scores(s[1:], mean(s))), "the scorer gave 3 of same for 4 samples"),
+        (
+            giving(lambda _, s: scores(s, float("nan"))),
+            "the scorer gave nan as same of the data set",
+        ),
+        (
+            giving(lambda _, s: scores(s, mean(s) / 100)),
+            r"by sample is 75, its aggregate 0\.75: give",
+        ),
+        (
+            giving(lambda _, s: scores(s, mean(s), lower=UNKNOWN)),
+            "name a metric without an aggregate",
+        ),
+        (UNDECLARED, "it gives same; its attribute metrics has other: name them all there"),
         (ByPlace, "same by sample is another when samples come in another order"),
         (Changes, r"score\(\) changed the references: copy what you change"),
         (Crashes, "UnicodeDecodeError is raised for the output .+: score what an engine should"),

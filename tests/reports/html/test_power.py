@@ -27,14 +27,19 @@ WALL_S = 1_763_640_000.0
 CAP, HEAT, IDLE = 0x4, 0x40, 0x1
 
 
+def log_line(key: str, value: object) -> str:
+    entry = {"key": key, "value": value, "metadata": {"is_error": False}}
+    return f":::MLLOG {json.dumps(entry)}\n"
+
+
+BEGIN_ALONE = log_line("power_begin", "11-20-2025 12:00:00.000")
+
+
 def detail(folder: Path, begin: str, end: str) -> None:
     folder.mkdir(exist_ok=True)
     entries = {"power_begin": begin, "power_end": end, "num_errors": 0}
-    lines = [
-        ":::MLLOG " + json.dumps({"key": key, "value": value, "metadata": {"is_error": False}})
-        for key, value in entries.items()
-    ]
-    (folder / "mlperf_log_detail.txt").write_text("\n".join([*lines, ""]))
+    lines = [log_line(key, value) for key, value in entries.items()]
+    (folder / "mlperf_log_detail.txt").write_text("".join(lines))
 
 
 def sampled(
@@ -146,55 +151,38 @@ def test_a_lane_names_the_gpus_if_they_are_not_all(
     assert f"so is where clocks were held back: {label}. By NVML" in found["says"]
 
 
-def cut(folder: Path) -> None:
-    path = folder / "performance" / "mlperf_log_detail.txt"
-    path.write_text("".join(path.read_text().splitlines(keepends=True)[:1]))
-
-
-def gone(folder: Path) -> None:
-    (folder / "performance" / "mlperf_log_detail.txt").unlink()
-
-
-def damaged(folder: Path) -> None:
-    (folder / "power.jsonl").write_text('{"something": "else"}\n')
-
-
-def elsewhere(folder: Path) -> None:
-    detail(folder / "performance", "11-20-2025 13:00:00.000", "11-20-2025 13:00:10.000")
-
-
-def silent(folder: Path) -> None:
-    ready = {"version": 1, "unavailable": "the driver is not loaded"}
-    (folder / "power.jsonl").write_text(json.dumps({"ready": ready}) + "\n")
-
-
-def unsampled(folder: Path) -> None:
-    (folder / "power.jsonl").unlink()
+READINGS, LOG = "power.jsonl", "performance/mlperf_log_detail.txt"
+SILENT = json.dumps({"ready": {"version": 1, "unavailable": "the driver is not loaded"}}) + "\n"
 
 
 @pytest.mark.parametrize(
-    ("harm", "why"),
+    ("file", "content", "message"),
     [
-        (cut, "mlperf_log_detail.txt is cut: LoadGen ends it with 'num_errors'"),
-        (damaged, "its first line is not a sampler's"),
-        (elsewhere, "power.jsonl has no readings of LoadGen's window"),
-        (silent, "power.jsonl has no readings: the driver is not loaded"),
+        (LOG, BEGIN_ALONE, "mlperf_log_detail.txt is cut: LoadGen ends it with 'num_errors'"),
+        (READINGS, '{"something": "else"}\n', "its first line is not a sampler's"),
+        (READINGS, SILENT, "power.jsonl has no readings: the driver is not loaded"),
     ],
 )
-def test_what_cannot_be_read_is_told(tmp_path: Path, harm: Any, why: str) -> None:
+def test_what_cannot_be_read_is_told(tmp_path: Path, file: str, content: str, message: str) -> None:
     folder = sampled(tmp_path / "run")
-    harm(folder)
+    (folder / file).write_text(content)
 
-    with pytest.raises(RunError) as error:
+    with pytest.raises(RunError, match=message):
         read_power(folder)
 
-    assert why in str(error.value)
 
-
-@pytest.mark.parametrize("harm", [gone, unsampled])
-def test_without_a_log_or_readings_nothing_is_drawn(tmp_path: Path, harm: Any) -> None:
+def test_a_window_without_readings_is_told(tmp_path: Path) -> None:
     folder = sampled(tmp_path / "run")
-    harm(folder)
+    detail(folder / "performance", "11-20-2025 13:00:00.000", "11-20-2025 13:00:10.000")
+
+    with pytest.raises(RunError, match=r"power\.jsonl has no readings of LoadGen's window"):
+        read_power(folder)
+
+
+@pytest.mark.parametrize("file", [LOG, READINGS])
+def test_without_a_log_or_readings_nothing_is_drawn(tmp_path: Path, file: str) -> None:
+    folder = sampled(tmp_path / "run")
+    (folder / file).unlink()
 
     assert power_of(folder / "performance") is None
 
