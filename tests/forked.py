@@ -1,8 +1,9 @@
-"""Start workers and pytest runs as forks of the test's process: no interpreter, no imports.
+"""Start the package's modules and pytest as forks of the test's process: no new interpreter.
 
-A fork runs the same `main` with the same arguments, descriptors, environment and LoadGen. Use a
-process of its own where the start of the interpreter is what a test is about, and where the child
-computes with a library whose threads do not survive a fork (torch, ONNX Runtime).
+A fork runs the same module with the same arguments, descriptors, environment and LoadGen; what it
+imports is there already. Use a process of its own where the start of the interpreter is what a test
+is about, and where the child computes with a library whose threads do not survive a fork (torch,
+ONNX Runtime).
 """
 
 from __future__ import annotations
@@ -12,38 +13,35 @@ import faulthandler
 import gc
 import io
 import os
+import runpy
 import signal
 import subprocess
 import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 import pytest
 
-from pytest_mlperf.run.worker import worker
-
-MAIN: Mapping[str, Callable[[list[str]], object]] = {
-    worker.__name__: worker.main,
-    "pytest": pytest.main,
-}
-"""What runs in a fork, by the module that a command line names after `-m`."""
+import pytest_mlperf.run.score
+import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
 
 NVML = "libnvidia-ml.so.1"
 
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `subprocess` fork in place of starting this Python for one of the modules above."""
+    """Let `subprocess` fork in place of starting this Python for such a module."""
     execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def execute_child(popen: Any, args: Sequence[Any], *rest: Any) -> None:
         words = [str(word) for word in args]
         if words[1:2] == ["-mpytest"]:  # as pytester writes it
             words[1:2] = ["-m", "pytest"]
-        if words[:2] == [sys.executable, "-m"] and words[2] in MAIN:
+        module = words[2] if words[:2] == [sys.executable, "-m"] else ""
+        if module == "pytest" or module.startswith("pytest_mlperf."):
             _fork(popen, words[2:], *rest)
         else:
             execute(popen, args, *rest)
@@ -81,14 +79,7 @@ def _become(
     """Become what a fresh interpreter would be."""
     if own_session:
         os.setsid()
-    for stream, number in enumerate(streams):
-        if number != -1:
-            os.dup2(number, stream)
-    first = 3
-    for descriptor in sorted(pass_fds):
-        os.closerange(first, descriptor)
-        first = descriptor + 1
-    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    _take_streams(streams, pass_fds)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     for number in (signal.SIGTERM, signal.SIGUSR1, signal.SIGALRM):
         signal.signal(number, signal.SIG_DFL)
@@ -97,10 +88,6 @@ def _become(
     if environment is not None:
         os.environ.clear()
         os.environ.update(environment)
-    sys.stdin, sys.stdout, sys.stderr = (
-        io.TextIOWrapper(os.fdopen(number, mode, 0), write_through=True)
-        for number, mode in ((0, "rb"), (1, "wb"), (2, "wb"))
-    )
     sys.excepthook, threading.excepthook = sys.__excepthook__, threading.__excepthook__
     sys.unraisablehook = sys.__unraisablehook__
     faulthandler.disable()
@@ -108,21 +95,53 @@ def _become(
     warnings.resetwarnings()
     added = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[:0] = [str(Path.cwd()), *(part for part in added if part not in sys.path)]
-    # The loader of shared libraries read the variable when this process started.
+    _forget()
+
+
+def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
+    """Use these as stdin, stdout and stderr, and close what is not passed."""
+    for stream, number in enumerate(streams):
+        if number != -1:
+            os.dup2(number, stream)
+    first = 3
+    for descriptor in sorted(pass_fds):
+        os.closerange(first, descriptor)
+        first = descriptor + 1
+    os.closerange(first, os.sysconf("SC_OPEN_MAX"))
+    sys.stdin, sys.stdout, sys.stderr = (
+        io.TextIOWrapper(os.fdopen(number, mode, 0), write_through=True)
+        for number, mode in ((0, "rb"), (1, "wb"), (2, "wb"))
+    )
+
+
+def _forget() -> None:
+    """Forget what the package and NVML remember in the test's process."""
+    for name, module in list(sys.modules.items()):
+        if name.startswith("pytest_mlperf."):
+            for value in list(vars(module).values()):
+                if clear := getattr(value, "cache_clear", None):
+                    clear()
+    if nvml := sys.modules.get("pynvml"):
+        setattr(nvml, "nvmlLib", None)  # noqa: B010  (mypy does not know it)
+    # The loader of shared libraries read the variable when the test's process started.
     for part in os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep):
         if part and (library := Path(part) / NVML).exists():
             ctypes.CDLL(str(library))
 
 
 def _run(words: list[str]) -> NoReturn:
-    """Run the main function of a module, and end as its process would."""
+    """Run a module as `python -m` does, and end as its process would."""
     code = 1
+    module = words[0]
     sys.argv = words
     try:
-        result = MAIN[words[0]](words[1:])
-        code = int(result) if isinstance(result, int) else 0
+        sys.modules.pop(module, None)  # runpy warns of a module that is imported already
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
     except SystemExit as end:
-        code = end.code if isinstance(end.code, int) else 1
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
     finally:

@@ -11,6 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
+from tests.plugin.conftest import NO_CONTROL
+
 SUITE = """
 schema = 1
 round = "v4.1"
@@ -33,6 +36,8 @@ FAST_HEARTBEAT = "from pytest_mlperf.plugin import measuring\nmeasuring.HEARTBEA
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with a suite of one run of a second."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
+    monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
+    forked.use(monkeypatch)
     (tmp_path / "demo.mlperf.toml").write_text(SUITE)
     return tmp_path
 
