@@ -310,9 +310,9 @@ def test_a_subset_claims_no_gate_and_the_official_profile_takes_no_subset(own: P
     assert quick.headline == "top1 100.000, every sample of 1,024 scored as in the baseline"
 
 
-@pytest.mark.parametrize(
-    ("changes", "headline"),
-    [
+def test_what_cannot_be_compared_is_invalid(own: Project) -> None:
+    recorded(own)
+    for changes, headline in (
         (
             {"seed": 7},
             "data or prompts differ from the baseline's: dataset options "
@@ -322,23 +322,14 @@ def test_a_subset_claims_no_gate_and_the_official_profile_takes_no_subset(own: P
             {"options": "length = 16"},
             "generation settings differ from the baseline's: max_new_tokens 8 → 16",
         ),
-        (
-            {"scorer": 'top1", dtype = "int64'},
-            "scored otherwise than the baseline: ",
-        ),
-    ],
-    ids=["data", "generation", "scorer"],
-)
-def test_what_cannot_be_compared_is_invalid(
-    own: Project, changes: dict[str, Any], headline: str
-) -> None:
-    recorded(own)
-    suite(own, **changes)
+        ({"scorer": 'top1", dtype = "int64'}, "scored otherwise than the baseline: "),
+    ):
+        suite(own, **changes)
 
-    assert own.run("suites", *ACCURACY).ret == 1
-    verdict = newest(own)
-    assert verdict.outcome is Outcome.INVALID
-    assert verdict.headline.startswith(headline)
+        assert own.run("suites", *ACCURACY).ret == 1
+        verdict = newest(own)
+        assert verdict.outcome is Outcome.INVALID
+        assert verdict.headline.startswith(headline)
 
 
 LOSSY = """
@@ -418,26 +409,23 @@ def test_dummy_weights_have_no_accuracy(own: Project) -> None:
     assert not (own.path / BASELINE).exists()
 
 
-@pytest.mark.parametrize(
-    ("harm", "message"),
-    [
-        (lambda file: file.unlink(), "No such file"),
-        (lambda file: file.write_bytes(b"x"), "holds other scores than Answers.fp32.json"),
-        (lambda file: file.with_name("Answers.fp32.json").write_text("{"), "is not JSON"),
-    ],
-    ids=["missing", "other", "damaged"],
-)
-def test_damaged_scores_are_an_error_before_anything_is_measured(
-    own: Project, harm: Any, message: str
-) -> None:
+def test_damaged_scores_are_an_error_before_anything_is_measured(own: Project) -> None:
     recorded(own)
-    harm(accuracy_baselines.scores_path(own.path / BASELINE))
-    folders = len(own.run_folders())
+    file = own.path / BASELINE
+    scores = accuracy_baselines.scores_path(file)
+    whole, folders = scores.read_bytes(), len(own.run_folders())
+    for harm, message in (
+        (lambda: scores.write_bytes(b"x"), "holds other scores than Answers.fp32.json"),
+        (scores.unlink, "No such file"),
+        (lambda: file.write_text("{"), "is not JSON"),
+    ):
+        harm()
 
-    assert own.run("suites", *ACCURACY).ret == 1
-    verdict = newest(own)
-    assert verdict.outcome is Outcome.ERROR
-    assert message in verdict.headline
+        assert own.run("suites", *ACCURACY).ret == 1
+        verdict = newest(own)
+        assert verdict.outcome is Outcome.ERROR
+        assert message in verdict.headline
+        scores.write_bytes(whole)
     assert len(own.run_folders()) == folders
 
 
