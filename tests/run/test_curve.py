@@ -80,7 +80,10 @@ def asked_for(points: Sequence[float], *, ms: int = 60) -> LoadGenSettings:
 
 
 def closed(
-    engine: Engine, sink: SlotSink, points: Sequence[float], begun: Callable[[], None] = bool
+    engine: Engine,
+    sink: SlotSink,
+    points: Sequence[float],
+    begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
     """Return what a closed loop over ten samples logs."""
     loop = ClosedLoop(engine, sink, Conversations(range(10)), asked_for(points))

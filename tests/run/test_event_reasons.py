@@ -237,18 +237,6 @@ def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
     assert watched.judged(watched.gpu("held back outside")) == Doubts()
 
 
-def test_a_log_tells_rates_clocks_and_what_it_cost(watched: Watched) -> None:
-    log, gpu = watched.log, watched.gpu("steady")
-
-    assert (log.ended, log.suspect, log.clock_stepped) == (True, False, False)
-    assert (log.unavailable, log.driver) == (None, "595.45.04")
-    assert log.monotonic(time.time()) == pytest.approx(time.monotonic(), abs=0.005)
-    assert log.ticks is not None
-    assert log.ticks[0] <= log.ticks[1] <= 50 * 10 * len(GPUS)
-    assert log.cpu_share is not None
-    assert (gpu.rate_hz, gpu.limit_w) == (50, 700)
-
-
 def test_counts_of_errors_and_clocks_are_those_of_the_window(watched: Watched) -> None:
     counting, slowed = watched.gpu("counting"), watched.gpu("slowed")
 
@@ -373,9 +361,17 @@ def test_a_process_that_comes_in_mid_run_makes_it_invalid(watched: Watched) -> N
     assert gpu.foreign(watched.at(0.9), allowed=[666]) == gpu.before_us() == ()
 
 
-def test_what_was_there_before_us_is_named_unless_it_may_be(fake: Fake) -> None:
-    (gpu,) = started(fake, "device", "proc 42 1000", "proc 43 2000").log.gpus
+def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) -> None:
+    log = started(fake, "device", "proc 42 1000", "proc 43 2000").log
+    (gpu,) = log.gpus
 
+    assert (log.ended, log.suspect, log.clock_stepped) == (True, False, False)
+    assert (log.unavailable, log.driver) == (None, "595.45.04")
+    assert log.monotonic(time.time()) == pytest.approx(time.monotonic(), abs=0.005)
+    assert log.ticks is not None
+    assert log.ticks[0] <= log.ticks[1] <= 50 * 10
+    assert log.cpu_share is not None
+    assert (gpu.rate_hz, gpu.limit_w) == (50, 700)
     assert [process.pid for process in gpu.before_us()] == [42, 43]
     assert [process.pid for process in gpu.before_us(allowed=[42])] == [43]
     assert gpu.foreign(time.monotonic()) == ()

@@ -106,10 +106,13 @@ LIMITS_W = {"GPU-0": 700, "GPU-1": 500, "GPU-2": 700, "GPU-3": 700}
 
 def four_gpus(*, shared: bool) -> Machine:
     """Four GPUs, of which one has another power limit."""
-    gpus = tuple(
-        {"uuid": uuid, "gpu": "NVIDIA H200", "power_limit_w": w} for uuid, w in LIMITS_W.items()
+    return Machine(
+        cpu={},
+        gpus=tuple(
+            {"uuid": uuid, "gpu": "NVIDIA H200", "power_limit_w": w} for uuid, w in LIMITS_W.items()
+        ),
+        shared=shared,
     )
-    return Machine(cpu={}, gpus=gpus, shared=shared)
 
 
 @pytest.mark.parametrize(
