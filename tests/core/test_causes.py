@@ -156,7 +156,7 @@ LINK = sign(SignKey.PCIE_GENERATION, "the PCIe link ran at generation 3, not gen
 def test_what_the_sampler_saw_is_evidence() -> None:
     capped = "clocks are held back to stay within the power limit"
     link = "the PCIe link ran at generation 3, not generation 5"
-    replays = [(sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link"),) for n in (3, 12)]
+    replayed = [sign(SignKey.PCIE_REPLAYS, f"{n} replays on the PCIe link") for n in (3, 12)]
     cases: list[tuple[list[tuple[Sign, ...]], list[str]]] = [
         ([(cap(31.2, 0.52),), (), (cap(30.0, 0.5),)],
          [f"in 2 of 3 runs: {capped}: 51 % of the window in the middle"]),
@@ -164,7 +164,7 @@ def test_what_the_sampler_saw_is_evidence() -> None:
         ([(LINK,)], [link]),
         ([(replace(LINK, gpu="GPU-0"), replace(LINK, gpu="GPU-1"))],
          [f"GPU GPU-{n}: {link}" for n in (0, 1)]),
-        (replays, ["in 2 of 2 runs: 12 replays on the PCIe link"]),
+        ([(one,) for one in replayed], ["in 2 of 2 runs: 12 replays on the PCIe link"]),
         ([(sign(SignKey.RESET_WAITS, "a change of the ECC mode waits for a reboot"),)], []),
         ([()], []),
     ]  # fmt: skip

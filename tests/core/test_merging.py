@@ -272,7 +272,8 @@ def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None
         {"identity": {"gpu.name": "H100"}},
         {"identity": {}},
     ]
-    for fields in ({"handicap": 0.5}, {"pretended": True}, *elsewhere):
+    shown: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
+    for fields in (*shown, *elsewhere):
         for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
             found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
             assert BEFORE in found

@@ -229,11 +229,13 @@ def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much() -> N
     alone = 4 * t_sf(0.02 / (SE / 2), DF + 1)
     for machine, shift in ((0.01, -0.01), (0.01, 0.01)):
         null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
-        assert (null.is_machines, null.shift) == (True, pytest.approx(shift, abs=0.001))
+        assert null.is_machines is True
+        assert null.shift == pytest.approx(shift, abs=0.001)
         assert null.p_value(looks(-0.02), RULE) > 20 * alone
     for machine, shift in ((0.0, -0.02), (0.01, -0.06)):
         null = estimate(normal(random.Random(2), shift=shift), baselines(machine=machine), RULE)
-        assert (null.is_machines, null.shift) == (False, pytest.approx(shift, abs=0.001))
+        assert null.is_machines is False
+        assert null.shift == pytest.approx(shift, abs=0.001)
         assert null.p_value(looks(shift), RULE) < 2e-3
 
 

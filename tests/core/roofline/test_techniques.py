@@ -94,7 +94,8 @@ def test_fewer_steps_keep_their_guidance_and_a_consistency_model_may_need_one_ca
 
     Steps alone leave open whether guidance is part of the model, so that one call counts.
     """
-    name, four = "stable-diffusion-xl", {"techniques": ("latent-consistency",), "steps": 4}
+    name = "stable-diffusion-xl"
+    four: dict[str, Any] = {"techniques": ("latent-consistency",), "steps": 4}
     found = limit(name, techniques=("fewer-steps",), steps=10)
     more = limit(name, techniques=("fewer-steps",), steps=50)
     consistent, known = limit(name, **four), limit(name, **four, calls=2)

@@ -274,4 +274,4 @@ def test_figures_of_a_run_that_cannot_be() -> None:
         ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4, of 2 GPUs in all"),
     ):
         with pytest.raises(ValueError, match=message):
-            Circumstances(**figures)  # type: ignore[arg-type]
+            Circumstances(**figures)
