@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,13 @@ def test_against_committed_baselines_the_word_is_that_of_the_session(lab: Lab, s
 
 
 def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: Say) -> None:
-    for name in (
+    names: list[Callable[[Path], object]] = [
         lambda file: file,
         lambda file: file.parent,
         lambda file: file.parent.name,
         lambda file: file.parent.name[:-3],
-    ):
+    ]
+    for name in names:
         code, shown = say("compare", name(lab.recorded), name(lab.unchanged))
 
         assert code == 0
@@ -133,7 +134,7 @@ def test_a_side_that_names_nothing_says_what_it_could_be(
         "2": "'2' fits 3 runs: ",
         "acme.py": "acme.py: not a results file: ",
     }
-    rows = [
+    rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("compare", a, lab.unchanged), 2, (f"pytest-mlperf: {message}",))
         for a, message in messages.items()
     ]

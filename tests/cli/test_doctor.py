@@ -297,7 +297,7 @@ def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
 
 
 def of_onnx(
-    folder: Path, model: bytes = b"bytes of a model", workload: str = "", **changes: str
+    folder: Path, model: bytes = b"bytes of a model", workload: str = "", **changes: Any
 ) -> CaseState | str:
     """Return the state of the first case of a suite for onnxruntime, whose model is `model`."""
     (folder / "m.onnx").write_bytes(model)

@@ -79,7 +79,7 @@ def test_a_part_asks_for_its_accelerator_and_has_its_time(project: Path, say: Sa
 def test_what_is_for_kubernetes_is_refused_elsewhere(project: Path, say: Say) -> None:
     suite("a.mlperf.toml", "a")
     message = "pytest-mlperf: --image, --claim and --mount are for --format kubernetes"
-    rows = [
+    rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("plan", "--format", form, option, "models:/models"), 2, (message,))
         for form in ("table", "json", "github", "slurm")
         for option in ("--image", "--claim", "--mount")

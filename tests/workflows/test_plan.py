@@ -150,7 +150,7 @@ def test_an_input_that_is_a_command_stays_a_word(runner: Runner) -> None:
         options = ["pytest-mlperf", "plan", "--profile", given, "--max-runs", "8", *fleet]
         options.append(f"--accelerator={given}")
         last = ["--", *given.split(), "b"]
-        forms = (["--format", "json"], ["--format", "github"], [])
+        forms: list[list[str]] = [["--format", "json"], ["--format", "github"], []]
         assert words(record) == [[*options, *form, *last] for form in forms]
     assert list(runner.folder.rglob("pwned*")) == []
 
