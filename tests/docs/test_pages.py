@@ -21,7 +21,7 @@ def test_every_option_and_make_target_that_is_named_exists(reference: Any) -> No
     options = {option.name for option in reference("options").options()}
     makefile = (ROOT / "Makefile").read_text("utf-8")
     targets = set(re.findall(r"^([a-z-]+):", makefile, re.MULTILINE))
-    absent = []
+    absent: list[str] = []
     for page in PAGES:
         if page.name == "CHANGELOG.md":  # names what is gone as well
             continue

@@ -60,7 +60,7 @@ NOTHING = [
 
 
 def test_each_form_means_what_it_means_to_cuda() -> None:
-    expected = dict.fromkeys(NOTHING, ())
+    expected: dict[str, tuple[str, ...]] = dict.fromkeys(NOTHING, ())
     for table in (FORMS, ENDED):
         expected |= {form: gpus for gpus, forms in table.items() for form in forms}
     for order in ({}, {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}):

@@ -114,7 +114,13 @@ def test_four_bits_are_packed_as_onnxruntime_reads_them(tool: Any, tmp_path: Pat
     packed, scales = tool.pack(rows)
 
     assert (packed.shape, packed.dtype, scales.shape) == ((5, 2, 16), np.uint8, (5, 2))
-    options = {"domain": "com.microsoft", "K": 40, "N": 5, "bits": 4, "block_size": 32}
+    options: dict[str, Any] = {
+        "domain": "com.microsoft",
+        "K": 40,
+        "N": 5,
+        "bits": 4,
+        "block_size": 32,
+    }
     node = helper.make_node("MatMulNBits", ["x", "p", "s"], ["y"], **options)
     path = model_of(tmp_path / "packed.onnx", [node], x=[40, 40], y=[40, 5], p=packed, s=scales)
     (found,) = run(path, {"x": np.eye(40, dtype=np.float32)})
