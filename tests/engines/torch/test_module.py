@@ -266,7 +266,9 @@ def test_a_factory_that_is_not_there_is_refused() -> None:
         (f"{HERE}:absent", "is not there: .*has no attribute 'absent'"),
         (f"{HERE}:HERE", "cannot be called"),
     ]
-    places = [([], place, f"factory = '{re.escape(place)}' {text}") for place, text in table]
+    places: list[Any] = [
+        ([], place, f"factory = '{re.escape(place)}' {text}") for place, text in table
+    ]
     assert unrefused(enter, SuiteError, places) == []
 
 
