@@ -190,10 +190,11 @@ def seen_as_floats(weight: Any, inputs: Any) -> Any:
 
 def test_convolutions_that_are_no_such_product_are_left() -> None:
     unet = torch.nn.Module()
-    for place, changes in enumerate((
+    table: list[dict[str, Any]] = [
         {"groups": 2}, {"dilation": 2}, {"out_channels": 24}, {"in_channels": 3},
         {"padding": "same"},
-    )):  # fmt: skip
+    ]  # fmt: skip
+    for place, changes in enumerate(table):
         block = torch.nn.Module()
         block.add_module("conv1", torch.nn.Conv2d(**{**CONVOLUTIONS[0], **changes}))
         unet.add_module(f"block{place}", block)

@@ -242,8 +242,9 @@ def _names(node: ast.stmt) -> Iterator[str]:
     for inner in ast.walk(node) if isinstance(node, Function) else ():
         if isinstance(inner, ast.Attribute) and isinstance(inner.ctx, ast.Store):
             yield from [inner.attr] if ast.unparse(inner.value) == "self" else []
-    targets: list[ast.expr] = [node.target] if isinstance(node, ast.AnnAssign) else []
-    targets += node.targets if isinstance(node, ast.Assign) else []
+    if not isinstance(node, ast.Assign | ast.AnnAssign):
+        return
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     for target in targets:
         if isinstance(target, ast.Name):
             yield target.id

@@ -19,7 +19,7 @@ DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
-    for at_fault, options, defect in (
+    rows: list[tuple[str, dict[str, Any], str]] = [
         ("temperature", {"temperature": -0.1}, "temperature = -0.1 is not a number from 0 on"),
         ("top_p", {"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1"),
         ("top_p", {"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1"),
@@ -31,7 +31,8 @@ def test_what_cannot_be_drawn_is_refused() -> None:
             {"top_p": 0.9, "seed": 1},
             "temperature = 0 draws no tokens: leave top_p and seed out, or set temperature",
         ),
-    ):
+    ]
+    for at_fault, options, defect in rows:
         with pytest.raises(SuiteError) as error:
             TextOptions(**options).generation("mine")
         assert defect in str(error.value)

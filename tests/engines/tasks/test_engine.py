@@ -31,7 +31,7 @@ def test_options_that_mean_nothing_are_refused_in_the_engine_s_name() -> None:
             f"{option} is an option of task = {owners}, but task = {task!r}; leave it out"
         )
 
-    rows = [
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"batch_size": 0}, "batch_size = 0 is not a number of samples, at least 1"),
         (
             {"task": "guess"},

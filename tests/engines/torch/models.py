@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import random as random_numbers
-from collections.abc import Callable, Sequence
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors
 from transformers import (
     GenerationConfig,
@@ -18,10 +21,10 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.engines.torch._devices import require_exact_int8
-from tests.engines.recording import Samples, answers_of
+from tests.engines.recording import Samples, answers_of, unrefused
 
 BOS, EOS = 1, 2
 CONTEXT = 512
@@ -160,3 +163,58 @@ def answers(
 ) -> list[list[int]]:
     """Return the tokens that an engine of its own generates for each prompt."""
     return answers_of(open_engine(folder, prompts, **options), len(prompts), one_by_one=one_by_one)
+
+
+Change = Callable[[Path], object]
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    content = json.loads(file.read_text("utf-8")) | changes
+    file.write_text(json.dumps(content), "utf-8")
+
+
+def json_with(name: str, **changes: Any) -> Change:
+    """Return what changes keys of a JSON file in a folder."""
+    return lambda folder: change_json(folder / name, **changes)
+
+
+def change_weights(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    tensors = load_file(file)
+    change(tensors)
+    save_file(tensors, file, metadata={"format": "pt"})
+
+
+def weights_with(
+    change: Callable[[dict[str, Any]], object], name: str = "model.safetensors"
+) -> Change:
+    """Return what changes the tensors of a file in a folder."""
+    return lambda folder: change_weights(folder / name, change)
+
+
+def without(name: str) -> Change:
+    """Return what removes a file or folder from a folder."""
+    return lambda folder: (
+        shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    )
+
+
+def text_of(name: str, text: str) -> Change:
+    """Return what overwrites a file in a folder."""
+    return lambda folder: (folder / name).write_text(text, "utf-8")
+
+
+def broken_but_accepted(
+    folder: Path, scratch: Path, load: Change, rows: Iterable[tuple[Change, str]]
+) -> list[str]:
+    """Return a line for each change of a copy of the folder that is not refused as its row says."""
+
+    def attempt(change: Change) -> None:
+        copy = Path(shutil.copytree(folder, Path(tempfile.mkdtemp(dir=scratch)) / "model"))
+        change(copy)
+        with pytest.raises(RunError) as caught:
+            load(copy)
+        assert caught.value.layer == "engine"
+        assert str(copy) in str(caught.value)
+        raise caught.value
+
+    return unrefused(attempt, RunError, rows)

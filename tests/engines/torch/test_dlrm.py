@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.torch.module.dlrm import (
@@ -24,6 +23,14 @@ from pytest_mlperf.engines.torch.module.dlrm import (
     dlrm_v2,
     drawn_table,
     kept_table,
+)
+from tests.engines.recording import unrefused
+from tests.engines.torch.models import (
+    Change,
+    broken_but_accepted,
+    text_of,
+    weights_with,
+    without,
 )
 from tests.engines.torch.modules import answer, open_engine
 
@@ -63,6 +70,7 @@ def shapes() -> dict[str, tuple[int, ...]]:
 
 def write(folder: Path, prefix: str = "", **changes: Any) -> dict[str, Floats]:
     """Write a model; return its weights."""
+    folder.mkdir(exist_ok=True)
     rng = np.random.default_rng(4)
     weights = {
         name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes().items()
@@ -251,23 +259,15 @@ def test_the_default_sizes_are_those_of_mlperf() -> None:
     assert dataclasses.replace(sizes, embedding_dim=8).width == 27 * 8
 
 
-def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    tensors = load_file(folder / "model.safetensors")
-    change(tensors)
-    save_file(tensors, folder / "model.safetensors")
-
-
-def config(**changes: Any) -> Callable[[Path], object]:
-    return lambda folder: (folder / "config.json").write_text(
-        json.dumps({**SIZES, **changes}), "utf-8"
-    )
+def config(**changes: Any) -> Change:
+    return text_of("config.json", json.dumps({**SIZES, **changes}))
 
 
 LAST = "over_arch.model.1.weight"
 
-BROKEN: list[tuple[Callable[[Path], object], str]] = [
-    (lambda folder: (folder / "config.json").write_text("{", "utf-8"), "is no JSON"),
-    (lambda folder: (folder / "config.json").write_text("[]", "utf-8"), "is no JSON object"),
+BROKEN = [
+    (text_of("config.json", "{"), "is no JSON"),
+    (text_of("config.json", "[]"), "is no JSON object"),
     (config(model_type="bert"), 'is not of a model_type "dlrm-v2"'),
     (config(rows=[1]), "key 'rows' is unknown; valid are num_embeddings_per_feature, "),
     (config(hotness=3), "hotness = 3 is not a list of whole numbers from 1 on"),
@@ -282,51 +282,33 @@ BROKEN: list[tuple[Callable[[Path], object], str]] = [
         r"t_cat_1\.weight is torch.float32 \[7, 8\] ",
     ),
     (
-        lambda folder: change_weights(folder, lambda all_: all_.pop(LAST)),
+        weights_with(lambda all_: all_.pop(LAST)),
         r"the checkpoint lacks over_arch\.model\.1\.weight; it has dense_arch",
     ),
     (
-        lambda folder: change_weights(
-            folder, lambda all_: all_.update({LAST: torch.zeros((1, 10), dtype=torch.int32)})
-        ),
-        r"over_arch\.model\.1\.weight is torch\.int32 \[1, 10\] and should be floats \[1, 10\]",
+        weights_with(lambda all_: all_.update({LAST: torch.zeros((1, 10), dtype=torch.int32)})),
+        f"{LAST} is torch.int32 [1, 10] and should be floats [1, 10]",
     ),
     (
-        lambda folder: change_weights(folder, lambda all_: all_[LAST].fill_(float("inf"))),
-        r"over_arch\.model\.1\.weight has a weight that is not a number",
+        weights_with(lambda all_: all_[LAST].fill_(float("inf"))),
+        f"{LAST} has a weight that is not a number",
     ),
-    (lambda folder: (folder / "model.safetensors").unlink(), r"has no model\.safetensors"),
+    (without("model.safetensors"), "has no model.safetensors"),
 ]
 
 
-@pytest.mark.parametrize(("break_it", "expected"), BROKEN)
-def test_a_broken_folder_is_refused_when_it_is_loaded(
-    tmp_path: Path, break_it: Callable[[Path], object], expected: str
-) -> None:
-    write(tmp_path)
-    break_it(tmp_path)
+def test_broken_folders_and_wrong_arguments_are_refused(tmp_path: Path) -> None:
+    def load(folder: Path, **options: Any) -> None:
+        with open_engine([], "dlrm-v2", model=str(folder), **options):
+            pass
 
-    with (
-        pytest.raises(RunError, match=expected) as caught,
-        open_engine([], "dlrm-v2", model=str(tmp_path)),
-    ):
-        pass
-
-    assert str(tmp_path) in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    "arguments", [{"tables": "fp8"}, {"tables_on_cpu": 1}], ids=["tables", "tables_on_cpu"]
-)
-def test_a_wrong_argument_is_refused(tmp_path: Path, arguments: dict[str, Any]) -> None:
-    write(tmp_path)
-    with (
-        pytest.raises(
-            SuiteError, match=r"tables = .* should be one of checkpoint, fp16, int8, and"
-        ),
-        open_engine([], "dlrm-v2", model=str(tmp_path), arguments=arguments),
-    ):
-        pass
+    write(folder := tmp_path / "model")
+    assert broken_but_accepted(folder, tmp_path, load, BROKEN) == []
+    for arguments in ({"tables": "fp8"}, {"tables_on_cpu": 1}):
+        with pytest.raises(
+            SuiteError, match=r"tables = .* should be one of checkpoint, fp16, int8"
+        ):
+            load(folder, arguments=arguments)
 
 
 def sample_with(**changes: Any) -> dict[str, Any]:
@@ -336,9 +318,9 @@ def sample_with(**changes: Any) -> dict[str, Any]:
 LOOKUPS = samples(2)[0]["sparse"]
 
 
-@pytest.mark.parametrize(
-    ("sample", "expected"),
-    [
+def test_a_sample_that_the_model_cannot_take_is_named(tmp_path: Path) -> None:
+    write(tmp_path)
+    rows: list[tuple[Any, str]] = [
         ({"dense": np.ones((1, 5))}, "lacks dense or sparse; use the data set criteo"),
         (sample_with(dense=np.ones((2, 13))), r"has dense features of shape \(2, 13\), but the mo"),
         (
@@ -353,14 +335,11 @@ LOOKUPS = samples(2)[0]["sparse"]
             sample_with(sparse=[LOOKUPS[0] - 99, *LOOKUPS[1:]]),
             "looks up row -.* of sparse feature 0",
         ),
-    ],
-)
-def test_a_sample_that_the_model_cannot_take_is_named(
-    tmp_path: Path, sample: Any, expected: str
-) -> None:
-    write(tmp_path)
-    with (
-        open_engine([samples(1)[0], sample], "dlrm-v2", model=str(tmp_path)) as engine,
-        pytest.raises(RunError, match=f"sample 1 of the data set {expected}"),
-    ):
-        engine.load_samples([0, 1])
+    ]
+
+    def load(sample: Any) -> None:
+        with open_engine([samples(1)[0], sample], "dlrm-v2", model=str(tmp_path)) as engine:
+            engine.load_samples([0, 1])
+
+    rows = [(sample, f"sample 1 of the data set {text}") for sample, text in rows]
+    assert unrefused(load, RunError, rows) == []

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +14,12 @@ import transformers
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from safetensors.torch import load_file, save_file
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.engines.torch.module import _runner as module_factories
 from pytest_mlperf.engines.torch.module._runner import BATCHINGS, join, length, tensors
-from tests.engines.recording import Tokenless
+from tests.engines.recording import Tokenless, unrefused
+from tests.engines.torch.models import broken_but_accepted, json_with, weights_with, without
 from tests.engines.torch.modules import HERE, answer, linear, open_engine, rows
 
 
@@ -116,30 +114,24 @@ def test_modules_run_in_eval_mode() -> None:
     assert found.sum() == 1000
 
 
-@pytest.mark.parametrize(
-    ("precision", "apart", "dtype"),
-    [
-        ("bf16", 0.02, "bfloat16"),
-        ("fp16", 0.002, "float16"),
-        ("int8", 0.01, "float32"),
-        ("int4", 0.2, "float32"),
-    ],
-)
-def test_precision_is_that_of_parameters_and_inputs(
-    precision: str, apart: float, dtype: str
-) -> None:
+def test_precision_is_that_of_parameters_and_inputs() -> None:
     """Answers stay float32, near to those of fp32 but not the same."""
     samples = rows(5, 64)
     options: dict[str, Any] = {"arguments": {"width": 64}}
     usual = np.stack(answer(samples, "linear", **options))
 
-    found = np.stack(answer(samples, "linear", precision=precision, **options))
-
-    assert 0 < np.abs(found - usual).max() < apart * np.abs(usual).max()
-    with open_engine(samples, "linear", precision=precision, **options) as engine:
-        facts = engine.describe()
-    assert facts["dtype"] == dtype
-    assert ("torchao" in facts) is (precision in {"int8", "int4"})
+    for precision, most, dtype in (
+        ("bf16", 0.02, "bfloat16"),
+        ("fp16", 0.002, "float16"),
+        ("int8", 0.01, "float32"),
+        ("int4", 0.2, "float32"),
+    ):
+        found = np.stack(answer(samples, "linear", precision=precision, **options))
+        assert 0 < np.abs(found - usual).max() < most * np.abs(usual).max(), precision
+        with open_engine(samples, "linear", precision=precision, **options) as engine:
+            facts = engine.describe()
+        assert facts["dtype"] == dtype
+        assert ("torchao" in facts) is (precision in {"int8", "int4"})
 
 
 def test_arguments_and_dummy_weights_reach_the_factory() -> None:
@@ -227,9 +219,8 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
     assert sink.ids == [5]
 
 
-@pytest.mark.parametrize(
-    ("option", "value", "expected"),
-    [
+def test_options_out_of_range_are_refused() -> None:
+    table: list[tuple[str, Any, str]] = [
         ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
         ("device", "tpu", "is not cpu, cuda or cuda:N"),
         ("weights", "random", "is not one of checkpoint, dummy"),
@@ -239,30 +230,22 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
         ("batching", "sort", "is not one of stack, concat, pad"),
         ("output", -1, "is not a name, or a position counted from 0"),
         ("compile", "fast", "is not false or one of default, reduce-overhead, "),
-        (
-            "factory",
-            "dlrm",
-            "is neither one of dlrm-v2, dlrm-v3, ",
-        ),
-    ],
-)
-def test_an_option_out_of_range_is_named_with_its_value(
-    option: str, value: object, expected: str
-) -> None:
-    changed: dict[str, Any] = {option: value}
-    with pytest.raises(
-        SuiteError, match=re.escape(f"engine torch-module: {option} = {value!r} {expected}")
-    ):
-        open_engine([], **{"factory": "linear", **changed})
+        ("factory", "dlrm", "is neither one of dlrm-v2, dlrm-v3, "),
+    ]
 
+    def make(option: str, value: Any) -> None:
+        open_engine([], **{"factory": "linear", option: value})
 
-@pytest.mark.parametrize(
-    ("name", "expected"),
-    [("model", "set workload.model instead"), ("weights", "set the engine's option weights inst")],
-)
-def test_arguments_name_nothing_that_the_engine_gives(name: str, expected: str) -> None:
-    with pytest.raises(SuiteError, match=f"arguments has '{name}'; {expected}"):
-        open_engine([], "linear", arguments={name: "x"})
+    single = [
+        (name, value, f"engine torch-module: {name} = {value!r} {message}")
+        for name, value, message in table
+    ]
+    others = [
+        ("arguments", {"model": "x"}, "arguments has 'model'; set workload.model instead"),
+        ("arguments", {"weights": "x"}, "'weights'; set the engine's option weights inst"),
+        ("factory", "question-answering", "no model; set workload.model"),
+    ]
+    assert unrefused(make, SuiteError, [*single, *others]) == []
 
 
 def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
@@ -270,8 +253,6 @@ def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
         open_engine([], "linear", model=str(tmp_path / "absent"))
     with pytest.raises(UnavailableError, match=r"this folder has no config\.json"):
         open_engine([], "dlrm-v2", model=str(tmp_path))
-    with pytest.raises(SuiteError, match=r"no model; set workload\.model"):
-        open_engine([], "question-answering")
 
 
 def enter(samples: list[Any], factory: str, **options: Any) -> None:
@@ -279,39 +260,26 @@ def enter(samples: list[Any], factory: str, **options: Any) -> None:
         engine.load_samples(range(len(samples)))
 
 
-@pytest.mark.parametrize(
-    ("place", "expected"),
-    [
+def test_a_factory_that_is_not_there_is_refused() -> None:
+    table = [
         ("absent_package.module:make", "cannot be imported: No module named 'absent_package'"),
         (f"{HERE}:absent", "is not there: .*has no attribute 'absent'"),
         (f"{HERE}:HERE", "cannot be called"),
-    ],
-)
-def test_a_factory_that_is_not_there_is_refused(place: str, expected: str) -> None:
-    with pytest.raises(SuiteError, match=f"factory = '{re.escape(place)}' {expected}"):
-        enter([], place)
-
-
-@pytest.mark.parametrize(
-    ("factory", "options", "expected"),
-    [
-        ("broken", {}, r"factory .*:broken broke, called with model: KeyError: 'no weights'"),
-        ("linear", {"arguments": {"x": 1}}, r"linear broke, called with model, x: TypeError"),
-        ("linear", {"weights": "dummy"}, "called with model, weights: TypeError"),
-        ("nothing", {}, r"nothing returned str, not a torch\.nn\.Module"),
-        ("sorting", {}, "the module's batching is 'sort', which is not one of stack, concat, pad"),
-    ],
-)
-def test_a_factory_that_breaks_is_named(
-    factory: str, options: dict[str, Any], expected: str
-) -> None:
-    with pytest.raises(RunError, match=expected):
-        enter([], factory, **options)
+    ]
+    places: list[Any] = [
+        ([], place, f"factory = '{re.escape(place)}' {text}") for place, text in table
+    ]
+    assert unrefused(enter, SuiteError, places) == []
 
 
 ONE = np.ones(4, np.float32)
 
 MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
+    ("broken", [], {}, r"factory .*:broken broke, called with model: KeyError: 'no weights'"),
+    ("linear", [], {"arguments": {"x": 1}}, "linear broke, called with model, x: TypeError"),
+    ("linear", [], {"weights": "dummy"}, "called with model, weights: TypeError"),
+    ("nothing", [], {}, "nothing returned str, not a torch.nn.Module"),
+    ("sorting", [], {}, "the module's batching is 'sort', which is not one of stack, concat, pad"),
     ("linear", ["text"], {}, "sample 0 of the data set has str; this engine takes arrays"),
     ("linear", [None], {}, "sample 0 of the data set has NoneType"),
     ("linear", [np.array(["a"])], {}, "sample 0 of the data set has <U1"),
@@ -344,14 +312,14 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("factory", "samples", "options", "expected"), MISFITS)
-def test_what_does_not_fit_is_refused_when_samples_are_loaded(
-    factory: str, samples: list[Any], options: dict[str, Any], expected: str
-) -> None:
-    with pytest.raises(RunError, match=expected) as caught:
-        enter(samples, factory, **options)
+def test_factories_that_break_and_samples_that_do_not_fit_are_refused() -> None:
+    def load(factory: str, samples: list[Any], options: dict[str, Any]) -> None:
+        with pytest.raises(RunError) as caught:
+            enter(samples, factory, **options)
+        assert caught.value.layer == "engine"
+        raise caught.value
 
-    assert caught.value.layer == "engine"
+    assert unrefused(load, RunError, MISFITS) == []
 
 
 def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -364,9 +332,6 @@ def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.Monkey
 def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu() -> None:
     with pytest.raises(EnvironmentFault, match="engine torch-module: device = 'cuda', but"):
         enter([], "linear", device="cuda")
-
-
-# Question answering
 
 
 @pytest.fixture(scope="module")
@@ -452,60 +417,41 @@ def test_question_answering_tells_its_weights(bert: Path) -> None:
     assert dummy["weights"] == "dummy"
 
 
-def change_weights(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
-    tensors_ = load_file(folder / "model.safetensors")
-    change(tensors_)
-    save_file(tensors_, folder / "model.safetensors", metadata={"format": "pt"})
+def test_broken_folders_and_features_of_question_answering_are_refused(
+    bert: Path, tmp_path: Path
+) -> None:
+    def load(folder: Path) -> None:
+        enter([], "question-answering", model=str(folder))
 
-
-def to_causal(folder: Path) -> None:
-    file = folder / "config.json"
-    changed = json.loads(file.read_text("utf-8")) | {"architectures": ["BertForMaskedLM"]}
-    file.write_text(json.dumps(changed), "utf-8")
-
-
-@pytest.mark.parametrize(
-    ("break_it", "expected"),
-    [
-        (to_causal, "BertForMaskedLM in config.json is no model for question answering; this"),
+    assert broken_but_accepted(bert, tmp_path, load, [
         (
-            lambda folder: change_weights(folder, lambda all_: all_.pop("qa_outputs.bias")),
-            r"the checkpoint lacks qa_outputs\.bias",
+            json_with("config.json", architectures=["BertForMaskedLM"]),
+            "BertForMaskedLM in config.json is no model for question answering; this",
         ),
         (
-            lambda folder: change_weights(
-                folder, lambda all_: all_["qa_outputs.bias"].fill_(float("nan"))
-            ),
+            weights_with(lambda all_: all_.pop("qa_outputs.bias")),
+            "the checkpoint lacks qa_outputs.bias",
+        ),
+        (
+            weights_with(lambda all_: all_["qa_outputs.bias"].fill_(float("nan"))),
             "a weight is not a number",
         ),
-        (lambda folder: (folder / "model.safetensors").unlink(), r"has no model\.safetensors"),
-    ],
-)
-def test_a_broken_folder_of_question_answering_is_refused(
-    bert: Path, tmp_path: Path, break_it: Callable[[Path], object], expected: str
-) -> None:
-    for file in bert.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    break_it(tmp_path)
-
-    with pytest.raises(RunError, match=expected):
-        enter([], "question-answering", model=str(tmp_path))
-
-
-@pytest.mark.parametrize(
-    ("sample", "expected"),
-    [
-        ({"input_ids": np.arange(3)}, "lacks one of input_ids, input_mask, segment_ids"),
-        (np.arange(3), "lacks one of input_ids, input_mask, segment_ids"),
+        (without("model.safetensors"), "has no model.safetensors"),
+    ]) == []  # fmt: skip
+    lacks = "lacks one of input_ids, input_mask, segment_ids"
+    table: list[tuple[Any, str]] = [
+        ({"input_ids": np.arange(3)}, lacks),
+        (np.arange(3), lacks),
         (features(49)[0], "has 49 word pieces, but the model takes 48"),
         (
             features(9)[0] | {"input_ids": np.full(9, 60)},
             "has word piece 60, but the model's vocabulary has 60",
         ),
-    ],
-)
-def test_a_feature_that_the_model_cannot_take_is_named(
-    bert: Path, sample: Any, expected: str
-) -> None:
-    with pytest.raises(RunError, match=f"sample 0 of the data set {expected}"):
-        enter([sample], "question-answering", model=str(bert))
+    ]
+    misfits = [
+        ([sample], "question-answering", str(bert), f"sample 0 of the data set {text}")
+        for sample, text in table
+    ]
+    assert unrefused(
+        lambda samples, factory, model: enter(samples, factory, model=model), RunError, misfits
+    ) == []  # fmt: skip

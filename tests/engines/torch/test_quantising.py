@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from transformers import (
@@ -22,6 +22,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.engines.torch import _base as options
 from pytest_mlperf.engines.torch import _devices as devices
+from tests.engines.recording import unrefused
 from tests.engines.torch import models, modules, pipelines
 from tests.engines.torch.models import answers, open_engine
 
@@ -149,103 +150,91 @@ def test_int4_keeps_sixteen_values_per_group() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("model", "precision", "needs"),
-    [
+def test_a_model_without_layers_to_quantise_is_refused() -> None:
+    table = [
         (torch.nn.Conv1d(4, 4, 3), "int8", "linear layers, and"),
         (torch.nn.Linear(40, 32), "int4", "linear layers whose inputs are a multiple of 16, and"),
-    ],
-)
-def test_a_model_without_layers_to_quantise_is_refused(
-    model: Any, precision: str, needs: str
-) -> None:
-    expected = f"precision {precision!r} quantises {needs} this model has none; use another"
+    ]
+    rows = [
+        (*row, f"precision {row[1]!r} quantises {needs} this model has none; use another")
+        for *row, needs in table
+    ]
 
-    with pytest.raises(RunError, match=re.escape(expected)):
+    def quantise(model: Any, precision: str) -> None:
         devices.quantise(model, precision, device=CPU)
 
+    assert unrefused(quantise, RunError, rows) == []
 
-def engines(folder: Path, precision: str) -> dict[str, Engine]:
+
+@pytest.fixture(scope="module")
+def folders(random: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    return {"torch": random, "images": pipelines.write_pipeline(tmp_path_factory.mktemp("images"))}
+
+
+def engines(folders: Mapping[str, Path], precision: str) -> dict[str, Engine]:
     """Return an unopened engine of each kind."""
     prompts = pipelines.Captions(["rain"], None)
     return {
-        "torch": open_engine(models.random_model(folder / "language"), [[5]], precision=precision),
+        "torch": open_engine(folders["torch"], [[5]], precision=precision),
         "torch-module": modules.open_engine(modules.rows(1), "linear", precision=precision),
-        "torch-diffusion": pipelines.open_engine(
-            pipelines.write_pipeline(folder / "images"), prompts, precision=precision
-        ),
+        "torch-diffusion": pipelines.open_engine(folders["images"], prompts, precision=precision),
     }
 
 
-@pytest.mark.parametrize("name", ["torch", "torch-module", "torch-diffusion"])
-def test_fp8_on_a_cpu_is_refused_before_anything_is_loaded(tmp_path: Path, name: str) -> None:
-    """torchao itself has no kernels there."""
-    engine = engines(tmp_path, "fp8")[name]
-    expected = (
-        f"engine {name}: precision 'fp8' needs a GPU of compute capability 8.9 or later for its "
-        "kernels, and a CPU has none; use another precision on cpu"
-    )
-
-    with pytest.raises(EnvironmentFault, match=f"^{re.escape(expected)}$"):
-        engine.__enter__()
-
-
-@pytest.mark.parametrize("precision", ["int8", "int4", "fp8"])
-@pytest.mark.parametrize("name", ["torch", "torch-module", "torch-diffusion"])
-def test_a_missing_torchao_names_the_extra_to_install(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, precision: str
+def test_fp8_on_a_cpu_and_a_missing_torchao_are_refused_before_anything_is_loaded(
+    folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = engines(tmp_path, precision)[name]
+    """torchao itself has no kernels for fp8 there."""
+    kernels = (
+        "precision 'fp8' needs a GPU of compute capability 8.9 or later for its kernels, and a CPU "
+        "has none; use another precision on cpu"
+    )
+    rows = [(made, f"engine {name}: {kernels}") for name, made in engines(folders, "fp8").items()]
+    assert unrefused(lambda made: made.__enter__(), EnvironmentFault, rows) == []
+
     monkeypatch.setitem(sys.modules, "torchao", None)
-    expected = (
-        f"engine {name}: precision {precision!r} needs torchao, which is not installed; "
-        "try: pip install 'pytest-mlperf[quantization]'"
-    )
+    rows = [
+        (
+            made,
+            f"engine {name}: precision {precision!r} needs torchao, which is not installed; "
+            "try: pip install 'pytest-mlperf[quantization]'",
+        )
+        for precision in ("int8", "int4", "fp8")
+        for name, made in engines(folders, precision).items()
+    ]
+    assert unrefused(lambda made: made.__enter__(), EnvironmentFault, rows) == []
 
-    with pytest.raises(EnvironmentFault, match=f"^{re.escape(expected)}$"):
-        engine.__enter__()
 
+def test_gpus_without_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def check(precision: str, capability: tuple[int, int]) -> None:
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+        devices.require_kernels(precision, GPU)
 
-@pytest.mark.parametrize(
-    ("precision", "found", "refused"),
-    [
-        ("bf16", (7, 0), None),
-        ("int8", (7, 0), None),
-        ("int4", (8, 0), None),
+    for precision, capability in (
+        ("bf16", (7, 0)), ("int8", (7, 0)), ("int4", (8, 0)), ("fp8", (8, 9)), ("fp8", (9, 0)),
+    ):  # fmt: skip
+        check(precision, capability)
+    rows = [
         ("int4", (7, 5), "8.0 or later for its kernels, and this GPU's is 7.5; use another"),
-        ("fp8", (8, 9), None),
-        ("fp8", (9, 0), None),
         ("fp8", (8, 6), "8.9 or later for its kernels, and this GPU's is 8.6; use another"),
-    ],
-)
-def test_gpus_without_kernels_are_refused(
-    monkeypatch: pytest.MonkeyPatch, precision: str, found: tuple[int, int], refused: str | None
-) -> None:
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found)
-    if refused is None:
-        devices.require_kernels(precision, GPU)
-        return
-    with pytest.raises(EnvironmentFault, match=refused):
-        devices.require_kernels(precision, GPU)
+    ]
+    assert unrefused(check, EnvironmentFault, rows) == []
 
 
-@pytest.mark.parametrize(
-    ("precision", "device", "expected"),
-    [
-        ("fp32", CPU, torch.float32),
-        ("bf16", CPU, torch.bfloat16),
-        ("int8", CPU, torch.float16),
-        ("int4", CPU, torch.float16),
-        ("int4", GPU, torch.bfloat16),
-        ("int8", GPU, torch.float16),
-        ("fp8", GPU, torch.bfloat16),
-    ],
-)
-def test_what_is_not_quantised_has_a_type_that_the_kernels_take(
-    precision: str, device: Any, expected: Any
-) -> None:
+def test_what_is_not_quantised_has_a_type_that_the_kernels_take() -> None:
     """Else that of the checkpoint, here float16."""
-    assert devices.base_dtype(precision, torch.float16, device) == expected
+    expected = {
+        ("fp32", CPU): torch.float32,
+        ("bf16", CPU): torch.bfloat16,
+        ("int8", CPU): torch.float16,
+        ("int4", CPU): torch.float16,
+        ("int4", GPU): torch.bfloat16,
+        ("int8", GPU): torch.float16,
+        ("fp8", GPU): torch.bfloat16,
+    }
+    assert {
+        (name, device): devices.base_dtype(name, torch.float16, device) for name, device in expected
+    } == expected
 
 
 @pytest.mark.parametrize("precision", options.QUANTISED)
@@ -259,19 +248,3 @@ def test_torchao_has_the_configurations_for_gpus(precision: str) -> None:
     ]
     assert taken == {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}[precision]
     assert precision in plan.how
-
-
-def test_answers_of_any_module_change_with_the_precision() -> None:
-    samples = modules.rows(5, 64)
-    usual, found = (
-        {
-            precision: np.stack(
-                modules.answer(samples, "linear", precision=precision, arguments={"width": 64})
-            )
-            for precision in some
-        }
-        for some in (("fp32",), ("int8", "int4"))
-    )
-
-    apart = {name: np.abs(each - usual["fp32"]).max() for name, each in found.items()}
-    assert 0 < apart["int8"] < apart["int4"] < 0.2 * np.abs(usual["fp32"]).max()

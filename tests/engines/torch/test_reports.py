@@ -29,27 +29,26 @@ def run(folder: Path, *, one_by_one: bool = False, **options: Any) -> Recorder:
 
 
 @pytest.mark.parametrize("batching", ["auto", "static", "dynamic", "continuous"])
-@pytest.mark.parametrize("one_by_one", [False, True])
-@pytest.mark.parametrize("batch_size", [3, 32])
 def test_each_token_is_reported_once_the_first_of_them_first_and_the_end_last(
-    counting: Path, batching: str, one_by_one: bool, batch_size: int
+    counting: Path, batching: str
 ) -> None:
     """first, next for each further token, done; nothing after the end token."""
-    sink = run(counting, one_by_one=one_by_one, batching=batching, batch_size=batch_size)
+    for one_by_one, batch_size in ((False, 3), (True, 3), (False, 32), (True, 32)):
+        sink = run(counting, one_by_one=one_by_one, batching=batching, batch_size=batch_size)
+        assert counts(sink) == COUNTS
+        for place, tokens in enumerate(COUNTS):
+            assert sink.reports(100 + place) == ["first", *["next"] * (tokens - 1), "done"]
 
-    assert [sink.n_tokens[100 + place] for place in range(len(COUNTS))] == COUNTS
-    for place, tokens in enumerate(COUNTS):
-        assert sink.reports(100 + place) == ["first", *["next"] * (tokens - 1), "done"]
+
+def counts(sink: Recorder) -> list[int]:
+    return [sink.n_tokens[100 + place] for place in range(len(COUNTS))]
 
 
-@pytest.mark.parametrize("one_by_one", [False, True])
-def test_beams_report_first_tokens_before_the_end_and_no_others(
-    counting: Path, one_by_one: bool
-) -> None:
-    sink = run(counting, one_by_one=one_by_one, num_beams=2)
-
-    assert [sink.n_tokens[100 + place] for place in range(len(COUNTS))] == COUNTS
-    assert {tuple(sink.reports(100 + place)) for place in range(len(COUNTS))} == {("first", "done")}
+def test_beams_report_first_tokens_before_the_end_and_no_others(counting: Path) -> None:
+    for one_by_one in (False, True):
+        sink = run(counting, one_by_one=one_by_one, num_beams=2)
+        assert counts(sink) == COUNTS
+        assert {tuple(sink.reports(100 + n)) for n in range(len(COUNTS))} == {("first", "done")}
 
 
 def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> None:
@@ -61,25 +60,20 @@ def test_a_row_is_done_when_it_ends_not_when_its_batch_does(counting: Path) -> N
     assert sink.events.index(("done", 101)) < sink.events.index(("done", 100)) - 20
 
 
-@pytest.mark.parametrize("batching", ["static", "continuous"])
-@pytest.mark.parametrize("num_beams", [1, 2])
-def test_tokens_are_reported_only_where_they_are_timed(
-    counting: Path, batching: str, num_beams: int
-) -> None:
-    if num_beams > 1:
-        batching = "dynamic"
-    for wants_output in (False, True):
-        sink = Recorder(expected=len(PROMPTS), times_tokens=False, wants_output=wants_output)
-        with open_engine(counting, PROMPTS, batching=batching, num_beams=num_beams) as engine:
-            ask(engine, sink, len(PROMPTS))
+def test_tokens_are_reported_only_where_they_are_timed(counting: Path) -> None:
+    for batching, num_beams in (("static", 1), ("continuous", 1), ("dynamic", 2)):
+        for wants_output in (False, True):
+            sink = Recorder(expected=len(PROMPTS), times_tokens=False, wants_output=wants_output)
+            with open_engine(counting, PROMPTS, batching=batching, num_beams=num_beams) as engine:
+                ask(engine, sink, len(PROMPTS))
 
-        assert {kind for kind, _ in sink.events} == {"done"}
-        assert [sink.n_tokens[100 + place] for place in range(len(COUNTS))] == COUNTS
+            assert {kind for kind, _ in sink.events} == {"done"}
+            assert counts(sink) == COUNTS
 
 
-@pytest.mark.parametrize(
-    ("batching", "num_beams", "samples", "inline"),
-    [
+def test_samples_are_completed_inline_or_by_one_thread_that_lives_on(counting: Path) -> None:
+    """Lists are generated inside submit, single samples by threads, unless the suite says else."""
+    for batching, num_beams, samples, inline in (
         ("static", 1, 1, True),
         ("static", 1, 2, True),
         ("static", 2, 1, True),
@@ -91,22 +85,16 @@ def test_tokens_are_reported_only_where_they_are_timed(
         ("auto", 1, 2, True),
         ("auto", 2, 1, False),
         ("auto", 2, 2, True),
-    ],
-)
-def test_samples_are_completed_inline_or_by_one_thread_that_lives_on(
-    counting: Path, batching: str, num_beams: int, samples: int, inline: bool
-) -> None:
-    """Lists are generated inside submit, single samples by threads, unless the suite says else."""
-    before = set(threading.enumerate())
-    with open_engine(counting, PROMPTS, batching=batching, num_beams=num_beams) as engine:
-        sinks = [Recorder(expected=samples) for _ in range(2)]
-        for sink in sinks:
-            ask(engine, sink, samples)
-        (completing,) = {*sinks[0].threads, *sinks[1].threads}
-        assert (completing == threading.get_ident()) is inline
-        assert completing in {thread.ident for thread in threading.enumerate()}
-
-    assert set(threading.enumerate()) <= before
+    ):
+        before = set(threading.enumerate())
+        with open_engine(counting, PROMPTS[1:3], batching=batching, num_beams=num_beams) as engine:
+            sinks = [Recorder(expected=samples) for _ in range(2)]
+            for sink in sinks:
+                ask(engine, sink, samples)
+            (completing,) = {*sinks[0].threads, *sinks[1].threads}
+            assert (completing == threading.get_ident()) is inline, (batching, num_beams, samples)
+            assert completing in {thread.ident for thread in threading.enumerate()}
+        assert set(threading.enumerate()) <= before
 
 
 def test_a_single_sample_returns_at_once_from_submit_where_threads_work(counting: Path) -> None:

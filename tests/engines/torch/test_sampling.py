@@ -12,7 +12,7 @@ import torch
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.torch._sampling import drawn
-from tests.engines.torch.models import MIXED, answers, open_engine, random_model
+from tests.engines.torch.models import MIXED, answers, open_engine
 
 STEPS = 4000
 EVENLY = (torch.arange(STEPS, dtype=torch.float64) + 0.5) / STEPS
@@ -30,9 +30,9 @@ def shares_of(**options: Any) -> list[float]:
     return [tokens[token] / STEPS for token in range(len(SHARES))]
 
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+def test_tokens_are_drawn_as_often_as_their_shares_say() -> None:
+    """top_p keeps the fewest of the likeliest that reach it, the others' shares grow alike."""
+    rows: list[tuple[dict[str, Any], list[float]]] = [
         ({"temperature": 1.0}, SHARES),
         ({"temperature": 0.5}, [0.6849, 0.2466, 0.0616, 0.0068]),
         ({"temperature": 2.0}, [0.3790, 0.2936, 0.2076, 0.1199]),
@@ -41,67 +41,51 @@ def shares_of(**options: Any) -> list[float]:
         ({"temperature": 1.0, "top_p": 0.51}, [0.625, 0.375, 0, 0]),
         ({"temperature": 1.0, "top_p": 0.9, "top_k": 1}, [1, 0, 0, 0]),
         ({"temperature": 1e-3}, [1, 0, 0, 0]),
-    ],
-    ids=lambda value: str(value) if isinstance(value, dict) else "",
-)
-def test_tokens_are_drawn_as_often_as_their_shares_say(
-    options: dict[str, Any], expected: list[float]
-) -> None:
-    """top_p keeps the fewest of the likeliest that reach it, the others' shares grow alike."""
-    assert shares_of(**options) == pytest.approx(expected, abs=1 / STEPS + 1e-4)
+    ]
+    for options, expected in rows:
+        assert shares_of(**options) == pytest.approx(expected, abs=1 / STEPS + 1e-4), options
 
 
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return random_model(tmp_path_factory.mktemp("random"))
+def test_a_seed_gives_the_same_answers_whatever_is_beside_them(random: Path) -> None:
+    first = answers(random, MIXED, batch_size=4, **WARM)
+
+    assert answers(random, MIXED, batch_size=12, **WARM) == first
+    assert answers(random, MIXED, one_by_one=True, **WARM) == first
+    assert answers(random, MIXED, **{**WARM, "seed": 12}) != first
 
 
-@pytest.mark.slow
-def test_a_seed_gives_the_same_answers_whatever_is_beside_them(model: Path) -> None:
-    first = answers(model, MIXED, batch_size=4, **WARM)
-
-    assert answers(model, MIXED, batch_size=12, **WARM) == first
-    assert answers(model, MIXED, one_by_one=True, **WARM) == first
-    assert answers(model, MIXED, **{**WARM, "seed": 12}) != first
-
-
-@pytest.mark.slow
-def test_repeats_of_a_question_are_answered_otherwise(model: Path) -> None:
-    same = answers(model, [MIXED[0]] * 8, **WARM)
+def test_repeats_of_a_question_are_answered_otherwise(random: Path) -> None:
+    same = answers(random, [MIXED[0]] * 8, **WARM)
 
     assert len({tuple(row) for row in same}) == 8
 
 
-@pytest.mark.slow
-def test_without_a_seed_answers_are_others_each_time(model: Path) -> None:
+def test_without_a_seed_answers_are_others_each_time(random: Path) -> None:
     unseeded: dict[str, Any] = {**WARM, "seed": None}
 
-    assert answers(model, MIXED, **unseeded) != answers(model, MIXED, **unseeded)
+    assert answers(random, MIXED, **unseeded) != answers(random, MIXED, **unseeded)
 
 
-@pytest.mark.slow
-def test_the_likeliest_token_alone_is_the_greedy_answer(model: Path) -> None:
+def test_the_likeliest_token_alone_is_the_greedy_answer(random: Path) -> None:
     asked: dict[str, Any] = {"max_new_tokens": 12, "ignore_eos": True}
 
-    greedy = answers(model, MIXED, batching="static", **asked)
+    greedy = answers(random, MIXED, batching="static", **asked)
 
-    assert answers(model, MIXED, temperature=1.0, top_k=1, **asked) == greedy
+    assert answers(random, MIXED, temperature=1.0, top_k=1, **asked) == greedy
 
 
-@pytest.mark.slow
-def test_no_answer_ends_before_its_fewest_tokens(model: Path) -> None:
+def test_no_answer_ends_before_its_fewest_tokens(random: Path) -> None:
     rows = answers(
-        model, MIXED, temperature=2.0, seed=3, min_new_tokens=6, max_new_tokens=9, batch_size=5
+        random, MIXED, temperature=2.0, seed=3, min_new_tokens=6, max_new_tokens=9, batch_size=5
     )
 
     assert {len(row) for row in rows} <= {6, 7, 8, 9}
 
 
-@pytest.mark.slow
-def test_how_tokens_are_drawn_is_a_fact_of_the_engine(model: Path) -> None:
-    with open_engine(model, MIXED, temperature=1.0, top_p=0.9, seed=7) as engine:
+def test_how_tokens_are_drawn_is_a_fact_of_the_engine(random: Path) -> None:
+    with open_engine(random, MIXED, temperature=1.0, top_p=0.9, seed=7) as engine:
         facts = engine.describe()
-    with open_engine(model, MIXED, batching="static") as engine:
+    with open_engine(random, MIXED, batching="static") as engine:
         greedy = engine.describe()
 
     expected = {"temperature": "1", "top_p": "0.9", "top_k": "none", "seed": "7"}
@@ -109,6 +93,6 @@ def test_how_tokens_are_drawn_is_a_fact_of_the_engine(model: Path) -> None:
     assert not {f"generation.{name}" for name in expected} & set(greedy)
 
 
-def test_continuous_batching_draws_nothing(model: Path) -> None:
+def test_continuous_batching_draws_nothing(random: Path) -> None:
     with pytest.raises(SuiteError, match='batching = "continuous" draws no tokens, but temp'):
-        open_engine(model, MIXED, temperature=1.0, batching="continuous")
+        open_engine(random, MIXED, temperature=1.0, batching="continuous")

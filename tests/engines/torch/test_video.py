@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,8 @@ from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.engines.torch.diffusion.video import VideoEngine
 from pytest_mlperf.testing import check_engine
-from tests.engines.recording import Tokenless
+from tests.engines.recording import Tokenless, unrefused
+from tests.engines.torch.models import broken_but_accepted, json_with, without
 
 diffusers = pytest.importorskip("diffusers")
 
@@ -189,75 +190,38 @@ def test_the_fingerprint_says_what_decides_the_videos(folder: Path) -> None:
     assert (facts["dtype"], facts["vae_dtype"]) == ("float32", "float32")
 
 
-def _another_class(folder: Path) -> None:
-    file = folder / "model_index.json"
-    content = json.loads(file.read_text("utf-8"))
-    file.write_text(json.dumps({**content, "_class_name": "OtherPipeline"}), "utf-8")
-
-
-def _own_code(folder: Path) -> None:
-    file = folder / "model_index.json"
-    content = json.loads(file.read_text("utf-8"))
-    file.write_text(json.dumps({**content, "transformer": ["own_code", "Own"]}), "utf-8")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (_another_class, "names the pipeline 'OtherPipeline'; this engine runs WanPipeline"),
-        (_own_code, "names 'Own' as transformer, which should be WanTransformer3DModel"),
-        (lambda folder: (folder / "vae" / "config.json").unlink(), r"vae: has no config\.json"),
-    ],
-)
-def test_another_pipeline_is_refused(
-    folder: Path, tmp_path: Path, change: Callable[[Path], object], message: str
-) -> None:
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for file in folder.rglob("*"):
-        if file.is_file():
-            place = copy / file.relative_to(folder)
-            place.parent.mkdir(exist_ok=True)
-            place.write_bytes(file.read_bytes())
-    change(copy)
-
-    with pytest.raises(RunError, match=message), engine(copy):
-        pass
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"height": 20}, "height = 20 is not a multiple of 16 pixels"),
-        ({"guidance_scale_2": -1.0}, "guidance_scale_2 = -1.0 is not a number from 0 on"),
-        ({"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
-        ({"precision": "int8"}, "precision = 'int8' is not one of"),
-        ({"steps": 0}, "steps = 0 is not a number of steps"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    folder: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SuiteError, match=message):
-        engine(folder, **options)
-
-
-def test_frames_that_the_model_cannot_make_are_refused(folder: Path) -> None:
-    with (
-        pytest.raises(SuiteError, match=r"frames = 10 .* multiples of 4 and one more"),
-        engine(folder, frames=10),
-    ):
-        pass
-
-
-def test_latents_of_another_shape_are_refused(folder: Path) -> None:
-    with (
-        pytest.raises(RunError, match=r"latents of shape \(1, 4, 3, 4, 2\), but videos of 9x16x16"),
-        engine(folder, Prompts(NOISE[..., :2])) as opened,
-    ):
+def load(folder: Path, options: Mapping[str, Any] = MappingProxyType({})) -> None:
+    with engine(folder, **options) as opened:
         opened.load_samples([0])
 
 
-def test_no_model_is_said(tmp_path: Path) -> None:
+def test_another_pipeline_is_refused(folder: Path, tmp_path: Path) -> None:
+    assert broken_but_accepted(folder, tmp_path, load, [
+        (
+            json_with("model_index.json", _class_name="OtherPipeline"),
+            "names the pipeline 'OtherPipeline'; this engine runs WanPipeline",
+        ),
+        (
+            json_with("model_index.json", transformer=["own_code", "Own"]),
+            "names 'Own' as transformer, which should be WanTransformer3DModel",
+        ),
+        (without("vae/config.json"), "vae: has no config.json"),
+    ]) == []  # fmt: skip
+
+
+def test_options_and_latents_that_mean_nothing_are_refused(folder: Path, tmp_path: Path) -> None:
+    rows = [
+        (folder, {"height": 20}, "height = 20 is not a multiple of 16 pixels"),
+        (folder, {"guidance_scale_2": -1.0}, "guidance_scale_2 = -1.0 is not a number from 0 on"),
+        (folder, {"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
+        (folder, {"precision": "int8"}, "precision = 'int8' is not one of"),
+        (folder, {"steps": 0}, "steps = 0 is not a number of steps"),
+        (folder, {"frames": 10}, "frames = 10 .* multiples of 4 and one more"),
+    ]
+    assert unrefused(load, SuiteError, rows) == []
+    with pytest.raises(
+        RunError, match=r"latents of shape \(1, 4, 3, 4, 2\), but videos of 9x16x16"
+    ):
+        load(folder, {"dataset": Prompts(NOISE[..., :2])})
     with pytest.raises(UnavailableError):
         engine(tmp_path / "nowhere")
