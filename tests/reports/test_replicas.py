@@ -37,9 +37,15 @@ def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> N
     first, second = filled(whole)
 
     assert first == {
-        "replica": "replica 0", "samples": "1,234", "samples/s": "99.5",
-        "mean latency": "20 ms", "of the median": "100 %", "power": "601 W",
-        "SM clock": "1899 MHz", "heat": "61 °C", "power capped": "10 %",
+        "replica": "replica 0",
+        "samples": "1,234",
+        "samples/s": "99.5",
+        "mean latency": "20 ms",
+        "of the median": "100 %",
+        "power": "601 W",
+        "SM clock": "1899 MHz",
+        "heat": "61 °C",
+        "power capped": "10 %",
     }
     assert second["of the median"] == "89 %"
     assert list(filled(replace(whole, gpus=()))[0])[-1] == "of the median"
