@@ -6,6 +6,8 @@ import random
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 
+import pytest
+
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Look, Outcome
 from pytest_mlperf.reports.export.junit import junit
@@ -46,26 +48,22 @@ def test_nothing_is_said_where_all_is_as_expected_or_each_pair_is_judged_alone()
     assert machine_wide(replace(results(shift=-0.05), pairs=0)) == []
 
 
-def test_a_shift_within_what_sessions_differ_by_is_the_machines() -> None:
-    (said,) = machine_wide(results(shift=-0.03, machine=0.02))
+@pytest.mark.parametrize(
+    ("fields", "begin", "end"),
+    [
+        ({"shift": -0.03, "machine": 0.02}, "all 200 pairs moved by −3", "as the machine's"),
+        ({"shift": -0.05}, "all 200 pairs moved by −4.", ": more than that, so it counts"),
+        ({"sd": 3 * SE}, "runs of now lie ", ": a drop had to be that much larger"),
+    ],
+)
+def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs(
+    fields: dict[str, float], begin: str, end: str
+) -> None:
+    (said,) = machine_wide(results(**fields))  # type: ignore[arg-type]
 
-    assert said.startswith("all 200 pairs moved by −3")
-    assert "together; sessions of this machine differ by " in said
-    assert said.endswith(": taken as the machine's")
-
-
-def test_a_shift_beyond_that_counts() -> None:
-    (said,) = machine_wide(results(shift=-0.05))
-
-    assert said.startswith("all 200 pairs moved by −4.")
-    assert said.endswith(": more than that, so it counts")
-
-
-def test_scatter_is_said_with_what_it_costs() -> None:
-    (said,) = machine_wide(results(sd=3 * SE))
-
-    assert said.startswith("runs of now lie ")
-    assert said.endswith(" times as far apart as expected: a drop had to be that much larger")
+    assert said.startswith(begin)
+    assert said.endswith(end)
+    assert ("together; sessions of this machine differ by " in said) is ("shift" in fields)
 
 
 def test_of_several_machines_each_is_named() -> None:

@@ -89,14 +89,11 @@ def test_tests_whose_accelerator_is_not_here_are_one_line() -> None:
     ]
 
 
-def test_a_long_list_of_accelerators_is_folded() -> None:
+def test_a_long_list_of_accelerators_is_folded_and_an_empty_one_says_nothing() -> None:
     lines = notices([], {f"GPU{n}": 1 for n in range(20)}, "cpu", 60)
 
     assert len(lines) > 1
     assert max(map(len, lines)) <= 60
-
-
-def test_nothing_left_out_says_nothing() -> None:
     assert notices([], {}, "cpu", 80) == []
     assert notices([], {"H200": 2}, "cpu", 80, action="planned") == [
         "2 tests planned, accelerator not here: H200 (2); here: cpu"

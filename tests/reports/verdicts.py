@@ -314,7 +314,11 @@ LENGTH = replace(
     change=6.8,
     down=180,
     up=231,
-    outcome=None, low=None, high=None, margin=None, p=None,
+    outcome=None,
+    low=None,
+    high=None,
+    margin=None,
+    p=None,
 )
 ACC_DROP = verdict(
     Outcome.ACC_DROP,

@@ -26,6 +26,39 @@ INTERACTIVE = [
 ]
 
 
+SUITE = """\
+schema = 1
+round = "{round}"
+
+[workload]
+name = "{name}"
+{workload}
+
+[[engines]]
+use = "null"
+precision = "fp16"
+accelerators = ["cpu"]
+{scenarios}
+"""
+SERVER = """
+[[scenarios]]
+name = "Server"
+target_qps = 1
+
+[[scenarios]]
+name = "Interactive"
+target_qps = 1
+"""
+DATA = 'dataset = { use = "synthetic" }\n'
+
+
+def alone(name: str, scenario: str) -> str:
+    """Return a suite of v6.1 whose scorer is not the round's."""
+    workload = 'dataset = { use = "synthetic", samples = 8 }\nscorer = { use = "mine:Scorer" }'
+    scenarios = f'[[scenarios]]\nname = "{scenario}"'
+    return SUITE.format(round="v6.1", name=name, workload=workload, scenarios=scenarios)
+
+
 def test_every_gated_score_is_one_that_the_scorer_gives() -> None:
     """A bound on what nothing computes would hold for every model."""
     uncomputed = [
@@ -74,14 +107,13 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
 ) -> None:
     """The checker looks up those of the scenario in the log, which are looser."""
     file = tmp_path / "s.mlperf.toml"
-    phases = (
-        'accuracy_dataset = { use = "synthetic", samples = 4395 }'
-        if workload.accuracy_samples
-        else ""
+    phases = 'accuracy_dataset = { use = "synthetic", samples = 4395 }'
+    text = SUITE.format(
+        round=round_name,
+        name=workload.name,
+        workload=DATA + (phases if workload.accuracy_samples else ""),
+        scenarios=SERVER + (DATA if workload.scenarios["Interactive"].accuracy_samples else ""),
     )
-    another = workload.scenarios["Interactive"].accuracy_samples
-    own = 'dataset = { use = "synthetic" }' if another else ""
-    text = SUITE.format(round=round_name, name=workload.name, phases=phases, own=own)
     file.write_text(text, "utf-8")
     profile: Profile = "official" if workload.loadgen else "quick"
     server, interactive = (
@@ -101,38 +133,13 @@ def test_interactive_has_its_own_limits_though_the_log_says_server(
     assert list(interactive.limits) == list(gated_metrics("Interactive", tokens=workload.tokens))
 
 
-SUITE = """\
-schema = 1
-round = "{round}"
-
-[workload]
-name = "{name}"
-dataset = {{ use = "synthetic" }}
-{phases}
-
-[[engines]]
-use = "null"
-precision = "fp16"
-accelerators = ["cpu"]
-
-[[scenarios]]
-name = "Server"
-target_qps = 1
-
-[[scenarios]]
-name = "Interactive"
-target_qps = 1
-{own}
-"""
-
-
 @pytest.mark.parametrize("name", load_round("v6.1").workloads)
 def test_a_score_that_is_not_the_rounds_never_meets_mlperfs_gate(name: str, tmp_path: Path) -> None:
     """Many scorers have an "accuracy", a "map" or an "exact_match" of their own."""
     rules = load_round("v6.1").workloads[name]
     file = tmp_path / "s.mlperf.toml"
     (scenario, *_) = rules.scenarios
-    file.write_text(ALONE.format(name=rules.names[0], scenario=scenario), "utf-8")
+    file.write_text(alone(rules.names[0], scenario), "utf-8")
     (planned,) = plan_suite(file)
 
     for use in ("", *registry.registered("scorers"), "mine:Scorer"):
@@ -150,7 +157,7 @@ def test_a_score_that_is_not_the_rounds_never_meets_mlperfs_gate(name: str, tmp_
 
 def test_the_rounds_scorer_by_its_place_is_the_rounds(tmp_path: Path) -> None:
     file = tmp_path / "s.mlperf.toml"
-    file.write_text(ALONE.format(name="whisper", scenario="Offline"), "utf-8")
+    file.write_text(alone("whisper", "Offline"), "utf-8")
     (planned,) = plan_suite(file)
 
     for use, own in ("word_accuracy", True), ("ingestion", False):
@@ -164,22 +171,3 @@ def with_scorer(suite: Suite, use: str) -> Suite:
     return suite.model_copy(
         update={"workload": suite.workload.model_copy(update={"scorer": scorer})}
     )
-
-
-ALONE = """\
-schema = 1
-round = "v6.1"
-
-[workload]
-name = "{name}"
-dataset = {{ use = "synthetic", samples = 8 }}
-scorer = {{ use = "mine:Scorer" }}
-
-[[engines]]
-use = "null"
-precision = "fp16"
-accelerators = ["cpu"]
-
-[[scenarios]]
-name = "{scenario}"
-"""

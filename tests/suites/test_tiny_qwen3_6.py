@@ -86,14 +86,6 @@ def test_the_tools_decide_and_not_the_request(twin: Twin) -> None:
     assert len(called) < 0.5 * len(answers)
 
 
-def test_samples_that_come_one_by_one_are_answered_alike(twin: Twin, answers: list[bytes]) -> None:
-    count = 24
-
-    alone = ask(TorchEngine(**twin.engine_options(twin.dataset)), count, one_by_one=True)
-
-    assert sum(map(bytes.__eq__, alone, answers)) >= count - 1
-
-
 def test_continuous_batching_has_no_pages_for_a_state(twin: Twin) -> None:
     engine = TorchEngine(**twin.engine_options(twin.dataset, batching="continuous"))
 

@@ -70,15 +70,6 @@ def test_the_picture_decides_and_not_the_text(twin: Twin) -> None:
     assert f1(twin, answers, twin.references[:count]) < 0.6
 
 
-def test_samples_that_come_one_by_one_are_answered_alike(twin: Twin, answers: list[bytes]) -> None:
-    """As Server and Interactive send them; those that wait share a batch."""
-    count = 24
-
-    alone = ask(TorchEngine(**twin.engine_options(twin.dataset)), count, one_by_one=True)
-
-    assert sum(map(bytes.__eq__, alone, answers)) >= count - 1
-
-
 def test_continuous_batching_takes_no_pictures(twin: Twin) -> None:
     engine = TorchEngine(**twin.engine_options(twin.dataset, batching="continuous"))
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.suites.tiny_twin import LANGUAGE, TINY, UNETS, Twin, load_tool, missing
+from pytest_mlperf import registry
+from tests.suites.tiny_twin import LANGUAGE, TINY, UNETS, Twin, ask, load_tool, missing
 
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
@@ -198,3 +199,17 @@ def test_the_files_of_the_twins_are_small() -> None:
 
     assert {name: sum(each) for name, each in sizes.items() if sum(each) > 5e6} == {}
     assert {name: max(each) for name, each in sizes.items() if max(each) > 4.3e6} == {}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("suite", ["qwen3-vl", "qwen3.6"])
+def test_samples_that_come_one_by_one_are_answered_alike(suite: str) -> None:
+    """As Server and Interactive send them; those that wait share a batch."""
+    if lacking := missing(next(row.libraries for row in ROWS if row.suite == suite)):
+        pytest.skip(f"needs {', '.join(lacking)}")
+    twin, count = Twin(suite), 24
+    build = registry.resolve(twin.engine.target)
+
+    alone = ask(build(**twin.engine_options(twin.dataset)), count, one_by_one=True)
+
+    assert sum(map(bytes.__eq__, alone, twin.answers())) >= count - 1

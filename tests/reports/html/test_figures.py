@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.roofline.gpu import GpuPrice, PerDollar
 from pytest_mlperf.core.verdict import Outcome, Verdict
@@ -76,12 +75,10 @@ def test_what_failed_comes_first_and_tests_of_a_case_stand_together() -> None:
 
     assert [one.case.workload for one in found] == ["gptj", "resnet50", "bert"]
     assert [len(one.results) for one in found] == [1, 2, 1]
+    other_suite = result(verdicts.OK, suite="suites/b.toml", test="b")
+    assert len(grouped([result(verdicts.OK), other_suite])) == 2
     assert found[1].worst.verdict.outcome is Outcome.GATE_FAIL
-
-
-def test_what_options_fail_is_told_as_failed() -> None:
     (strict,) = grouped([result(verdicts.INCONCLUSIVE, failed=True)])
-
     assert (strict.tone, tone(Outcome.INCONCLUSIVE)) == ("fail", "open")
 
 
@@ -186,7 +183,8 @@ def test_accelerators_are_compared_where_a_workload_ran_on_two() -> None:
 
 
 def test_a_score_stands_beside_its_reference_and_gate() -> None:
-    (row,) = accuracy(cases(verdicts.GATE_FAIL)).rows
+    """Without a reference it is not drawn."""
+    (row,) = accuracy(cases(verdicts.GATE_FAIL, verdicts.UNGATED, verdicts.NOT_EVALUATED)).rows
 
     assert shown(row, "share", "gate", "now", "reference", "needed", "tone") == (
         93.71,
@@ -196,10 +194,6 @@ def test_a_score_stands_beside_its_reference_and_gate() -> None:
         "75.695",
         "fail",
     )
-
-
-def test_a_score_without_a_reference_is_not_drawn() -> None:
-    assert accuracy(cases(verdicts.UNGATED, verdicts.NOT_EVALUATED)).rows == []
 
 
 def with_runs(*values: float) -> list[CaseResult]:
@@ -214,12 +208,8 @@ def test_the_spread_of_runs_is_their_standard_deviation() -> None:
 
     assert shown(row, "now", "detectable", "limit", "now_text") == (1.41, 2.1, 3.0, "1.41 %")
     assert 0 < float(str(row["before"])) < 1
-
-
-def test_one_run_has_no_spread() -> None:
-    (row,) = spread(grouped(with_runs(99.0)), RunFiles()).rows
-
-    assert shown(row, "now", "before", "now_text") == (None, None, "")
+    (of_one_run,) = spread(grouped(with_runs(99.0)), RunFiles()).rows
+    assert shown(of_one_run, "now", "before", "now_text") == (None, None, "")
 
 
 def test_a_value_that_no_run_gives_is_not_drawn() -> None:
@@ -272,10 +262,3 @@ def test_the_time_of_all_processes_of_a_case_is_added() -> None:
     ]
     assert [shown(row, "part", "seconds") for row in without.rows] == [("measured", 120.0)]
     assert "logs are not here" in without.says
-
-
-def test_cases_of_other_suites_are_others() -> None:
-    twice = [result(verdicts.OK), result(verdicts.OK, suite="suites/b.toml", test="b")]
-
-    assert isinstance(twice[0].verdict.case, Case)
-    assert len(grouped(twice)) == 2
