@@ -170,6 +170,7 @@ TRUTHS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", TRUTHS)
 def test_what_was_drawn_is_learnt_from_much_data(name: str) -> None:
     """200 cases x 12 sessions x 3 runs: s0 within 15 %, ν0 within 35 %, φ within 0.1."""
@@ -203,6 +204,7 @@ FEW_DRAWS = ((3, 3, 1), (6, 8, 8), (20, 3, 1))
 MANY_DRAWS = tuple((cases, runs, 14) for cases in (1, 3, 6, 20) for runs in (3, 8))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "draws", [FEW_DRAWS, pytest.param(MANY_DRAWS, marks=pytest.mark.nightly)], ids=["few", "many"]
 )
@@ -313,6 +315,7 @@ def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -
         learn([lone], GPU)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=6), min_size=1, max_size=4),
     st.floats(0, 0.1),

@@ -471,6 +471,7 @@ found_verdicts = st.builds(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=50)
 @given(
     verdict=found_verdicts,

@@ -71,6 +71,7 @@ def measured(load: Load, window_s: float = 20.0, **given: object) -> Energy:
     return measure(**{**readings, **given})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 @settings(max_examples=15)
 @given(st.floats(40, 900), st.floats(5, 60))
 def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) -> None:
@@ -83,6 +84,7 @@ def test_a_steady_load_is_counted_to_the_digit(watts: float, window_s: float) ->
     assert found.invalid == ()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(
     st.sampled_from([0.02, 0.1]),

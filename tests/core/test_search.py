@@ -337,6 +337,7 @@ def test_it_comes_within_a_few_per_cent_in_the_fewer_runs_the_nearer_it_starts()
     assert all(one.reached for one in near)
 
 
+@pytest.mark.slow
 def test_verdicts_on_rates_found_err_as_seldom_as_is_promised() -> None:
     """Rule R on searches: no change fails at most 1 % of the time, and a drop of 5 % shows.
 

@@ -84,6 +84,7 @@ def test_units_change_nothing(values: list[float], unit: float) -> None:
     assert all(0 < one.index < len(values) for one in found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("m", "n"), [(4, 6), (5, 30), (8, 8), (12, 20)])
 def test_the_chance_of_a_split_is_exact(m: int, n: int) -> None:
     stats = pytest.importorskip("scipy.stats")

@@ -107,6 +107,7 @@ def test_a_side_that_is_noisier_counts_with_its_own_noise() -> None:
 side = st.lists(st.lists(st.floats(50.0, 200.0), min_size=1, max_size=4), min_size=1, max_size=4)
 
 
+@pytest.mark.slow
 @given(side, side, st.randoms(use_true_random=False), st.floats(0.1, 10))
 def test_neither_order_nor_unit_nor_side_matters(
     before: Side, now: Side, rng: random.Random, unit: float
@@ -194,6 +195,7 @@ def test_the_note_says_among_how_many() -> None:
     assert judge_together([(), [metric(0.5)]], 0.01)[0] == ()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [1, 5, 20, 50, 200])
 def test_unchanged_comparisons_show_a_drop_at_most_once_in_twenty(count: int) -> None:
     """1,000 comparisons of each size, their p values uniform."""

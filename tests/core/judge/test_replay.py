@@ -18,6 +18,7 @@ def kept() -> dict[str, Any]:
     return stored
 
 
+@pytest.mark.slow
 def test_every_judgement_is_the_kept_one(kept: dict[str, Any]) -> None:
     """Made anew by `python -m tests.core.judge.replay` where a rule changes on purpose."""
     now = replayed()

@@ -93,6 +93,7 @@ def test_a_margin_must_allow_something_and_scores_need_a_partner() -> None:
         ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("passes", [40, pytest.param(400, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(
     ("drop", "samples", "sequential", "never", "at_most"),

@@ -227,6 +227,7 @@ def test_a_time_is_judged_as_its_rate(
     assert 1 / (1 + time.change) == pytest.approx(1 + rate.change)
 
 
+@pytest.mark.slow
 @given(baseline=baselines, runs=runs_lists, later=runs_lists, direction=directions, limit=limits)
 def test_runs_after_a_decision_cannot_change_it(
     baseline: list[Value],
@@ -241,6 +242,7 @@ def test_runs_after_a_decision_cannot_change_it(
     assert judge(baseline, [*runs, *later], direction=direction, limit=limit, rule=RULE) == decided
 
 
+@pytest.mark.slow
 @given(baseline=baselines, runs=runs_lists, limit=limits, slowdown=st.floats(0.5, 1))
 def test_slower_runs_never_turn_fail_into_pass(
     baseline: list[Value], runs: list[Value], limit: float, slowdown: float

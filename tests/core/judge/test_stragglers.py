@@ -102,6 +102,7 @@ def test_up_to_the_limit_hardly_any_is_told(seeds: int) -> None:
         assert told <= 0.01 * seeds + 2 * (0.01 * seeds) ** 0.5
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seeds", SEEDS)
 @pytest.mark.parametrize(("spread", "runs"), [(0.04, 1), (0.02, 1), (0.02, 2)])
 def test_what_a_run_has_alone_is_no_proof(spread: float, runs: int, seeds: int) -> None:

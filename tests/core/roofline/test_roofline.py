@@ -127,6 +127,7 @@ def test_narrower_weights_never_lower_a_limit(
     assert allows_more(metric, a.estimated, b.estimated)
 
 
+@pytest.mark.slow
 @given(
     metrics,
     gpus,
