@@ -95,7 +95,7 @@ def test_no_hardware_is_part_of_the_path(path: Path, tmp_path: Path) -> None:
         max_size=30,
     )
 )
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 def test_what_is_read_is_what_a_new_pass_is_compared_in(values: list[float | None]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "a.json"
