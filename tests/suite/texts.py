@@ -29,64 +29,6 @@ target_qps = 100
 throughput = { max_drop = "3%" }
 """
 
-CLAIMS = """\
-schema = 1
-round = "v4.1"
-division = "open"
-[workload]
-name = "mine"
-[[engines]]
-use = "null"
-name = "trt"
-precision = "fp8"
-accelerators = ["H200", "H100"]
-techniques = ["pruning"]
-[[engines]]
-use = "null"
-name = "trt"
-precision = "fp16"
-accelerators = ["H200", "A100"]
-[[engines]]
-use = "null"
-name = "old"
-precision = "fp16"
-accelerators = ["cpu"]
-[[scenarios]]
-name = "Offline"
-[[scenarios]]
-name = "Server"
-latency_limit = "1s"
-target_qps = { H200 = 10, H100 = 8 }
-"""
-
-SEARCH = """\
-schema = 1
-round = "v4.1"
-[workload]
-name = "mine"
-tokens = true
-[[engines]]
-use = "null"
-accelerators = ["cpu", "H200"]
-[[scenarios]]
-name = "Server"
-ttft_limit = "2s"
-tpot_limit = "200ms"
-find = { maximise = "target_qps", subject_to = "ttft_p99 < 1 s" }
-"""
-
-PLAIN = """\
-schema = 1
-round = "v4.1"
-[workload]
-name = "mine"
-
-[[engines]]
-use = "null"
-[[scenarios]]
-name = "Offline"
-"""
-
 
 def with_(*changes: tuple[str, str], more: str = "") -> str:
     """Return the suite with texts replaced; each must be there once."""
@@ -107,16 +49,23 @@ class Defect:
     by_schema: bool
 
 
+_HEAD, *_SECTIONS = (
+    (Path(__file__).parents[1] / "data" / "suite_defects.txt").read_text("utf-8").split("## ")
+)
+BASES = {"suite": SUITE}
+for _base in _HEAD.split("@@ ")[1:]:
+    _name, _, _text = _base.partition("\n")
+    BASES[_name] = f"{_text.rstrip()}\n"
+CLAIMS = BASES["claims"]
+
+
 def _read_defects() -> Iterator[Defect]:
-    bases = {"suite": SUITE, "claims": CLAIMS, "search": SEARCH, "plain": PLAIN}
-    file = Path(__file__).parents[1] / "data" / "suite_defects.txt"
-    _, *sections = file.read_text("utf-8").split("## ")
-    for section in sections:
+    for section in _SECTIONS:
         (rule, base), *cases = (block.split("\n") for block in section.strip().split("\n\n"))
         for case in cases:
             yield Defect(
                 rule=rule,
-                text=_changed(bases[base.removeprefix("@ ")], case),
+                text=_changed(BASES[base.removeprefix("@ ")], case),
                 messages=[line.removeprefix("> ") for line in case if line.startswith("> ")],
                 by_schema="!" in case,
             )
