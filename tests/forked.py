@@ -32,9 +32,16 @@ import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
 NVML = "libnvidia-ml.so.1"
 
 
+EXECUTE = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+
+def use_no(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let `subprocess` start interpreters again."""
+    monkeypatch.setattr(subprocess.Popen, "_execute_child", EXECUTE)
+
+
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `subprocess` fork in place of starting this Python for such a module."""
-    execute = subprocess.Popen._execute_child  # type: ignore[attr-defined]
 
     def execute_child(popen: Any, args: Sequence[Any], *rest: Any) -> None:
         words = [str(word) for word in args]
@@ -44,7 +51,7 @@ def use(monkeypatch: pytest.MonkeyPatch) -> None:
         if module == "pytest" or module.startswith("pytest_mlperf."):
             _fork(popen, words[2:], *rest)
         else:
-            execute(popen, args, *rest)
+            EXECUTE(popen, args, *rest)
 
     monkeypatch.setattr(subprocess.Popen, "_execute_child", execute_child)
 

@@ -3,12 +3,27 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.nvml.library import Fake
 from tests.run.harness import RunningWorker, settings, spec
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _workers_are_forks() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        forked.use(patch)
+        yield
+
+
+@pytest.fixture
+def interpreter(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start an interpreter for each process of this test."""
+    forked.use_no(monkeypatch)
 
 
 @pytest.fixture(scope="module")

@@ -118,6 +118,7 @@ def test_a_broken_child_is_one_reason(tmp_path: Path, module: str, says: str) ->
     assert control(0, environment=variables) == ({}, says)
 
 
+@pytest.mark.usefixtures("interpreter")
 def test_what_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.run.harness import (
     FAILING,
     RunningWorker,
@@ -58,8 +59,10 @@ NOT_OUTSTANDING = "is not outstanding"
     ],
 )
 def test_the_worker_names_what_an_engine_did(
-    tmp_path: Path, engine: str, scenario: str, message: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, engine: str, scenario: str, message: str
 ) -> None:
+    if engine == "RunsOutOfMemory":
+        forked.use_no(monkeypatch)  # the audit hook of these tests needs memory as well
     events, code = run_to_end(spec(tmp_path, engine=FAILING + engine, settings=settings(scenario)))
 
     error = error_of(events)
