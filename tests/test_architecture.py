@@ -99,10 +99,14 @@ def _imports(path: Path) -> Iterator[str]:
                 yield f"pytest_mlperf.{'.'.join(path.relative_to(PACKAGE).parts[:-1])}.{name}"
 
 
-GRAPH = {
-    name: {other.removeprefix("pytest_mlperf.") for other in imports(path)} & set(INSIDE) - {name}
-    for name, path in MODULES.items()
-}
+@cache
+def graph() -> dict[str, set[str]]:
+    """Return the modules of the package that each of them imports."""
+    return {
+        name: {other.removeprefix("pytest_mlperf.") for other in imports(path)}
+        & set(INSIDE) - {name}
+        for name, path in MODULES.items()
+    }
 
 
 def floor(name: str) -> int:
@@ -129,7 +133,7 @@ def test_imports_point_down() -> None:
     upward = {
         (name, other)
         for name in INSIDE
-        for other in GRAPH[name]
+        for other in graph()[name]
         if other.split(".")[0] != name.split(".")[0] and floor(other) >= floor(name)
     }
 
@@ -149,7 +153,7 @@ def test_inner_modules_are_imported_inside_their_package_alone() -> None:
     outside = {
         (name, other)
         for name in INSIDE
-        for other in GRAPH[name]
+        for other in graph()[name]
         for package, _, module in [other.rpartition(".")]
         if module.startswith("_") and not is_inside(name, package)
     }
@@ -164,7 +168,7 @@ def test_adapters_never_import_each_other() -> None:
 
     assert {
         (user, name)
-        for user, imported in GRAPH.items()
+        for user, imported in graph().items()
         for name in imported & adapters
         if not is_inside(user, name)
     } == set()
@@ -176,7 +180,7 @@ def test_there_are_no_import_cycles() -> None:
     def visit(name: str, trail: tuple[str, ...]) -> None:
         assert name not in trail, " -> ".join((*trail[trail.index(name) :], name))
         if name not in done:
-            for other in sorted(GRAPH[name]):
+            for other in sorted(graph()[name]):
                 visit(other, (*trail, name))
             done.add(name)
 

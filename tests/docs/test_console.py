@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import shlex
 import shutil
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli import add_commands
+from pytest_mlperf.cli import build_parser
 from pytest_mlperf.core.errors import MlperfError
 from tests.docs.console import (
     MASKS,
@@ -89,8 +88,7 @@ def test_a_short_page_does_what_it_says(tmp_path: Path) -> None:
 
 
 def test_every_command_that_is_shown_is_one_that_is_taken() -> None:
-    whole = argparse.ArgumentParser()
-    add_commands(whole.add_subparsers())
+    whole, _ = build_parser()
     refused, count = [], 0
     for page in SITE_PAGES:
         for command in (command for fence in consoles(page) for command in fence.commands()):
