@@ -4,17 +4,23 @@ The suites there stay as they are; their names keep pytest from collecting them.
 its results.json and, where it made an accuracy pass, pass.json with the score of every sample;
 baselines/ holds what all were compared with. Runs scatter, and may give other words than SESSIONS
 names: then nothing is written; run it again.
+
+With --check nothing is written: the sessions run, and the exit code is 1 if a results.json has
+other keys than the stored one.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DATA = ROOT / "tests" / "data" / "replay"
@@ -34,6 +40,9 @@ SESSIONS: dict[str, tuple[list[str], list[str]]] = {
 
 def main() -> int:
     """Run the sessions in an empty folder, and keep them only where all ended as they should."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare, and write nothing")
+    check = parser.parse_args().check
     sys.path.insert(0, str(ROOT))
     from tests.sessions import spread
 
@@ -52,8 +61,36 @@ def main() -> int:
             if outcomes != expected:
                 print(f"expected {', '.join(expected)}: nothing was written", file=sys.stderr)
                 return 1
+        if check:
+            return compare(folder)
         keep(folder)
     return 0
+
+
+def compare(folder: Path) -> int:
+    """Return 1 if real sessions have other keys than the stored ones, and print these."""
+    differing = set()
+    for title in SESSIONS:
+        stored, real = (
+            set(keys(json.loads((place / title / "results.json").read_text("utf-8"))))
+            for place in (DATA, folder)
+        )
+        differing |= {f"{title}: only stored: {key}" for key in stored - real}
+        differing |= {f"{title}: only real: {key}" for key in real - stored}
+    print("\n".join(sorted(differing)) or "every key is as stored")
+    return int(bool(differing))
+
+
+def keys(value: Any, place: str = "") -> Iterator[str]:
+    """Yield the path of every key; items of a list share one."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield f"{place}.{name}"
+            if name != "others":  # neighbours of a run, by name
+                yield from keys(item, f"{place}.{name}")
+    elif isinstance(value, list):
+        for item in value:
+            yield from keys(item, f"{place}[]")
 
 
 def session(folder: Path, title: str, arguments: list[str]) -> list[str]:

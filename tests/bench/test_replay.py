@@ -12,6 +12,8 @@ it is measured.
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -212,3 +214,17 @@ def test_one_more_wrong_answer_is_another_verdict_on_accuracy() -> None:
     scores[-1] = 0.0 if scores[-1] else 100.0
     case.scored = replace(case.scored, per_sample={"top1": scores})
     assert text(case.judge_accuracy()) != text(stored.verdict)
+
+
+@pytest.mark.process
+@pytest.mark.quiet
+def test_real_sessions_have_the_keys_of_the_recorded_ones() -> None:
+    done = subprocess.run(
+        [sys.executable, "tools/record_replay.py", "--check"],
+        cwd=DATA.parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout[-2000:]
