@@ -82,7 +82,7 @@ def test_it_is_one_error_and_nothing_is_recorded(how: str, pytester: pytest.Pyte
         manner.server = server
         Path("s.mlperf.toml").write_text(SUITE.format(url=server.url), "utf-8")
         Path("prompts.jsonl").write_text('{"prompt": "x"}\n', "utf-8")
-        ended = pytester.runpytest_inprocess("s.mlperf.toml", "--mlperf-update=missing")
+        ended = pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
 
     printed = ended.stdout.str()
     shown = " ".join(printed.split())

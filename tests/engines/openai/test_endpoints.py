@@ -273,7 +273,7 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     write_suite(url, "works")
-    pytester.runpytest_inprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
+    pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
     (result,) = read_results(Path("theirs.json")).cases
     (run,) = result.verdict.runs
     assert result.verdict.subject is not None

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import copy
 import json
+from importlib import import_module
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from standin_llama import Llama
 
 from .executor import Executor, Work, now
 from .faults import fault
@@ -66,7 +66,8 @@ class LLM:
 
     def _load(self, folder: Path) -> Any:
         dummy = self.args.load_format is LoadFormat.DUMMY
-        return Llama(folder, DTYPES.get(self.args.dtype), dummy=dummy)
+        llama = import_module("standin_llama").Llama
+        return llama(folder, DTYPES.get(self.args.dtype), dummy=dummy)
 
     def generate_async(
         self,

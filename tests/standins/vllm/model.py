@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from standin_llama import Llama
 
 from vllm.api import VERSION
 from vllm.encoder_cache import CACHE
@@ -33,6 +32,8 @@ DTYPES = {
     "float16": torch.float16,
     "auto": torch.float32,
 }
+
+LLAMA = ("standin_llama", "Llama")
 
 KINDS = {
     "WhisperForConditionalGeneration": ("vllm.heard", "Heard"),
@@ -62,10 +63,10 @@ class Model:
         if args.dtype not in DTYPES:
             raise ValueError(f"Unknown dtype: {args.dtype}")
         config = json.loads((Path(args.model) / "config.json").read_text("utf-8"))
-        module, name = KINDS.get(config["architectures"][0], ("standin_llama", "Llama"))
+        module, name = KINDS.get(config["architectures"][0], LLAMA)
         kind = getattr(import_module(module), name)
         # Processors of pictures and sound have to have a tokenizer, which vLLM else does without.
-        if args.trust_remote_code or args.skip_tokenizer_init is (kind is not Llama):
+        if args.trust_remote_code or args.skip_tokenizer_init is (module != LLAMA[0]):
             raise NotImplementedError("this stand-in gets token ids, and runs no code of a model's")
         _physical_numbers()
         self.args = args
