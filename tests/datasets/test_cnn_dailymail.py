@@ -109,9 +109,6 @@ def test_there_are_no_samples_beyond_the_file(write: Write, index: int) -> None:
         load(write()).input(index)
 
 
-# --- where the file is ----------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -142,9 +139,6 @@ def test_looking_reads_nothing(tmp_path: Path) -> None:
         CnnDailyMailDataset.look(path=str(path), prompts="ids")
     with pytest.raises(SuiteError, match="checksum = '' must be"):
         CnnDailyMailDataset.look(path=str(path), checksum="")
-
-
-# --- the digest -----------------------------------------------------------------------------------
 
 
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
@@ -181,9 +175,6 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
         expected.update(len(part).to_bytes(8, "little") + part.encode())
 
     assert load(write(), template="It: {input}", count=1).digest == expected.hexdigest()
-
-
-# --- files that are wrong -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

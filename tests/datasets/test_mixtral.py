@@ -123,9 +123,6 @@ def test_there_are_no_samples_beyond_the_table(write: Write, index: int) -> None
         dataset.stop(index)
 
 
-# --- where the table is ---------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("files", "expected"),
     [
@@ -156,9 +153,6 @@ def test_looking_reads_nothing(tmp_path: Path) -> None:
         MixtralDataset.look(path=str(path), count=0)
     with pytest.raises(SuiteError, match="checksum = 'md4:0'"):
         MixtralDataset.look(path=str(path), checksum="md4:0")
-
-
-# --- the digest -----------------------------------------------------------------------------------
 
 
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
@@ -199,9 +193,6 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
     found = load(write(tok_input=[[1], [1], [1], [1]]), count=1).digest
 
     assert found == expected.hexdigest()
-
-
-# --- tables that are wrong ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

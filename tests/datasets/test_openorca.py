@@ -122,9 +122,6 @@ def test_a_folder_without_one_table_is_unavailable(
         OpenOrcaDataset(path=str(tmp_path))
 
 
-# --- the digest -----------------------------------------------------------------------------------
-
-
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
     """Compression, other columns, the type of the tokens and the protocol do not count."""
     pd = pytest.importorskip("pandas")
@@ -170,9 +167,6 @@ def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
     ]
 
     assert len({dataset.digest for dataset in datasets}) == 4
-
-
-# --- tables that are wrong ------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -291,9 +285,6 @@ def test_a_wrong_option_is_named_with_its_value(
         OpenOrcaDataset(path=str(write()), **options)
 
     assert message in str(caught.value)
-
-
-# --- the tiny twin --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow
