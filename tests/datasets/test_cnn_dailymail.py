@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.cnn_dailymail import OFFICIAL, CnnDailyMailDataset
-from pytest_mlperf.registry import check_call
+from tests.datasets.tables import write_table
 
 INSTRUCTION = "Summarize the following news article:"
 LLAMA = {"llama": "Summarize the following news article in 128 tokens. …\n\n{input}\n\nSummary:"}
@@ -28,30 +28,27 @@ Summarize the following news article:
 
 ### Response:"""
 
-ROWS: list[dict[str, Any]] = [
-    {"instruction": INSTRUCTION, "input": "(CNN)It rained.", "output": "Rain .\nMore to come ."},
-    {"instruction": INSTRUCTION, "input": "{output} — “naïve” 😀", "output": "Ça va ."},
-    {"instruction": INSTRUCTION, "input": "", "output": ""},
-]
+COLUMNS: dict[str, list[Any]] = {
+    "instruction": [INSTRUCTION] * 3,
+    "input": ["(CNN)It rained.", "{output} — “naïve” 😀", ""],
+    "output": ["Rain .\nMore to come .", "Ça va .", ""],
+}
 TOKENS: list[Any] = [[128000, 9370, 5730], [128000], list(range(900))]
 
 Write = Callable[..., Path]
 
 
+def tiny(folder: Path) -> dict[str, Any]:
+    write_table(folder / OFFICIAL[0], COLUMNS)
+    return {"path": str(folder)}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write ROWS with some keys replaced (None leaves one out) as MLPerf's scripts do."""
-
-    def with_keys(name: str = "cnn_eval.json", /, **keys: list[Any] | None) -> Path:
-        rows = []
-        for number, row in enumerate(ROWS):
-            new = {**row, **{key: cells[number] for key, cells in keys.items() if cells}}
-            rows.append({k: v for k, v in new.items() if keys.get(k, ()) is not None})
-        path = tmp_path / name
-        path.write_text(json.dumps(rows, indent=4, ensure_ascii=False), "utf-8")
-        return path
-
-    return with_keys
+    """Write COLUMNS, some replaced or left out (None), as MLPerf's scripts do."""
+    return lambda name="cnn_eval.json", /, **columns: write_table(
+        tmp_path / name, COLUMNS, **columns
+    )
 
 
 def load(path: Path, **options: Any) -> CnnDailyMailDataset:
@@ -94,22 +91,12 @@ def test_tokens_are_those_of_the_llama_file(write: Write) -> None:
     assert dataset.reference(1) == "Ça va ."
 
 
-def test_count_keeps_the_first_samples(write: Write) -> None:
+def test_samples_beyond_count_are_not_read(write: Write) -> None:
     path = write(output=["a", "b", None])
 
-    assert [load(path, count=2).reference(index) for index in (0, 1)] == ["a", "b"]
+    assert len(load(path, count=2)) == 2
     path.write_text(path.read_text("utf-8")[:-100], "utf-8")
     assert len(load(path, count=2)) == 2
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_there_are_no_samples_beyond_the_file(write: Write, index: int) -> None:
-    """A negative index is a mistake, not the end of the file."""
-    with pytest.raises(IndexError, match=f"sample {index} of 3"):
-        load(write()).input(index)
-
-
-# --- where the file is ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -124,27 +111,10 @@ def test_a_folder_stands_for_its_file(
     write: Write, tmp_path: Path, files: list[str], expected: str
 ) -> None:
     """The whole official set wins, then that for the edge; else the only file."""
-    folder = tmp_path / "cnn"
-    folder.mkdir()
     for number, name in enumerate(files):
         write(f"cnn/{name}", output=[f"{number}", "b", "c"])
 
-    assert load(folder).reference(0) == str(files.index(expected))
-
-
-def test_looking_reads_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "cnn.json"
-    path.write_bytes(b"nonsense")
-
-    CnnDailyMailDataset.look(path=str(path), prompts="tokens", count=3)
-
-    with pytest.raises(SuiteError, match="prompts = 'ids' is unknown"):
-        CnnDailyMailDataset.look(path=str(path), prompts="ids")
-    with pytest.raises(SuiteError, match="checksum = '' must be"):
-        CnnDailyMailDataset.look(path=str(path), checksum="")
-
-
-# --- the digest -----------------------------------------------------------------------------------
+    assert load(tmp_path / "cnn").reference(0) == str(files.index(expected))
 
 
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
@@ -153,7 +123,7 @@ def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> 
     expected = load(path).digest
     other = load(path, template="{input}").digest
 
-    path.write_text(json.dumps(ROWS), "utf-8")
+    path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
     assert load(path).digest == expected
     assert load(write("b.json", tok_input=TOKENS)).digest == expected
     assert load(write("c.json", instruction=[LLAMA] * 3), template="{input}").digest == other
@@ -181,9 +151,6 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
         expected.update(len(part).to_bytes(8, "little") + part.encode())
 
     assert load(write(), template="It: {input}", count=1).digest == expected.hexdigest()
-
-
-# --- files that are wrong -------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -269,31 +236,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, content: str, messa
     assert str(caught.value).startswith(f"{path}: {message}")
 
 
-@pytest.mark.parametrize("lost", [1, 3, 10, 100, 300])
-def test_a_truncated_file_is_refused(write: Write, lost: int) -> None:
-    path = write()
-    path.write_text(path.read_text("utf-8")[:-lost], "utf-8")
-
-    with pytest.raises(RunError, match="the file is damaged, incomplete or another one"):
-        load(path)
-
-
-def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
-    """A file that is another one is refused with both checksums."""
-    path = write()
-    digits = hashlib.sha256(path.read_bytes()).hexdigest()
-
-    assert len(load(path, checksum=f"sha256:{digits}")) == 3
-    path.write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=f"sha256 is [0-9a-f]{{64}}, not the {digits} asked for"):
-        load(path, checksum=f"sha256:{digits}")
-
-
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": 0}, "data set cnn_dailymail: count = 0 is not a number of samples, at least 1"),
-        ({"count": 4}, "count = 4, but the file has 3 records"),
         ({"prompts": "ids"}, "prompts = 'ids' is unknown; valid are text, tokens"),
         (
             {"prompts": "tokens", "template": "{input}"},
@@ -304,21 +249,12 @@ def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
         ({"template": "{input!r}"}, "only {instruction} and {input} can be filled in"),
         ({"template": "{input"}, "write {{ and }} for braces"),
         ({"template": 7}, "data set cnn_dailymail: template = 7 is no text"),
-        ({"checksum": "md5:12"}, "data set cnn_dailymail: checksum = 'md5:12' must be"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(
     write: Write, options: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(SuiteError) as caught:
-        load(write(), **options)
-
-    assert message in str(caught.value)
-
-
-def test_its_options_are_those_of_a_suite() -> None:
-    options = {"path": "x", "prompts": "text", "template": "y", "count": 3, "checksum": "z"}
-    check_call("data set 'cnn_dailymail'", CnnDailyMailDataset, options)
-
-    with pytest.raises(SuiteError, match="has no option 'max_tokens'"):
-        check_call("data set 'cnn_dailymail'", CnnDailyMailDataset, {"path": "x", "max_tokens": 9})
+    for ask in (CnnDailyMailDataset, CnnDailyMailDataset.look):
+        with pytest.raises(SuiteError) as caught:
+            ask(path=str(write()), **options)
+        assert message in str(caught.value)

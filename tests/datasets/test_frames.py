@@ -62,9 +62,6 @@ def parsed(data: bytes, *, max_bytes: int = 2**20) -> Any:
     return parse(io.BytesIO(data), NAMES, max_bytes=max_bytes)
 
 
-# --- tables as they should be ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("version", ["1.5.3", "2.3.3"])
 @pytest.mark.parametrize(
     ("name", "expected"),
@@ -221,9 +218,6 @@ def test_tokens_take_little_memory(tmp_path: Path) -> None:
     assert len(read["tok_input"]) == 1000
     # The window on the file has up to 2 MiB, whatever the size of the file.
     assert peak - 2 * 2**20 < 3 * path.stat().st_size
-
-
-# --- hostile files --------------------------------------------------------------------------------
 
 
 class Evil:
@@ -643,9 +637,6 @@ def test_a_table_is_checked_before_numpy_gets_it(
         PickledFrame(io.BytesIO(), max_bytes=1).column(0)
 
 
-# --- files that are no such table -----------------------------------------------------------------
-
-
 def save(tmp_path: Path, value: object) -> Path:
     path = tmp_path / "table.pkl"
     path.write_bytes(pickle.dumps(value))
@@ -711,9 +702,6 @@ def test_other_files_are_no_tables(tmp_path: Path, content: bytes) -> None:
 def test_a_table_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match="this table does not exist"):
         read_frame(tmp_path / "table.pkl", columns=("id",))
-
-
-# --- Parquet --------------------------------------------------------------------------------------
 
 
 def test_parquet_is_read_with_the_same_cells(tmp_path: Path) -> None:

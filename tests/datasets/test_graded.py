@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
-import pickle
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.graded import OFFICIAL, GradedDataset
-from pytest_mlperf.registry import check_call
-from pytest_mlperf.testing import check_dataset
 from tests.datasets.hostile import Touch
+from tests.datasets.tables import write_table
 
 LLAMA: dict[str, list[Any]] = {
     "input": ["Find it.", "Who?", "Sum up."],
@@ -43,28 +39,22 @@ LABELS = {
     "gpt-oss": [("aime25", "70"), ("aime25", "70"), ("gpqa_diamond", "C")],
 }
 TABLES = {"llama": LLAMA, "deepseek": DEEPSEEK, "gpt-oss": GPT_OSS}
+TINY = "mlperf_deepseek_r1_dataset_4388_fp8_eval.pkl"
 
 Write = Callable[..., Path]
 
 
+def tiny(folder: Path) -> dict[str, Any]:
+    write_table(folder / TINY, LLAMA)
+    return {"path": str(folder)}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write a table with some columns replaced (None leaves one out) as pandas does."""
-
-    def with_columns(name: str, /, file: str = "table.pkl", **columns: Any) -> Path:
-        merged = {**TABLES[name], **columns}
-        kept = {
-            key: pd.Series(list(column)) for key, column in merged.items() if column is not None
-        }
-        frame, path = pd.DataFrame(kept), tmp_path / file
-        if path.suffix == ".parquet":
-            pytest.importorskip("pyarrow")
-            frame.to_parquet(path)
-        else:
-            path.write_bytes(pickle.dumps(frame))
-        return path
-
-    return with_columns
+    """Write a table, some columns replaced or left out (None), as pandas does."""
+    return lambda name, /, file="table.pkl", **columns: write_table(
+        tmp_path / file, TABLES[name], **columns
+    )
 
 
 def load(path: Path, **options: Any) -> GradedDataset:
@@ -155,39 +145,10 @@ def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
     assert not canary.exists()
 
 
-def test_the_checksum_is_compared_before_anything_is_read(write: Write) -> None:
-    path = write("llama")
-    digits = hashlib.sha256(path.read_bytes()).hexdigest()
-
-    assert len(load(path, checksum=f"sha256:{digits}", count=2)) == 2
-    path.write_bytes(b"nonsense")
-    with pytest.raises(RunError, match=f"not the {digits} asked for"):
-        load(path, checksum=f"sha256:{digits}")
-
-
 @pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"count": 0}, SuiteError, "data set graded: count = 0 is not a number of samples"),
-        ({"count": 4}, SuiteError, "count = 4, but the table has 3 rows"),
-        ({"template": "{question}"}, SuiteError, "only {text_input} can be filled in"),
-        ({"template": "Hello"}, SuiteError, "lacks {text_input}"),
-        ({"path": "/nowhere"}, UnavailableError, "/nowhere: this table does not exist; get it as"),
-    ],
+    ("template", "message"),
+    [("{question}", "only {text_input} can be filled in"), ("Hello", "lacks {text_input}")],
 )
-def test_a_wrong_option_is_named_with_its_value(
-    write: Write, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error) as caught:
-        GradedDataset(**{"path": str(write("llama")), **options})
-
-    assert message in str(caught.value)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", ["llama", "gpt-oss"])
-def test_the_data_set_keeps_the_contract(write: Write, name: str) -> None:
-    options = {"path": str(write(name))}
-    check_call("data set 'graded'", GradedDataset, options)
-
-    check_dataset(GradedDataset, options=options)
+def test_a_wrong_template_is_refused(write: Write, template: str, message: str) -> None:
+    with pytest.raises(SuiteError, match=message):
+        load(write("llama"), template=template)

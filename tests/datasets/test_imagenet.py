@@ -69,10 +69,13 @@ def test_references_are_the_labels_in_the_order_of_the_map(build: Build) -> None
     assert [dataset.reference(index) for index in range(len(dataset))] == [2, 0, 1]
 
 
-def test_count_keeps_the_first_images(build: Build) -> None:
+def test_count_keeps_the_first_images_and_reads_no_others(build: Build, folder: Path) -> None:
+    (folder / "c.png").write_bytes(b"")
     dataset = build(count=2)
 
     assert [dataset.reference(index) for index in range(len(dataset))] == [2, 0]
+    (folder / "c.png").unlink()
+    assert len(build(count=2)) == 2
 
 
 @pytest.mark.parametrize("place", ["../val_map.txt", "labels/mine.txt", "../far/away.txt"])
@@ -280,12 +283,6 @@ def test_what_is_not_here_is_unavailable(
         build()
 
 
-def test_images_beyond_count_may_be_missing(build: Build, folder: Path) -> None:
-    (folder / "c.png").unlink()
-
-    assert len(build(count=2)) == 2
-
-
 def test_a_damaged_image_is_named_before_any_is_asked_for(build: Build, folder: Path) -> None:
     (folder / "b.png").write_bytes((folder / "b.png").read_bytes()[:40])
 
@@ -293,12 +290,6 @@ def test_a_damaged_image_is_named_before_any_is_asked_for(build: Build, folder: 
         build()
 
     assert caught.value.layer == "dataset"
-
-
-def test_a_damaged_image_beyond_count_does_not_matter(build: Build, folder: Path) -> None:
-    (folder / "c.png").write_bytes(b"")
-
-    assert len(build(count=2)) == 2
 
 
 def _empty_images(folder: Path) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.openorca import OFFICIAL, OpenOrcaDataset
 from tests.datasets.hostile import Touch
+from tests.datasets.tables import write_table
 
 OLD = Path(__file__).parent / "frames"
 TINY = Path(__file__).parents[2] / "suites" / "tiny" / "llama2-70b"
@@ -30,19 +31,15 @@ ROWS: dict[str, list[Any]] = {
 Write = Callable[..., Path]
 
 
+def tiny(folder: Path) -> dict[str, Any]:
+    write_table(folder / OFFICIAL, ROWS)
+    return {"path": str(folder)}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write ROWS with some columns replaced (None leaves one out) as pandas does."""
-    pd = pytest.importorskip("pandas")
-
-    def with_columns(name: str = "table.pkl", /, **columns: Any) -> Path:
-        kept = {key: column for key, column in {**ROWS, **columns}.items() if column is not None}
-        frame = pd.DataFrame({key: pd.Series(list(column)) for key, column in kept.items()})
-        path = tmp_path / name
-        path.write_bytes(pickle.dumps(frame))
-        return path
-
-    return with_columns
+    """Write ROWS, some columns replaced or left out (None), as pandas does."""
+    return lambda name="table.pkl", /, **columns: write_table(tmp_path / name, ROWS, **columns)
 
 
 def samples(dataset: OpenOrcaDataset) -> list[tuple[list[int] | str, str]]:
@@ -70,17 +67,10 @@ def test_a_template_gives_prompts_as_text(write: Write) -> None:
     assert dataset.input(1) == "{Who?} [INST] <<SYS>>\n\n<</SYS>>\n\nWho? [/INST]"
 
 
-def test_count_keeps_the_first_samples(write: Write) -> None:
+def test_samples_beyond_count_are_not_read(write: Write) -> None:
     path = write(tok_input=[[1], [2], "broken"])
 
     assert samples(OpenOrcaDataset(path=str(path), count=2)) == [([1], "2"), ([2], "Nobody.")]
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_there_are_no_samples_beyond_the_table(write: Write, index: int) -> None:
-    """A negative index is a mistake, not the end of the table."""
-    with pytest.raises(IndexError, match=f"sample {index} of 3"):
-        OpenOrcaDataset(path=str(write())).input(index)
 
 
 @pytest.mark.parametrize(
@@ -95,34 +85,12 @@ def test_there_are_no_samples_beyond_the_table(write: Write, index: int) -> None
 def test_a_folder_stands_for_its_table(
     write: Write, tmp_path: Path, files: list[str], expected: str
 ) -> None:
-    folder = tmp_path / "open_orca"
-    folder.mkdir()
     for number, name in enumerate(files):
         write(f"open_orca/{name}", output=[f"{number}", "b", "c"])
 
-    dataset = OpenOrcaDataset(path=str(folder))
+    dataset = OpenOrcaDataset(path=str(tmp_path / "open_orca"))
 
     assert dataset.reference(0) == str(files.index(expected))
-
-
-@pytest.mark.parametrize(
-    ("files", "message"),
-    [
-        ([], f"neither {OFFICIAL} nor that name with .gz, and no other table"),
-        (["a.pkl", "b.pkl.gz"], r"more than one other table \(a.pkl, b.pkl.gz\)"),
-    ],
-)
-def test_a_folder_without_one_table_is_unavailable(
-    tmp_path: Path, files: list[str], message: str
-) -> None:
-    for name in files:
-        (tmp_path / name).touch()
-
-    with pytest.raises(UnavailableError, match=message):
-        OpenOrcaDataset(path=str(tmp_path))
-
-
-# --- the digest -----------------------------------------------------------------------------------
 
 
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
@@ -139,40 +107,25 @@ def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> 
     old = path.with_suffix(".old")
     old.write_bytes(pickle.dumps(pd.DataFrame(ROWS, dtype=object), protocol=2))
     assert OpenOrcaDataset(path=str(old)).digest == expected
-    pytest.importorskip("pyarrow")
-    pd.DataFrame(ROWS).to_parquet(path.with_suffix(".parquet"))
-    assert OpenOrcaDataset(path=str(path.with_suffix(".parquet"))).digest == expected
+    assert OpenOrcaDataset(path=str(write("table.parquet"))).digest == expected
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
+def test_the_digest_is_of_prompts_as_the_engine_gets_them_and_of_answers(write: Write) -> None:
+    path = write()
+    digests = [
+        OpenOrcaDataset(path=str(path), **options).digest
+        for options in ({}, {"count": 2}, {"template": CHAT}, {"template": "{question}"})
+    ]
+    changes: list[dict[str, Any]] = [
         {"id": ["cot.1", "niv.2", "t0.4"]},
         {"output": ["2", "Nobody", ""]},
         {"output": ["Nobody.", "2", ""]},
         {"tok_input": [[1, 29871, 31999], [2], list(range(2500))]},
         {"tok_input": [[1, 29871], [31999, 1], list(range(2500))]},
-    ],
-)
-def test_the_digest_changes_with_the_samples(write: Write, changed: dict[str, Any]) -> None:
-    before = OpenOrcaDataset(path=str(write())).digest
-
-    assert OpenOrcaDataset(path=str(write(**changed))).digest != before
-
-
-def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
-    path = str(write())
-    datasets = [
-        OpenOrcaDataset(path=path),
-        OpenOrcaDataset(path=path, count=2),
-        OpenOrcaDataset(path=path, template=CHAT),
-        OpenOrcaDataset(path=path, template="{question}"),
     ]
+    digests += [OpenOrcaDataset(path=str(write(**change))).digest for change in changes]
 
-    assert len({dataset.digest for dataset in datasets}) == 4
-
-
-# --- tables that are wrong ------------------------------------------------------------------------
+    assert len(set(digests)) == len(digests)
 
 
 @pytest.mark.parametrize(
@@ -271,10 +224,6 @@ def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"count": 0}, "count = 0 is not a number of samples, at least 1"),
-        ({"count": True}, "count = True is not a number"),
-        ({"count": "3"}, "count = '3' is not a number"),
-        ({"count": 4}, "count = 4, but the table has 3 rows"),
         ({"template": "{system_prompt}"}, "lacks {question}"),
         ({"template": "{question} {answer}"}, "has the field 'answer'"),
         ({"template": "{question.__class__}"}, "has the field 'question.__class__'"),
@@ -291,9 +240,6 @@ def test_a_wrong_option_is_named_with_its_value(
         OpenOrcaDataset(path=str(write()), **options)
 
     assert message in str(caught.value)
-
-
-# --- the tiny twin --------------------------------------------------------------------------------
 
 
 @pytest.mark.slow

@@ -86,9 +86,6 @@ def load(path: Path, **options: Any) -> ShopifyDataset:
     return ShopifyDataset(path=str(path), **options)
 
 
-# --- what is asked --------------------------------------------------------------------------------
-
-
 def digest(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -147,9 +144,6 @@ def test_a_reference_is_the_category(write: Write) -> None:
     dataset = load(write())
 
     assert [dataset.reference(index) for index in range(2)] == ["Home & Garden > Lamps", "Kitchen"]
-
-
-# --- files ----------------------------------------------------------------------------------------
 
 
 @pytest.mark.process
@@ -215,9 +209,6 @@ def test_the_digest_knows_texts_pictures_categories_and_the_round(write: Write) 
 
     assert len(set(digests.values())) == len(digests)
     assert load(other).digest == digests["as it is"]
-
-
-# --- what is refused ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(

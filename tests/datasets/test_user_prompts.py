@@ -350,8 +350,6 @@ def test_an_answer_with_nothing_to_compare_it_with_is_told() -> None:
         UserPromptsDataset().reference(0)
 
 
-# --- traces ----------------------------------------------------------------------------------
-
 TRACE: Sequence[dict[str, Any]] = [
     {"timestamp": 0, "input_length": 1100, "output_length": 9, "hash_ids": [7, 8, 9]},
     {"timestamp": 27.5, "input_length": 1500, "output_length": 1, "hash_ids": [7, 8, 3]},

@@ -45,8 +45,11 @@ def test_every_reference_needs_one_output_and_there_must_be_one(name: str, model
     for outputs, references in ((0, 0), (1, 0), (0, 1), (2, 3), (3, 2)):
         with pytest.raises(RunError) as caught:
             built(name, model).score([output] * outputs, [*map(reference, range(references))])
-        counts = f"got {outputs} outputs for {references} references"
-        if counts not in str(caught.value) or caught.value.layer != "scorer":
+        sentence = (
+            f"scorer {name}: got {outputs} outputs for {references} references; it needs "
+            "one output per reference, and at least one"
+        )
+        if str(caught.value) != sentence or caught.value.layer != "scorer":
             problems[outputs, references] = str(caught.value)
 
     assert problems == {}

@@ -47,9 +47,6 @@ def tokens(texts: list[str], dtype: str = "<i8") -> list[bytes]:
     return [np.array([*one.ids, 2], dtype).tobytes() for one in byte_level().encode_batch(texts)]
 
 
-# --- the rule -------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
@@ -172,9 +169,6 @@ def test_a_number_after_the_delimiter_is_found(number: float, before: str) -> No
     text = f"{number:.4f}"
 
     assert is_right(f"{before} 17 The answer is {text}", text)
-
-
-# --- the scorer -----------------------------------------------------------------------------------
 
 
 def test_each_sample_is_100_or_0_and_the_aggregate_their_mean(build: Build) -> None:

@@ -20,9 +20,6 @@ from pytest_mlperf.scorers.reasoning._answers import final_program, program
 FINAL = "<|channel|>final<|message|>"
 
 
-# --- answers ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "code"),
     [
@@ -56,9 +53,6 @@ def test_gpt_osss_program_is_the_last_block_of_its_final_section(
     text: str, code: str | None
 ) -> None:
     assert final_program(text) == code
-
-
-# --- what a program meets ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -152,9 +146,6 @@ def test_a_hostile_program_is_wrong_and_ends(code: str, monkeypatch: pytest.Monk
     monkeypatch.setattr(livecodebench, "MOST_S", 4)
 
     assert not passes(ProblemTests(function=None, tests=INCREASE[:1]), code)
-
-
-# --- the archive ------------------------------------------------------------------------------
 
 
 def packed(content: Any) -> str:

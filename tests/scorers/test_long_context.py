@@ -26,9 +26,6 @@ OTHER = "fedcba98-7654-3210-fedc-ba9876543210"
 ALL_A = "aaaaaaaa-aaaa-aaaa-aaaa-aaaaaaaaaaaa"
 
 
-# --- each metric ------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("target", "text", "score"),
     [
@@ -90,9 +87,6 @@ def test_hostile_text_is_read_once(text: str) -> None:
     """A pattern that went back over it would never come to an end."""
     assert niah_em(ONE, text) == 0
     assert qa_em("Paris", text) == 0
-
-
-# --- the scorer -------------------------------------------------------------------------------
 
 
 def reference(metric: str, target: str) -> dict[str, str]:

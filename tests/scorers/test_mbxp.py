@@ -62,9 +62,6 @@ def outcomes(codes: list[str], language: str = "python", test: str = CHECK) -> l
     return passed([problem(code, language, test) for code in codes], processes=2)
 
 
-# --- what is run of an answer ---------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("language", "completion", "code"),
     [
@@ -115,9 +112,6 @@ def test_extraction_is_the_reference_rule(language: str, prompt: str, parts: lis
         code = code[1:]
 
     assert extract(language, prompt, completion) == "_".join(code.split("\\_"))
-
-
-# --- how it is run --------------------------------------------------------------------------------
 
 
 def test_a_program_is_the_answer_and_its_test() -> None:
@@ -193,9 +187,6 @@ def test_a_program_of_the_system_needs_nothing_more(monkeypatch: pytest.MonkeyPa
 
     assert how.steps[0].command[0] == "/usr/bin/g++"
     assert how.readable == {}
-
-
-# --- whether it passes ----------------------------------------------------------------------------
 
 
 @pytest.mark.process
@@ -359,9 +350,6 @@ def test_results_come_in_order_with_any_number_of_processes() -> None:
     assert passed([]) == []
 
 
-# --- what is refused ------------------------------------------------------------------------------
-
-
 @pytest.mark.process
 @isolated
 def test_missing_languages_are_named_and_nothing_is_run(
@@ -430,9 +418,6 @@ def test_a_language_that_the_reference_does_not_run_is_refused() -> None:
         "javascript, php, python, ruby, typescript"
     )
     assert set(TOOLCHAINS) == {"cpp", "javascript", "php", "python", "ruby", "typescript"}
-
-
-# --- the scorer -----------------------------------------------------------------------------------
 
 
 @pytest.fixture

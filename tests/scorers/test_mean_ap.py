@@ -62,9 +62,6 @@ def mean_ap(outputs: Sequence[bytes], references: Sequence[Reference]) -> float:
     return MeanApScorer().score(outputs, references).aggregate["map"]
 
 
-# --- the figure, by hand
-
-
 A, B = (10, 10, 40, 40), (100, 50, 50, 50)
 
 BY_HAND: dict[str, tuple[list[Any], list[Row], float]] = {
@@ -133,9 +130,6 @@ def test_equal_scores_rank_by_the_id_of_the_image_not_by_the_order_of_samples() 
 
     assert ranked(1, 2) == pytest.approx(100 * 51 / 101)
     assert ranked(2, 1) == pytest.approx(50 * 51 / 101)
-
-
-# --- the figure, beside pycocotools in full
 
 
 def coco(references: Sequence[Reference]) -> Any:
@@ -247,8 +241,6 @@ def test_the_scores_of_samples_have_the_figure_as_their_mean(made: Sequence[Samp
     assert scores.whole == {"map"}
     assert scores.lower == frozenset()
 
-
-# --- pseudo-values
 
 right_and_images = st.lists(
     st.tuples(st.booleans(), st.integers(0, 4)), min_size=1, max_size=25
@@ -406,9 +398,6 @@ def test_parts_of_a_data_set_never_prove_that_the_whole_is_below_its_own_score()
         assert below_by_influence([value - parts[-1] for value in values], 90.0, 100.0) < 0.01
 
     assert np.mean(parts) > whole
-
-
-# --- what is refused
 
 
 def score(outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:

@@ -31,9 +31,6 @@ pytest.importorskip("pylatexenc")
 FINAL = "<|channel|>final<|message|>"
 
 
-# --- answers ----------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(
     ("text", "options", "letter"),
     [
@@ -149,8 +146,6 @@ def test_whatever_a_model_writes_is_an_answer_or_none(text: str) -> None:
     assert number(text) in {None, *range(1000)}
 
 
-# --- mathematics ------------------------------------------------------------------------------
-
 PAIRS = [
     (r"\frac{1}{2}", "0.5", True),
     (r"\frac{1}{2}", "1/2", True),
@@ -223,8 +218,6 @@ def test_a_comparison_that_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPa
     with pytest.raises(RunError, match=r"ended with exit code 1: .*no_such_module"):
         mathematics.same_answers([("x", "y")])
 
-
-# --- scorers ----------------------------------------------------------------------------------
 
 Build = Callable[..., DeepSeekScorer]
 

@@ -108,9 +108,6 @@ def attempted(attempt: str, **options: Any) -> str:
     return said(run(ATTEMPT.format(attempt=attempt), **options))
 
 
-# --- what it can do -------------------------------------------------------------------------------
-
-
 @isolated
 def test_a_program_reads_its_files_writes_its_folder_and_ends() -> None:
     """Files arrive to the byte, in any alphabet; output and exit code come back."""
@@ -170,9 +167,6 @@ def test_a_step_without_its_program_fails_and_a_missing_interpreter_is_no_failur
 def test_a_file_has_a_name_without_folders(name: str) -> None:
     with pytest.raises(ValueError, match="is no name of a file without a folder"):
         run("pass", files={name: ""})
-
-
-# --- limits ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -261,9 +255,6 @@ def test_output_is_cut_and_the_program_goes_on() -> None:
     assert finished == StepResult(
         step=0, returncode=0, stdout=b"xxxxxxxxx", stderr=b"", truncated=True
     )
-
-
-# --- what it cannot see or touch ------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -453,9 +444,6 @@ def test_programs_that_change_the_user_do_not() -> None:
     assert said(run(code)) == "1 (1000, 1000, 1000)"
 
 
-# --- its life -------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def fifo(tmp_path: Path) -> Path:
     """A pipe that a program holds as long as it lives: its end is seen here."""
@@ -537,8 +525,6 @@ def test_a_program_cannot_end_what_watches_it(code: str) -> None:
     assert finished.returncode in {1, 3, -signal.SIGKILL}
 
 
-# --- where it cannot be had -----------------------------------------------------------------------
-
 ASK = """
 from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.scorers.code.sandbox import SandboxStep, readable_python, run_isolated
@@ -609,9 +595,6 @@ def test_an_ordinary_user_has_the_same_sandbox() -> None:
     )
 
     assert asked.stdout == "None\nb'run\\n'\n"
-
-
-# --- the filter -----------------------------------------------------------------------------------
 
 
 def verdict(machine: str, number: int, argument: int = 0, *, foreign: bool = False) -> int:
