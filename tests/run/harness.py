@@ -16,10 +16,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import hypothesis
 import psutil
 
 from pytest_mlperf.core.job import Factory, LoadGenSettings, Seeds
 from pytest_mlperf.run.child.protocol import Event, RunFinished, WorkerSpec
+
+FEWER = hypothesis.settings(max_examples=max(1, hypothesis.settings().max_examples * 3 // 10))
+"""A property has 30 examples, and more in a profile that asks for more than the usual 100."""
 
 LIMIT_S = 60.0
 """A worker that needs longer hangs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import RunError
@@ -28,13 +28,14 @@ from pytest_mlperf.stores.artefacts import (
     ArtefactWriter,
     artefact_fault,
 )
+from tests.run.harness import FEWER
 from tests.run.test_accuracy_log import written
 from tests.run.test_sink import Received, give_up
 
 NAMES = st.text("az09_-", min_size=1, max_size=8).filter(re.compile(NAME).fullmatch)
 
 
-@settings(max_examples=30)
+@FEWER
 @given(st.dictionaries(st.integers(0, 2**40), st.dictionaries(NAMES, st.binary(), max_size=4)))
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, tables: dict[int, dict[str, bytes]]

@@ -21,6 +21,7 @@ from pytest_mlperf.run.curve import curve_figures, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import COLUMNS, LOG, ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Asked, Conversations, Slots, conversations
 from tests.engines.recording import Samples
+from tests.run.harness import FEWER
 from tests.run.test_curve import Answers, asked_for, log_of, point, refuse
 
 
@@ -199,6 +200,7 @@ def test_a_data_set_that_says_what_cannot_be_is_refused() -> None:
             conversations(Recorded(pauses_s), range(0))
 
 
+@FEWER
 @given(st.lists(st.sampled_from([None, 0.0, 1.0]), max_size=30), st.integers(0, 9))
 def test_slots_ask_whole_conversations(pauses_s: list[float | None], seed: int) -> None:
     """Whatever is recorded; a pause is always that of the turn that comes next."""

@@ -40,7 +40,7 @@ from pytest_mlperf.run.worker.closed_loop import (
 )
 from pytest_mlperf.run.worker.conversations import Asked, Conversations
 from pytest_mlperf.run.worker.worker import require_room
-from tests.run.harness import settings
+from tests.run.harness import FEWER, settings
 
 
 class Answers(Engine):
@@ -308,6 +308,7 @@ def test_a_stall_is_told() -> None:
     assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
 
 
+@FEWER
 @given(st.lists(st.floats(1, 1e6), min_size=3, max_size=20), st.floats(0.01, 100))
 def test_drift_is_a_share_and_turns_with_time(values: list[float], factor: float) -> None:
     moved, p_value = drift(values)

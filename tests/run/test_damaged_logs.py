@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog, answers
-from tests.run.harness import entry
+from tests.run.harness import FEWER, entry
 
 Edit = Callable[[bytes], bytes]
 T = TypeVar("T")
@@ -198,6 +198,7 @@ def edits(text: bytes) -> st.SearchStrategy[bytes]:
     return st.lists(some, min_size=1, max_size=3).map(apply)
 
 
+@FEWER
 @given(text=edits((WHOLE + WARNING).encode()))
 def test_a_damaged_detail_log_is_never_another_error(
     tmp_path_factory: pytest.TempPathFactory, text: bytes
@@ -271,6 +272,7 @@ def test_samples_of_no_block_of_two_or_missing_are_named(tmp_path: Path) -> None
         assert raised.value.log in (None, str(log))
 
 
+@FEWER
 @given(text=edits(ANSWERS))
 def test_a_damaged_accuracy_log_is_never_another_error(
     tmp_path_factory: pytest.TempPathFactory, text: bytes

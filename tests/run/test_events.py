@@ -16,7 +16,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.run.child import events
 from pytest_mlperf.run.child.events import FOLLOWS, OF_WORKER, ChildEvents, NoEventError, event_of
-from tests.run.harness import result_of
+from tests.run.harness import FEWER, result_of
 
 RESULT = result_of(
     token_metrics={"tokens_per_sample": 3.5},
@@ -158,6 +158,7 @@ def test_a_line_that_is_no_event_is_refused_with_its_reason() -> None:
         assert text.isascii() or "…" in text
 
 
+@FEWER
 @given(line=st.binary(max_size=40) | st.text(max_size=40).map(str.encode))
 def test_no_line_is_another_error(line: bytes) -> None:
     with pytest.raises(NoEventError):
@@ -171,6 +172,7 @@ json_values = st.recursive(
 )
 
 
+@FEWER
 @given(name=st.sampled_from(sorted(EXAMPLES)), data=st.data())
 def test_no_field_is_another_error(name: str, data: st.DataObject) -> None:
     fields = data.draw(st.fixed_dictionaries(dict.fromkeys(EXAMPLES[name], json_values)))

@@ -44,7 +44,7 @@ from pytest_mlperf.run.worker.closed_loop import (
 )
 from pytest_mlperf.run.worker.conversations import Conversations
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded, window
-from tests.run.harness import settings
+from tests.run.harness import FEWER, settings
 from tests.run.test_curve import Answers, refuse
 
 ARRIVALS = ("poisson", "constant", "gamma")
@@ -97,6 +97,7 @@ class OneByOne(Engine):
             answered += 1
 
 
+@FEWER
 @given(st.sampled_from(ARRIVALS), st.floats(0.01, 500), st.integers(0, 9))
 def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, seed: int) -> None:
     told = asked([rate], arrivals, ms=2000)

@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.run.worker._sink import ROW, Outstanding
+from tests.run.harness import FEWER
 from tests.run.test_sink import in_threads
 
 
@@ -27,6 +28,7 @@ def pieces(ids: Sequence[int], cuts: Sequence[int]) -> list[Sequence[int]]:
     return [ids[start:end] for start, end in pairwise(edges)]
 
 
+@FEWER
 @given(
     queries=st.lists(st.sampled_from([1, 3, ROW - 1, ROW, 3 * ROW]), min_size=1, max_size=4),
     cuts=st.lists(st.integers(0, 1000), max_size=8),

@@ -9,10 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.run.worker.clocks import FEWEST, FILE, MOST, PARTS, moments, write
+from tests.run.harness import FEWER
 
 QUERIES = st.lists(st.tuples(st.floats(0, 1e4), st.floats(1e-6, 1e2)), min_size=1, max_size=400)
 
 
+@FEWER
 @given(QUERIES)
 def test_moments_are_few_in_order_and_inside_the_run(queries: list[tuple[float, float]]) -> None:
     ended, latencies = zip(*((begin + took, took) for begin, took in queries), strict=True)

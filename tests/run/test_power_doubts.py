@@ -7,8 +7,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import pytest
-
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.nvml_quantities import REASONS
@@ -99,87 +97,63 @@ def test_each_event_reason_has_its_verdict() -> None:
     assert len(both.invalid) == len(notes(both)) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "coarse", "invalid"),
-    [
+def test_what_only_the_gpu_counted_is_judged_too() -> None:
+    for name, coarse, invalid in (
         ("hw_thermal_slowdown", False, True),
         ("hw_power_brake_slowdown", False, True),
         ("thermal", True, True),
         ("sw_power_cap", False, False),
-    ],
-)
-def test_what_only_the_gpu_counted_is_judged_too(name: str, coarse: bool, invalid: bool) -> None:
-    names = {name} if coarse else {name, "sw_thermal_slowdown", "hw_thermal_slowdown"}
-    counts = [dict.fromkeys(names, 0), {**dict.fromkeys(names, 0), name: 3_000_000_000}]
-    states = [state(8.0, throttle_ns=counts[0]), state(112.0, throttle_ns=counts[1])]
-    given = found(replace(log(), states=tuple(states)))
-
-    assert bool(given.invalid) == invalid
-    assert bool(notes(given)) != invalid
+    ):
+        names = {name} if coarse else {name, "sw_thermal_slowdown", "hw_thermal_slowdown"}
+        counts = [dict.fromkeys(names, 0), {**dict.fromkeys(names, 0), name: 3_000_000_000}]
+        states = [state(8.0, throttle_ns=counts[0]), state(112.0, throttle_ns=counts[1])]
+        given = found(replace(log(), states=tuple(states)))
+        assert (bool(given.invalid), bool(notes(given))) == (invalid, not invalid), name
 
 
-@pytest.mark.parametrize(
-    ("gpu", "invalid", "note"),
-    [
-        (log(), "", ""),
-        (
-            log(0x40, 2.0),
-            "heat (hardware slowdown) halted the clocks for 2.00 s, 2.0% of the window",
-            "",
-        ),
-        (log(0x800, 2.0), "", "clock event reason unknown 0x800: 2.00 s, 2.0% of the window"),
-        (
-            log(last={"ecc_uncorrected": 2}),
-            "2 uncorrected memory errors (ECC) during the run",
-            "",
-        ),
-        (log(last={"ecc_corrected": 7}), "", "4 corrected memory errors (ECC) during the run"),
-        (log(last={"pcie_replays": 12}), "", "3 replays on the PCIe link during the run"),
-        (told(ecc=[1, 0]), "", "a change of the ECC mode waits for a reboot"),
-        (
-            told(remapped_rows_pending=True),
-            "",
-            "remapped memory rows wait for a reset of the GPU",
-        ),
-        (told(max_pcie_width=32), "", "the PCIe link ran at x16, not x32"),
-        (
-            told(max_pcie_generation=6),
-            "",
-            "the PCIe link ran at generation 5, not generation 6",
-        ),
-        (replace(log(), states=(state(20.0, pcie_generation=1), state(60.0))), "", ""),
-        (log(utilization_percent=35), "35 % busy before the engine was loaded", ""),
-        (
-            log(memory_used=3 * 2**30),
-            "",
-            "3.0 GiB were in use before the engine was loaded, by no process that is listed",
-        ),
-        (happened(temperature_c=95), "", "95 °C at most; it slows down at 92 °C"),
-        (happened(temperature_c=88), "", ""),
-        (
-            replace(log(identity={}), states=(state(60.0, temperature_c=90),)),
-            "",
-            "90 °C at most",
-        ),
-        (happened(pcie_width=8), "", "the PCIe link fell from x16 to x8 in the run"),
-        (
-            happened(xids=[94, 13]),
-            "",
-            "the driver reported XID 94, 13 during the run: dmesg says more",
-        ),
-        (happened(xids=[]), "", ""),
-        (happened(limit_w=702.0), "", ""),
-        (happened(nvlinks={"0": False, "1": True}), "", ""),
-    ],
-)
-def test_what_a_log_shows_is_invalid_or_told_or_neither(
-    gpu: GpuLog, invalid: str, note: str
-) -> None:
+WAITS = "a change of the ECC mode waits for a reboot"
+REMAPS = "remapped memory rows wait for a reset of the GPU"
+HEAT = "heat (hardware slowdown) halted the clocks for 2.00 s, 2.0% of the window"
+UNLISTED = "3.0 GiB were in use before the engine was loaded, by no process that is listed"
+
+
+def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
     """Errors that are older than the run, and links of a GPU that works alone, are neither."""
-    given = found(gpu)
+    warm = replace(log(identity={}), states=(state(60.0, temperature_c=90),))
+    invalid: list[tuple[GpuLog, str]] = [
+        (log(0x40, 2.0), HEAT),
+        (log(last={"ecc_uncorrected": 2}), "2 uncorrected memory errors (ECC) during the run"),
+        (log(utilization_percent=35), "35 % busy before the engine was loaded"),
+    ]
+    noted: list[tuple[GpuLog, str]] = [
+        (log(0x800, 2.0), "clock event reason unknown 0x800: 2.00 s, 2.0% of the window"),
+        (log(last={"ecc_corrected": 7}), "4 corrected memory errors (ECC) during the run"),
+        (log(last={"pcie_replays": 12}), "3 replays on the PCIe link during the run"),
+        (log(memory_used=3 * 2**30), UNLISTED),
+        (told(ecc=[1, 0]), WAITS),
+        (told(remapped_rows_pending=True), REMAPS),
+        (told(max_pcie_width=32), "the PCIe link ran at x16, not x32"),
+        (told(max_pcie_generation=6), "the PCIe link ran at generation 5, not generation 6"),
+        (happened(temperature_c=95), "95 °C at most; it slows down at 92 °C"),
+        (warm, "90 °C at most"),
+        (happened(pcie_width=8), "the PCIe link fell from x16 to x8 in the run"),
+        (happened(xids=[94, 13]), "the driver reported XID 94, 13 during the run: dmesg says more"),
+    ]
+    clean = [
+        log(),
+        replace(log(), states=(state(20.0, pcie_generation=1), state(60.0))),
+        happened(temperature_c=88),
+        happened(xids=[]),
+        happened(limit_w=702.0),
+        happened(nvlinks={"0": False, "1": True}),
+    ]
 
-    assert given == Doubts(invalid=given.invalid, signs=given.signs)
-    assert (texts(given), notes(given)) == ((invalid,) * bool(invalid), (note,) * bool(note))
+    cases = [(gpu, (text,), ()) for gpu, text in invalid]
+    cases += [(gpu, (), (text,)) for gpu, text in noted]
+    found_of = [(gpu, found(gpu)) for gpu, *_ in cases]
+    assert [(gpu, texts(x), notes(x)) for gpu, x in found_of] == cases
+    assert {x.energy for _, x in found_of} == {()}
+    assert [found(gpu) for gpu in clean] == [Doubts()] * len(clean)
 
 
 def test_processes_of_others_are_invalid_unless_allowed() -> None:
@@ -219,55 +193,41 @@ def linked(before: dict[str, Any], after: dict[str, Any], product: str = "NVIDIA
 
 
 DEGRADED = "NVSwitch is not well: its bandwidth is degraded"
+ILL = "NVSwitch fell ill during the run: a route is being recovered, a route is unhealthy"
+TRAINED = "NVLink was trained anew, and carried nothing meanwhile: 1 on link 3"
+MENDED = "NVLink errors during the run, which were mended: checksum errors 12 on link 7, "
+ERRORS = {"crc": {"7": 15, "9": 1}, "replay": {"7": 2}}
 
 
-@pytest.mark.parametrize(
-    ("name", "before", "after", "invalid", "note"),
-    [
+def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_told() -> None:
+    cases: list[tuple[str, Any, Any, str, str]] = [
         ("nvlink_errors", {}, {}, "", ""),
         ("nvlink_errors", {"crc": {"7": 3}}, {"crc": {"7": 3}}, "", ""),
         (
             "nvlink_errors",
             {"crc": {"7": 3}},
-            {"crc": {"7": 15, "9": 1}, "replay": {"7": 2}},
+            ERRORS,
             "",
-            "NVLink errors during the run, which were mended: checksum errors 12 on link 7, "
-            "1 on link 9; replays 2 on link 7",
+            f"{MENDED}1 on link 9; replays 2 on link 7",
         ),
-        (
-            "nvlink_errors",
-            {},
-            {"recovery": {"3": 1}},
-            "NVLink was trained anew, and carried nothing meanwhile: 1 on link 3",
-            "",
-        ),
+        ("nvlink_errors", {}, {"recovery": {"3": 1}}, TRAINED, ""),
         ("nvlinks", ALL_UP, {**ALL_UP, "5": False}, "NVLink 5 went down during the run", ""),
         ("fabric_health", 0b10101010, 0b10101010, "", ""),
         ("fabric_health", 0, 0, "", ""),
         ("fabric_health", None, None, "", ""),
         ("fabric_health", 0b10101001, 0b10101001, "", DEGRADED),
-        (
-            "fabric_health",
-            0b10101010,
-            0b10010110,
-            "NVSwitch fell ill during the run: a route is being recovered, a route is unhealthy",
-            "",
-        ),
+        ("fabric_health", 0b10101010, 0b10010110, ILL, ""),
         ("fabric_health", 0b10101001, 0b10101010, "", DEGRADED),
-    ],
-)
-def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_told(
-    name: str, before: Any, after: Any, invalid: str, note: str
-) -> None:
-    given = linked({name: before}, {name: after})
-
-    assert (texts(given), notes(given)) == ((invalid,) * bool(invalid), (note,) * bool(note))
-    assert name != "nvlinks" or given.invalid[0].key is Key.NVLINK_DOWN
+    ]
+    for name, before, after, invalid, note in cases:
+        given = linked({name: before}, {name: after})
+        assert (texts(given), notes(given)) == ((invalid,) * bool(invalid), (note,) * bool(note))
+        assert name != "nvlinks" or given.invalid[0].key is Key.NVLINK_DOWN
 
 
-@pytest.mark.parametrize(
-    ("links", "product", "note"),
-    [
+def test_links_that_are_down_are_named() -> None:
+    """A card for PCIe whose links are all down lacks none; one of a system that has them does."""
+    cases: list[tuple[dict[str, bool] | None, str, str]] = [
         (ALL_UP, "NVIDIA H200", ""),
         ({**ALL_UP, "3": False, "11": False}, "NVIDIA H200", "16 of 18 NVLinks up; down: 3, 11"),
         (dict.fromkeys(ALL_UP, False), "NVIDIA H200", "0 of 18 NVLinks up"),
@@ -275,16 +235,11 @@ def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_tol
         (dict.fromkeys(ALL_UP, False), "NVIDIA H100 PCIe", ""),
         ({"0": True, "1": False}, "NVIDIA H100 NVL", "1 of 2 NVLinks up; down: 1"),
         (None, "NVIDIA H200", ""),
-    ],
-)
-def test_links_that_are_down_are_named(
-    links: dict[str, bool] | None, product: str, note: str
-) -> None:
-    """A card for PCIe whose links are all down lacks none; one of a system that has them does."""
-    given = linked({"nvlinks": links}, {"nvlinks": links}, product)
-
-    assert given == Doubts(signs=given.signs)
-    assert notes(given) == (note,) * bool(note)
+    ]
+    for links, product, note in cases:
+        given = linked({"nvlinks": links}, {"nvlinks": links}, product)
+        assert given == Doubts(signs=given.signs)
+        assert notes(given) == (note,) * bool(note)
 
 
 QUIET: dict[str, Any] = {"processes": [], "utilization_percent": 0, "memory_used": 5 * 10**8}
@@ -343,20 +298,18 @@ def test_a_context_alone_does_no_work() -> None:
     )
 
 
-@pytest.mark.parametrize(
-    ("gpu", "busy"),
-    [
+def test_a_utilisation_of_0_convicts_only_where_it_says_something() -> None:
+    """Not beside 1 % once, unread, in an instance or where one may be, or with much power."""
+    cases = [
         (watched([0] * 250 + [1] + [0] * 249, 515.0), 1.0),
         (watched([None] * 500, 515.0), 1.0),
         (watched([0] * 500, 515.0, instance=True, instances=1), 1.0),
         (watched([0] * 500, 515.0, instances=None), 1.0),
         (watched([0] * 500, 700.0), 1.0),
         (watched([0] * 500, 515.0), 0.1),
-    ],
-    ids=["1 %", "unread", "MIG", "perhaps MIG", "much power", "a query now and then"],
-)
-def test_a_utilisation_of_0_convicts_only_where_it_says_something(gpu: GpuLog, busy: float) -> None:
-    assert doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, busy=busy).invalid == ()
+    ]
+    found_of = [doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, busy=busy) for gpu, busy in cases]
+    assert [given.invalid for given in found_of] == [()] * len(cases)
 
 
 def test_what_no_reading_may_have_seen_convicts_nobody() -> None:

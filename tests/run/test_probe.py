@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Never
+from typing import Any
 
-import pytest
-
-from pytest_mlperf import Engine, Sink
-from pytest_mlperf.run.worker.worker import LOADGEN_QPS, Driver, probe_offline
+from pytest_mlperf.run.worker.worker import LOADGEN_QPS, PROBE_S, WARMUP_BATCH, probe_offline
 
 
-class Instant(Engine):
-    """Answers without computing anything."""
+class TimedDriver:
+    """Takes a number of seconds for each sample."""
 
-    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        sink.done(ids)
+    def __init__(self, sample_s: float) -> None:
+        self.sample_s = sample_s
+        self.lists: list[int] = []
+
+    def submit(self, samples: int) -> float:
+        self.lists.append(samples)
+        return samples * self.sample_s
 
 
-def refuse(error: BaseException) -> Never:
-    raise error
-
-
-@pytest.mark.slow
-def test_an_engine_that_computes_nothing_is_asked_for_no_more_than_loadgen_completes() -> None:
+def test_an_engine_is_asked_for_no_more_than_loadgen_completes() -> None:
     """Else LoadGen issues tens of millions of samples, and a run of one second lasts a minute."""
-    assert probe_offline(Driver(Instant(), [0, 1], refuse)) == LOADGEN_QPS
+    instant: Any = TimedDriver(1e-12)
+    usual: Any = TimedDriver(1e-4)
+
+    assert probe_offline(instant) == LOADGEN_QPS
+    assert instant.lists == [WARMUP_BATCH << n for n in range(len(instant.lists))]
+    assert instant.lists[-2] < LOADGEN_QPS * PROBE_S <= instant.lists[-1]
+    assert round(probe_offline(usual)) == 10_000
+    assert usual.lists[-2] * 1e-4 < PROBE_S <= usual.lists[-1] * 1e-4

@@ -29,7 +29,7 @@ from pytest_mlperf.run.worker._pipe import (
     unpacked,
 )
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactArchive
-from tests.run.harness import NULL, RunningWorker, settings, spec
+from tests.run.harness import FEWER, NULL, RunningWorker, settings, spec
 
 ENGINES = "tests.run.engines_in_replicas:"
 THREE = [ReplicaSpec(name=f"replica {number} (GPU {number + 4})") for number in range(3)]
@@ -230,6 +230,7 @@ def test_what_was_so_within_a_moment_is_told_at_once(
     assert sent(before, message) == expected
 
 
+@FEWER
 @given(
     st.lists(
         st.tuples(

@@ -33,6 +33,7 @@ from pytest_mlperf.run.worker._sink import (
     batch_means_error,
 )
 from pytest_mlperf.stores.artefacts import ArtefactWriter
+from tests.run.harness import FEWER
 
 
 class Received:
@@ -96,6 +97,7 @@ def limited(received: Received) -> GuardedSink:
 EVERY_SINK = [performance, output, token, limited]
 
 
+@FEWER
 @given(issued=st.sets(st.integers(1, 30)), calls=st.lists(st.lists(st.integers(0, 40))))
 def test_each_issued_sample_reaches_loadgen_at_most_once_and_the_rest_are_faults(
     issued: set[int], calls: list[list[int]]
@@ -137,6 +139,7 @@ def test_of_two_threads_that_complete_the_same_samples_one_wins_each(
     assert len(sink.threads) == 2
 
 
+@FEWER
 @given(st.lists(st.binary(max_size=40), max_size=50), st.integers(0, 2**32))
 def test_every_output_stays_with_its_sample_also_beside_unknown_ids(
     outputs: list[bytes], seed: int

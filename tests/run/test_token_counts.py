@@ -21,7 +21,7 @@ from pytest_mlperf.run.figures import Figures, with_token_rate
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.reading import read_figures
 from pytest_mlperf.run.worker._delivery import PerformanceSink
-from tests.run.harness import NULL, error_of, only, run_to_end, settings, spec
+from tests.run.harness import FEWER, NULL, error_of, only, run_to_end, settings, spec
 from tests.run.test_sink import Received, give_up, in_threads
 
 COUNTING = "tests.run.engines_that_count:"
@@ -104,6 +104,7 @@ def test_counts_that_cannot_be_never_reach_loadgen() -> None:
     assert sink.token_metrics == {}
 
 
+@FEWER
 @given(st.lists(st.lists(st.integers(0, 3000), min_size=1, max_size=4), min_size=1, max_size=8))
 def test_every_batch_size_is_counted(batches: list[list[int]]) -> None:
     received = Received()
