@@ -11,6 +11,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Generator
+from pathlib import Path
 
 import pytest
 
@@ -59,6 +60,12 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 def pytest_configure() -> None:
     tiers.install()
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what a quick run would deselect, where the import loads torch."""
+    quick = "not slow" in config.option.markexpr
+    return True if quick and tiers.is_heavy(collection_path) else None
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -1,4 +1,4 @@
-"""Which tests are quick: those that start no process.
+"""Which tests are quick: those that start no process and load no torch.
 
 Python announces the start of a process to its audit hooks, whoever asks for it. A hook cannot be
 removed again, so there is one, and it looks at what runs.
@@ -6,11 +6,14 @@ removed again, so there is one, and it looks at what runs.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cache
 from multiprocessing import util
+from pathlib import Path
 
 import pytest
 
@@ -25,6 +28,21 @@ STARTING_FIXTURES = (
     ("tests/plugin/", "pytester"),
 )
 """Folder and name of fixtures that mark every test that asks for them: they run pytest sessions."""
+
+
+HEAVY = re.compile(
+    r"^(import|from) (torch|transformers|diffusers)\b"
+    r"|importorskip\(\"(torch|transformers|diffusers)\""
+    r"|^from tests\.(engines\.(torch|vllm\.tiny)|scorers\.(clip|inception)_made_here)\b",
+    re.MULTILINE,
+)
+"""What a module has at its start that loads torch when it is collected: seconds in each worker."""
+
+
+@cache
+def is_heavy(file: Path) -> bool:
+    """Return whether the import of a test module loads torch."""
+    return file.suffix == ".py" and bool(HEAVY.search(file.read_text("utf-8")))
 
 
 @dataclass
@@ -48,7 +66,9 @@ def install() -> None:
 
 
 def mark(item: pytest.Item) -> None:
-    """Mark a test that asks for a fixture that starts a process."""
+    """Mark a test whose module loads torch, or that asks for a fixture that starts a process."""
+    if is_heavy(item.path):
+        item.add_marker("slow")
     names = set(getattr(item, "fixturenames", ()))
     if any(name in names and item.nodeid.startswith(at) for at, name in STARTING_FIXTURES):
         item.add_marker(MARK)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
-
 
 @pytest.fixture(scope="session")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a byte-level tokenizer, which no test changes."""
+    from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
+
     settings = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
     return write(tmp_path_factory.mktemp("model"), byte_level(), settings)

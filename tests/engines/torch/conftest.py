@@ -7,9 +7,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import torch
-
-from tests.engines.torch.models import chain_model, countdown, random_model, write_tokenizer
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -18,6 +15,8 @@ def _quick() -> Iterator[None]:
 
     Torch's threads wait for each other busily: on a busy machine one is faster than two.
     """
+    import torch
+
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     gc.collect()
@@ -30,6 +29,8 @@ def _quick() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that counts down to its end token, with a tokenizer."""
+    from tests.engines.torch.models import chain_model, countdown, write_tokenizer
+
     folder = chain_model(tmp_path_factory.mktemp("counting"), countdown, vocabulary=320)
     write_tokenizer(folder)
     return folder
@@ -38,21 +39,22 @@ def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def endless(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that repeats the last token of its prompt for ever."""
+    from tests.engines.torch.models import chain_model
+
     return chain_model(tmp_path_factory.mktemp("endless"), lambda token: token)
 
 
 @pytest.fixture(scope="session")
 def mute(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that ends at once."""
+    from tests.engines.torch.models import chain_model
+
     return chain_model(tmp_path_factory.mktemp("mute"), lambda _: 2)
 
 
 @pytest.fixture(scope="session")
 def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model with random weights that ends now and then."""
+    from tests.engines.torch.models import random_model
+
     return random_model(tmp_path_factory.mktemp("random"))
-
-
-def pytest_itemcollected(item: pytest.Item) -> None:
-    """Real models answer here, one thread each."""
-    item.add_marker("slow")
