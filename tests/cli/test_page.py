@@ -6,7 +6,8 @@ import re
 import shlex
 from pathlib import Path
 
-from tests.cli.test_commands import NAMES, parser
+from pytest_mlperf.cli import build_parser
+from tests.cli.test_commands import NAMES
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text("utf-8")
 
@@ -20,7 +21,8 @@ def test_every_command_line_on_the_page_is_accepted() -> None:
 
     assert lines
     for line in lines:
-        parser().parse_args(shlex.split(line.partition(" > ")[0]))
+        parser, _ = build_parser()
+        parser.parse_args(shlex.split(line.partition(" > ")[0]))
 
 
 def test_outputs_on_the_page_fit_a_terminal() -> None:
