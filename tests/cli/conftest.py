@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 # pytester forgets what a run imported: what is slow, or cannot be imported twice, stays here.
@@ -11,9 +10,17 @@ import pytest
 
 import pytest_mlperf.plugin.checks
 import pytest_mlperf.plugin.collect  # noqa: F401
-from pytest_mlperf.cli import main
+from tests import forked
 from tests.cli.lab import Lab, build
+from tests.cli.text import Say
 from tests.shared import once
+
+
+@pytest.fixture(autouse=True)
+def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal of 80 columns; the processes that the command starts are forks."""
+    monkeypatch.setenv("COLUMNS", "80")
+    forked.use(monkeypatch)
 
 
 @pytest.fixture(scope="session")
@@ -25,9 +32,8 @@ def sessions(tmp_path_factory: pytest.TempPathFactory) -> Lab:
 
 @pytest.fixture
 def lab(sessions: Lab, monkeypatch: pytest.MonkeyPatch) -> Lab:
-    """The project as the working folder, in a terminal of 80 columns."""
+    """The project as the working folder."""
     monkeypatch.chdir(sessions.path)
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.delenv("CI", raising=False)
     return sessions
 
@@ -41,13 +47,13 @@ def own_lab(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
 
 
 @pytest.fixture
-def say(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str]]:
-    """Run the command; return its exit code and everything it printed."""
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder as the working folder."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
 
-    def run(*arguments: object) -> tuple[int, str]:
-        capsys.readouterr()
-        code = main([str(argument) for argument in arguments])
-        shown = capsys.readouterr()
-        return code, shown.out + shown.err
 
-    return run
+@pytest.fixture
+def say(capsys: pytest.CaptureFixture[str]) -> Say:
+    """Run the command."""
+    return Say(capsys)

@@ -10,8 +10,11 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.stores.results import read_results
+from tests import forked
 from tests.sessions import spread
 
 ROOT = Path(__file__).parents[2]
@@ -126,21 +129,16 @@ def session(path: Path, leases: Path, version: str, *options: str) -> Path:
     (path / "acme.txt").write_text(version, "utf-8")
     before = set(path.glob(".mlperf/runs/*"))
     # What else runs on this machine is no concern of these tests.
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        *LIGHT,
-        "suites",
-        "-omlperf_control=off",
-        *options,
-    ]
+    plain = ("suites", "-omlperf_control=off")
+    command = [sys.executable, "-m", "pytest", *LIGHT, *plain, *options]
     environment = {**os.environ, "PYTEST_MLPERF_LEASES": str(leases), "PYTHONPATH": str(ROOT)}
     environment.pop("CI", None)
     environment.pop("PYTEST_XDIST_WORKER", None)
-    done = subprocess.run(
-        command, cwd=path, env=environment, capture_output=True, text=True, check=False
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        forked.use(patch)
+        done = subprocess.run(
+            command, cwd=path, env=environment, capture_output=True, text=True, check=False
+        )
     (new,) = set(path.glob(".mlperf/runs/*")) - before
     assert (new / "results.json").is_file(), done.stdout + done.stderr
     return new / "results.json"

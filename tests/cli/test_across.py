@@ -16,7 +16,7 @@ from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores.results import write_results
-from tests.cli.text import Say, differing, widest
+from tests.cli.text import Say, differing, one_line, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, SERVER, result, run, session
 
@@ -47,10 +47,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("COLUMNS", "80")
     Path("prices.toml").write_text(PRICES, "utf-8")
     return tmp_path
-
-
-def joined(shown: str) -> str:
-    return " ".join(shown.split())
 
 
 def on(
@@ -98,9 +94,9 @@ def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) 
     assert by["GPU"][2:5] == ["50", "400", "8.00x"]
     assert by["dollar"][1:6] == ["samples/USD", "90", "000", "360", "000"]
     assert "4.00x" in by["dollar"]
-    assert NO_VERDICT in joined(shown)
-    assert "H200 4 USD an hour, 2026-11-01, list of a cloud" in joined(shown)
-    assert "per watt: no energy was measured on both sides" in joined(shown)
+    assert NO_VERDICT in one_line(shown)
+    assert "H200 4 USD an hour, 2026-11-01, list of a cloud" in one_line(shown)
+    assert "per watt: no energy was measured on both sides" in one_line(shown)
     assert widest(shown) <= 80
 
 
@@ -118,7 +114,7 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
     rows = [line.split() for line in both.splitlines()]
     (watt,) = [row for row in rows if row[:1] == ["watt"]]
     assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]
-    assert "per watt: no energy was measured on both sides" in joined(one)
+    assert "per watt: no energy was measured on both sides" in one_line(one)
 
 
 @pytest.mark.process
@@ -141,12 +137,7 @@ def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
             0,
             "not comparable: offered rate differs: 1/s → 2/s",
         ),
-        (
-            h100,
-            on("H200", *FASTER),
-            0,
-            "per dollar: no price of H100: give [prices] in the suite",
-        ),
+        (h100, on("H200", *FASTER), 0, "per dollar: no price of H100: give [prices] in the suite"),
         (bert, on("H200", *FASTER), 2, "no workload and scenario in common"),
     ):
         sides(a, b)

@@ -22,24 +22,10 @@ from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt
 from pytest_mlperf.stores.bisections import BisectStore, RunPairs
 from pytest_mlperf.suite.plan import plan_suite
-from tests.cli.text import widest
+from tests.cli.test_bisect import SUITE
+from tests.cli.text import one_line, widest
 from tests.reports.verdicts import run
 
-SUITE = """\
-schema = 1
-round = "v4.1"
-[workload]
-name = "mine"
-dataset = { use = "synthetic", samples = 32 }
-[[engines]]
-use = "null"
-[[scenarios]]
-name = "Offline"
-target_qps = 500
-min_duration = "100ms"
-[limits]
-throughput = { max_drop = "20%" }
-"""
 TEST = "s.mlperf.toml::test_performance[mine-Offline-null-fp32-cpu]"
 OTHER = "s.mlperf.toml::test_performance[mine-Offline-other-fp32-cpu]"
 NOISE = 0.004
@@ -67,20 +53,22 @@ def bisected(
     *,
     subject: str = "a change",
     merged: int = -1,
+    builds: Sequence[BuildAt] = (),
 ) -> Bisection:
     """Return a search among commits of these speeds, of which None does not run.
 
     Args:
         other: The speeds of a second test, where there is one; it is named first.
+        builds: In place of commits.
     """
-    (folder / "s.mlperf.toml").write_text(SUITE, "utf-8")
+    (folder / "s.mlperf.toml").write_text(SUITE.replace("acme:Acme", "null"), "utf-8")
     (planned,) = plan_suite(folder / "s.mlperf.toml")
     machine = detect(gpus=False)
     conditions = Conditions(folder=folder / "runs", session="x", machine=machine)
     policy = Policy(max_runs=6, accuracy=folder / "accuracy", root=folder)
     tests = {OTHER: other, TEST: speeds} if other else {TEST: speeds}
     cases = {test: CaseRuns(planned, conditions, policy, print) for test in tests}
-    builds = [build(number, subject, merged) for number in range(len(speeds))]
+    builds = builds or [build(number, subject, merged) for number in range(len(speeds))]
     store = BisectStore(folder, {}, restart=False)
     chance = random.Random(1)
     kept: dict[str, RunPairs] = {}
@@ -115,10 +103,6 @@ def shown(search: Bisection, proof: Proof) -> str:
     return "\n".join(map(clean, lines))
 
 
-def words(text: str) -> str:
-    return " ".join(text.split())
-
-
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("COLUMNS", "80")
@@ -150,7 +134,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Pat
         proof = searched(search)
 
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
-        text = words(shown(search, proof))
+        text = one_line(shown(search, proof))
         assert "by its size this is a part of the drop only: once it is mended" in text
         assert ("a part of the drop lies elsewhere, between" in text) == bool(rest)
 
@@ -164,7 +148,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
     assert not proof.named
     assert 1 < proof.now - proof.before < 24
     assert proof.speed.high < 1
-    text = words(shown(search, proof))
+    text = one_line(shown(search, proof))
     assert "no commit is named: none is proven to be worse than the one before it" in text
     assert f"see git log {search.builds[proof.before].title}.." in text
 
@@ -178,10 +162,10 @@ def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: 
     text = shown(search, proof)
     assert (
         "no commit is named: it is one of these 4, of which all but the last were skipped or "
-        "undecided" in words(text)
+        "undecided" in one_line(text)
     )
     assert f"{search.builds[3].title} skipped  a change\n" in text
-    assert "skipped: it broke" in words(text)
+    assert "skipped: it broke" in one_line(text)
 
 
 def test_a_commit_beside_the_good_one_needs_no_further_comparison(tmp_path: Path) -> None:
@@ -191,6 +175,16 @@ def test_a_commit_beside_the_good_one_needs_no_further_comparison(tmp_path: Path
 
     assert proof.now == 1
     assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
+
+
+def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> None:
+    versions = [BuildAt(name=name, wheel=f"dialect=={name}") for name in ("0.9", "0.10", "1.0")]
+    search = bisected(tmp_path, [500.0, 330.0, 330.0], builds=versions)
+
+    text = shown(search, searched(search))
+
+    assert "first bad dialect==0.10\nchange    samples/s −" in text
+    assert "1 version in between" in text
 
 
 def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
@@ -203,7 +197,7 @@ def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
     assert "\u202e" not in text
     assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
     title = search.builds[2].title
-    assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in words(text)
+    assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in one_line(text)
 
 
 def test_without_a_drop_there_is_no_search(tmp_path: Path) -> None:
@@ -247,5 +241,5 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     disturbed(search, " again")
     proof = searched(search)
     assert (proof.before, proof.now, proof.named) == (4, 5, False)
-    text = words(shown(search, proof))
+    text = one_line(shown(search, proof))
     assert "no commit is named: it seems to be this one, which differs from GOOD by more" in text

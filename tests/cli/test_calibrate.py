@@ -25,7 +25,7 @@ from pytest_mlperf.core.noise.calibration import (
 )
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores import calibration
-from tests.cli.text import Say, differing
+from tests.cli.text import Say, differing, one_line
 
 ROOT = Path(__file__).parents[2]
 
@@ -86,18 +86,14 @@ def stored(root: Path = Path()) -> Calibrated:
 
 
 @pytest.mark.process
-def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
-    project: Path, say: Say
-) -> None:
+def test_two_sessions_are_made_in_turns_learnt_from_and_stored(project: Path, say: Say) -> None:
     """The whole way: dry run, second session written, the judge's rule."""
-    code, shown = say("calibrate", "--runs", 2)
-
-    assert code == 0, shown
+    shown = say.ends(0, "calibrate", "--runs", 2)
     assert list(Path("baselines").iterdir()) == []
     assert "left out: 2 cases on H200, which is not here\n" in shown
     assert re.search(r"\n4 of 4  first-SingleStream-steady-fp32-cpu  \d+\.\d s, start-up", shown)
     assert re.search(r"learnt from 2 cases, 4 runs in 1 session; they weigh \d+ % in s0", shown)
-    assert "note: one session cannot show what sessions differ by" in " ".join(shown.split())
+    assert "note: one session cannot show what sessions differ by" in one_line(shown)
     assert shown.endswith(
         "would write baselines/calibration/cpu.json\n"
         "dry run; to write it: pytest-mlperf calibrate --runs 0 --write\n"
@@ -105,9 +101,7 @@ def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
     assert max(map(len, shown.splitlines())) <= 80
     assert Path(".mlperf/.gitignore").read_text("utf-8") == "*\n"
 
-    code, shown = say("calibrate", "suites", "--runs", 2, "--write")
-
-    assert code == 0, shown
+    shown = say.ends(0, "calibrate", "suites", "--runs", 2, "--write")
     assert "wrote baselines/calibration/cpu.json\n" in shown
     machine = stored()
     offline, stream = machine.cases
@@ -129,17 +123,14 @@ def test_two_sessions_are_made_in_turns_learnt_from_stored_and_used(
 def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say) -> None:
     assert say("calibrate", "--runs", 2, "--case", "offline", "--write")[0] == 0
     suite(HEAD, engine("steady", latency_s=0.002, batch_size=4), SCENARIOS)
-    code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
-
-    assert code == 0
+    shown = say.ends(0, "calibrate", "--runs", 2, "--case", "Offline", "--write")
     assert "first-Offline-steady-fp32-cpu: 2 older runs left out: engine, options" in shown
     (case,) = stored().cases
     assert len(case.runs) == 2
 
     before = Path("baselines/calibration/cpu.json").read_text("utf-8")
     shutil.rmtree(".mlperf")
-    code, shown = say("calibrate", "--runs", 0, "--write")
-    assert code == 0
+    shown = say.ends(0, "calibrate", "--runs", 0, "--write")
     assert json.loads(Path("baselines/calibration/cpu.json").read_text("utf-8")) == json.loads(
         before
     ), "what is stored is enough to learn the same"
@@ -197,8 +188,7 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
     assert list(Path("baselines").iterdir()) == []
     again = re.search(r"nothing was written; go on: pytest-mlperf (.*--session \S+)\n", shown)
     assert again is not None
-    code, shown = say(*shlex.split(again[1]), "--write")
-    assert code == 0
+    shown = say.ends(0, *shlex.split(again[1]), "--write")
     assert "1 run of it there already" in shown
     assert "\n1 of 2" not in shown
     (case,) = stored().cases
@@ -237,10 +227,7 @@ def test_a_damaged_calibration_costs_no_run(project: Path, say: Say) -> None:
     file = Path("baselines/calibration/cpu.json")
     file.parent.mkdir()
     file.write_text("{", "utf-8")
-    code, shown = say("calibrate", "--runs", 2)
-
-    assert code == 2
-    assert "calibrate anew: pytest-mlperf calibrate" in shown
+    assert "calibrate anew: pytest-mlperf calibrate" in say.ends(2, "calibrate", "--runs", 2)
     assert not Path(".mlperf").exists()
 
 

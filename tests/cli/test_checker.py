@@ -102,9 +102,7 @@ def test_the_checker_of_v4_1_is_one_file_and_logs_in_another_format(
     assert shown.splitlines()[1] == "error: closed None"
 
 
-def test_a_folder_without_a_checker_is_no_checkout(
-    check: Callable[[Path], tuple[int, str]],
-) -> None:
+def test_a_folder_without_a_checker_is_refused(check: Callable[[Path], tuple[int, str]]) -> None:
     code, shown = check(Path("tree"))
 
     assert code == 3

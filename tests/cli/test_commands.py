@@ -15,29 +15,12 @@ from pytest_mlperf import __version__
 from pytest_mlperf.cli import build_parser, init, main
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.foreign_text import clean
+from tests.cli.text import finished
 
 NAMES = (
-    "init",
-    "doctor",
-    "plan",
-    "explain",
-    "compare",
-    "turns",
-    "bisect",
-    "history",
-    "update",
-    "calibrate",
-    "merge",
-    "import",
-    "export",
-    "store",
-    "submission",
-    "report",
-    "options",
-    "round",
-    "limits",
-    "published",
-    "schema",
+    *("init", "doctor", "plan", "explain", "compare", "turns", "bisect", "history", "update"),
+    *("calibrate", "merge", "import", "export", "store", "submission", "report", "options"),
+    *("round", "limits", "published", "schema"),
 )
 
 
@@ -52,56 +35,7 @@ def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     return capsys.readouterr().out
 
 
-@pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-HELP = """\
-usage: pytest-mlperf [-h] [-V] COMMAND ...
-
-What stands around the tests: pytest itself measures and judges (pytest suites),
-this command prepares, explains, compares and accepts.
-
-options:
-  -h, --help     show this help message and exit
-  -V, --version  show program's version number and exit
-
-commands:
-  COMMAND
-    init         write a first suite, and a folder for baselines
-    doctor       what this machine can run, and why not
-    plan         cases, runs, minutes and accelerator-hours
-    explain      how a verdict was reached, run by run
-    compare      two sessions, commits or versions: what dropped
-    turns        two engine entries or builds, measured now in turns
-    bisect       the commit or version that made a test slower
-    history      a case over its accepted baselines in git, and over sessions
-    update       accept a session as baselines, with the runs that it lacks
-    calibrate    learn this machine's noise from repeats of unchanged code
-    merge        results of several machines as one, with nothing missing
-    import       results of MLPerf submissions, LoadGen and endpoints
-    export       a curve as a submission that MLPerf Endpoints' checker takes
-    store        results of sessions into the store that keeps them, or out
-    submission   results as a tree that MLPerf's submission checker takes
-    report       results as text, HTML, Markdown, CSV and for other tools
-    options      options of engines, data sets and scorers
-    round        what an MLPerf round asks: gates, limits, counts
-    limits       what is physically possible, and official results against it
-    published    official results of MLPerf Inference, to list and to filter
-    schema       print a JSON Schema, for editors and tools
-
-a first hour:
-  $ pytest-mlperf init                      a suite that runs anywhere, to edit
-  $ pytest-mlperf doctor                    what this machine can run, and why not
-  $ pytest suites --mlperf-update=missing   measure, and record baselines to commit
-  $ pytest suites                           after a change: did anything drop?
-  $ pytest-mlperf explain CASE              how a verdict was reached, in numbers
-  $ pytest-mlperf update                    accept new values, with a reason
-
-exit codes: 0 fine, 1 verdicts failed, 2 usage, 3 environment
-examples: pytest-mlperf COMMAND --help; the --mlperf options: pytest --help
-"""
+HELP = (Path(__file__).parent / "pages/help.txt").read_text("utf-8")
 
 
 def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
@@ -120,9 +54,7 @@ def whole_lines(text: str) -> str:
     return re.sub(r" \\\n\s*", " ", text)
 
 
-def test_the_help_of_a_command_says_what_it_needs_and_shows_examples(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_help_says_what_a_command_needs_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for command in NAMES:
         shown = help_of(capsys, command)
 
@@ -151,12 +83,10 @@ def test_every_example_is_a_command_line_that_is_accepted() -> None:
         parser.parse_args(shlex.split(line.partition(" > ")[0]))
 
 
-def test_version_is_the_packages(capsys: pytest.CaptureFixture[str]) -> None:
+def test_version_and_wrong_usage_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert exits("--version") == 0
     assert capsys.readouterr().out == f"pytest-mlperf {__version__}\n"
 
-
-def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     for line in (
         "",
         "no-such-command",
@@ -165,6 +95,8 @@ def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
         "init --engine none",
         "plan --max-runs 1",
         "plan --format pbs",
+        "bisect a b --pairs 1 -- c",
+        "turns a b --pairs 1",
         "compare only-one",
         "explain",
         "report --format nothing",
@@ -172,6 +104,9 @@ def test_wrong_usage_is_exit_code_2(capsys: pytest.CaptureFixture[str]) -> None:
     ):
         assert exits(*line.split()) == 2, line
         assert capsys.readouterr().err.startswith("usage: pytest-mlperf"), line
+
+    assert main(["report", "\x1b[2Jx.json"]) == 2
+    assert capsys.readouterr().err.startswith("pytest-mlperf: \\x1b[2Jx.json: cannot be read")
 
 
 @pytest.mark.parametrize(("error", "code"), [(MlperfError("x"), 2), (EnvironmentFault("x"), 3)])
@@ -205,11 +140,6 @@ def test_foreign_text_is_no_control_sequence_and_no_workflow_command() -> None:
     assert {text: clean(text) for text in texts} == texts
 
 
-def test_an_error_message_is_cleaned_too(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "\x1b[2Jx.json"]) == 2
-    assert capsys.readouterr().err.startswith("pytest-mlperf: \\x1b[2Jx.json: cannot be read")
-
-
 @pytest.mark.process
 def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) -> None:
     script = (
@@ -219,9 +149,7 @@ def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) 
         "sys.exit(code or ', '.join(sorted(heavy)) or 0)"
     )
 
-    done = subprocess.run(
-        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    done = finished(sys.executable, "-c", script, cwd=tmp_path)
 
     assert (done.returncode, done.stderr) == (0, "")
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()

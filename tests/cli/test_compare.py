@@ -19,16 +19,14 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import read_results, write_results
 from tests.cli.lab import CASE, Lab, git, performance
-from tests.cli.text import Say, differing, flat, widest
+from tests.cli.text import Say, differing, flat, one_line, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import SERVER, SUBJECT, result, run, session
 
 
 def test_an_upgrade_that_costs_most_of_the_speed_is_a_drop(lab: Lab, say: Say) -> None:
     """All runs of a release are pooled from every session that says it ran it."""
-    code, shown = say("compare", "acme==1.0", "acme==2.0")
-
-    assert code == 1
+    shown = say.ends(1, "compare", "acme==1.0", "acme==2.0")
     assert flat(shown) == flat(
         "A acme==1.0: 1 case of 2 sessions "
         "B acme==2.0: 1 case of 1 session "
@@ -49,9 +47,7 @@ def test_against_committed_baselines_the_word_is_that_of_the_session(lab: Lab, s
         one for one in performance(lab.upgraded).verdict.metrics if one.metric == "throughput"
     )
     for a in ("git:main", "main", "git:HEAD"):
-        code, shown = say("compare", a, lab.upgraded)
-
-        assert code == 1
+        shown = say.ends(1, "compare", a, lab.upgraded)
         row = next(line for line in shown.splitlines() if "PERF DROP" in line)
         change = re.search(r"  −(\d+\.\d) %  −", row)
         assert change is not None
@@ -66,10 +62,8 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
         lambda file: file.parent.name[:-3],
     ]
     for name in names:
-        code, shown = say("compare", name(lab.recorded), name(lab.unchanged))
-
-        assert code == 0
-        assert f"session {lab.recorded.parent.name}" in " ".join(shown.split())
+        shown = say.ends(0, "compare", name(lab.recorded), name(lab.unchanged))
+        assert f"session {lab.recorded.parent.name}" in one_line(shown)
         assert "changed   nothing that is recorded" in shown
         # Runs that scatter as little as on a machine at rest exclude the limit for good.
         assert re.fullmatch("1 case on both sides: 1 (ok|PROVISIONAL)", shown.splitlines()[-1])
@@ -84,9 +78,7 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
     file.write_text(text, "utf-8")
     git(own_lab.path, "commit", "-q", "-a", "-m", "slower accepted")
 
-    code, shown = say("compare", "HEAD~1", "HEAD")
-
-    assert code == 1
+    shown = say.ends(1, "compare", "HEAD~1", "HEAD")
     assert "PERF DROP  samples/s" in shown
     assert "  −30 %" in shown, "the limit is that of the suite here"
     assert say("compare", "HEAD", "HEAD~1")[0] == 0
@@ -99,20 +91,16 @@ def test_a_damaged_baseline_in_git_is_left_out_and_told(own_lab: Lab, say: Say) 
     git(own_lab.path, "add", ".")
     git(own_lab.path, "commit", "-q", "-m", "damaged")
 
-    code, shown = say("compare", "HEAD", own_lab.unchanged)
-
-    assert code == 0
+    shown = say.ends(0, "compare", "HEAD", own_lab.unchanged)
     assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(shown)
 
 
 def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
     slow(own_lab.upgraded)
 
-    code, shown = say("compare", own_lab.recorded, own_lab.upgraded)
-    assert code == 1
+    shown = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in shown
-    code, shown = say("compare", "acme==1.0", "acme==2.0")
-    assert code == 2
+    shown = say.ends(2, "compare", "acme==1.0", "acme==2.0")
     assert "ran acme==2.0; versions of acme there: 1.0" in shown
 
 
@@ -151,13 +139,6 @@ def sides(a: CaseResult | Iterable[CaseResult], b: CaseResult | Iterable[CaseRes
     for name, cases in (("a", a), ("b", b)):
         found = [cases] if isinstance(cases, CaseResult) else list(cases)
         write_results(Path(f"{name}.json"), session(*found))
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    return tmp_path
 
 
 def measured(*values: float, case: Any = verdicts.CASE, **fields: Any) -> CaseResult:
@@ -199,9 +180,7 @@ def test_what_differs_in_its_conditions_is_invalid_with_the_reason(here: Path, s
     for a, b, reason in INVALID:
         sides(a, b)
 
-        code, shown = say("compare", "a.json", "b.json")
-
-        assert code == 2
+        shown = say.ends(2, "compare", "a.json", "b.json")
         lines = shown.splitlines()
         row = lines.index("  INVALID")
         assert lines[row + 1].strip() == reason
@@ -273,9 +252,7 @@ def test_of_several_builds_the_nearest_are_compared(here: Path, say: Say) -> Non
         rates = [rate * value / 100 for value in STEADY]
         write_results(file, session(measured(*rates, subject=build(version, threads))))
 
-    code, shown = say("compare", "ort==1", "ort==2")
-
-    assert code == 0
+    shown = say.ends(0, "compare", "ort==1", "ort==2")
     assert "samples/s  800  790  −1.2 %" in shown
     assert "changed   engine.ort 1 → 2\n" in shown
 
@@ -388,17 +365,15 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
         ]
 
     sides(side(1.0), side(0.965))
-    code, shown = say("compare", "a.json", "b.json")
-    assert code == 0
+    shown = say.ends(0, "compare", "a.json", "b.json")
     assert (
         "SUSPECT samples/s, alone it would be a drop, among 50 metrics judged together"
-        in " ".join(shown.split())
+        in one_line(shown)
     )
     assert shown.splitlines()[-1].startswith("50 cases on both sides: 1 SUSPECT")
     sides(side(1.0), side(0.7))
-    code, shown = say("compare", "a.json", "b.json")
-    assert code == 1
-    assert "the only drop among 50 metrics judged together" in " ".join(shown.split())
+    shown = say.ends(1, "compare", "a.json", "b.json")
+    assert "the only drop among 50 metrics judged together" in one_line(shown)
 
 
 def test_a_gated_metric_that_some_runs_lack_is_invalid_and_names_them() -> None:
@@ -444,12 +419,3 @@ def test_the_limit_decides_as_in_a_test() -> None:
 
         assert found.outcome is outcome
     assert why_not(one(1.0), one(2.0)) == ""
-
-
-def test_two_sides_are_needed(
-    tmp_path: Path, say: Say, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(SystemExit, match="2"):
-        say("compare", "main")
-    assert "required: B" in capsys.readouterr().err

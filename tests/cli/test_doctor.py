@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import replace
@@ -46,7 +45,7 @@ from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.suite.libraries import declared, extras
 from pytest_mlperf.suite.places import POINTER
 from tests.cli.lab import ROOT, Lab
-from tests.cli.text import Say, widest
+from tests.cli.text import Say, finished, widest
 
 HERE = Machine(cpu={"cpu": "Testium 9000", "cores": 4.0, "governor": "performance"})
 
@@ -93,9 +92,7 @@ def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.Monkey
     monkeypatch.setattr("pytest_mlperf.cli.doctor._machine.importing", lambda _: {})
     own_lab.of_one_session()
 
-    code, shown = say("doctor")
-
-    assert code == 0
+    shown = say.ends(0, "doctor")
     left = shown.splitlines()
     for pattern in SHAPE:
         while left and not re.fullmatch(pattern, left[0]):
@@ -117,15 +114,11 @@ def test_what_is_damaged_or_switched_off_is_found(tmp_path: Path) -> None:
         "PYTHONPATH": os.pathsep.join([str(tmp_path / "shadow"), str(ROOT)]),
         "PYTEST_MLPERF_LEASES": str(tmp_path / "leases"),
     }
-    command = "import sys; from pytest_mlperf.cli import main; sys.exit(main(['doctor', '--json']))"
-    done = subprocess.run(
-        [sys.executable, "-c", command],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+    command = (
+        "import sys; from pytest_mlperf.cli import main; from pytest_mlperf.cli.doctor import "
+        "_machine; _machine.importing = lambda _: {}; sys.exit(main(['doctor', '--json']))"
     )
+    done = finished(sys.executable, "-c", command, cwd=tmp_path, env=environment)
     document = json.loads(done.stdout)
     checks = {check["name"]: check for check in document["checks"]}
 
@@ -166,17 +159,10 @@ def test_the_last_line_is_the_command_that_helps_most() -> None:
         "next: set what is missing above, or name other suites",
     ]
     assert told([OK], [state("ready")])[1] == "next: pytest 'suites/a b' --mlperf-update=missing"
-    assert told([OK], [with_baseline]) == [
-        "1 of 1 case can run here",
-        "next: pytest 'suites/a b'",
-    ]
+    assert told([OK], [with_baseline]) == ["1 of 1 case can run here", "next: pytest 'suites/a b'"]
 
 
-def test_a_suite_that_is_named_and_not_there_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
+def test_a_suite_that_is_named_and_not_there_is_an_error(here: Path, say: Say) -> None:
     assert say("doctor", "gone.mlperf.toml") == (
         2,
         "pytest-mlperf: gone.mlperf.toml is not here; name a suite file or a folder with suites\n",
@@ -253,17 +239,6 @@ def case(folder: Path, **changes: Any) -> CaseState:
     return found
 
 
-def test_a_case_that_lacks_nothing_is_ready(tmp_path: Path) -> None:
-    assert one(tmp_path) == CaseState(
-        case="Offline-null-fp32-cpu",
-        state="ready",
-        reason="",
-        accelerator="cpu",
-        performance="none",
-        accuracy="-",
-    )
-
-
 IMAGENET = 'dataset = { use = "imagenet", path = "." }'
 LACKS: list[tuple[dict[str, Any], State, str]] = [
     ({"accelerators": '["8xH200"]'}, "absent", "8xH200 is not here"),
@@ -287,6 +262,7 @@ LACKS: list[tuple[dict[str, Any], State, str]] = [
 
 
 def test_a_case_that_lacks_something_says_what(tmp_path: Path) -> None:
+    assert one(tmp_path) == replace(READY, case="Offline-null-fp32-cpu")
     for changes, expected, reason in LACKS:
         found = case(tmp_path, **changes)
         assert (found.state, reason in found.reason) == (expected, True), found
@@ -358,9 +334,7 @@ def test_a_wrong_option_is_a_defect_of_the_suite(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_provider_that_is_not_installed_is_asked_of_onnxruntime_in_a_child(
-    tmp_path: Path,
-) -> None:
+def test_a_provider_that_is_not_installed_is_found_in_a_child(tmp_path: Path) -> None:
     onnxruntime = pytest.importorskip("onnxruntime")
     installed = onnxruntime.get_available_providers()
     absent = "DmlExecutionProvider"  # of another operating system
@@ -388,6 +362,7 @@ def test_a_provider_that_is_not_installed_is_asked_of_onnxruntime_in_a_child(
 
 @pytest.mark.process
 def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
     monkeypatch.setattr("pytest_mlperf.cli.doctor.requirements.LIMIT_S", 0.001)
 
     slow = requirements._asked('{"slow": 1}')
@@ -399,10 +374,6 @@ def test_a_library_that_cannot_answer_is_told(monkeypatch: pytest.MonkeyPatch) -
         "asking the engine's library failed: KeyError: 'target'",
     )
 
-
-@pytest.mark.process
-def test_an_engine_whose_library_is_here_and_lacks_a_part_cannot_be_used() -> None:
-    """onnxruntime alone brings no TensorRT; engines that have nothing to try are not asked."""
     onnxruntime = pytest.importorskip("onnxruntime")
     if "TensorrtExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has TensorRT")
@@ -446,13 +417,9 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
         on(suites, ["H100"])
 
 
-def test_the_accelerator_is_an_option_of_the_command(
-    lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_accelerator_is_an_option(lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_mlperf.cli.doctor.look", lambda *_: ([OK], {}))
-    code, shown = say("doctor", "--accelerator", "cpu")
-
-    assert code == 0
+    shown = say.ends(0, "doctor", "--accelerator", "cpu")
     assert "1 of 1 case can run here" in shown
     assert "H200" not in shown[shown.index("suites, with") :]
     assert say("doctor", "--accelerator", "TPU")[1].endswith(
@@ -460,7 +427,7 @@ def test_the_accelerator_is_an_option_of_the_command(
     )
 
 
-def test_a_damaged_baseline_stops_the_case(tmp_path: Path) -> None:
+def test_baselines_damaged_or_of_another_machine_are_told(tmp_path: Path, lab: Lab) -> None:
     file = tmp_path / "baselines/cpu/quick/first/Offline.null.fp32.json"
     file.parent.mkdir(parents=True)
     file.write_text("{", "utf-8")
@@ -471,19 +438,17 @@ def test_a_damaged_baseline_stops_the_case(tmp_path: Path) -> None:
     assert (found.state, found.performance) == ("broken", "damaged")
     assert "is not JSON" in found.reason
 
+    suite = suite_state(lab.path / "suites/first.mlperf.toml", HERE, None, {})
 
-def test_the_baseline_of_another_machine_is_none_of_this_one(lab: Lab) -> None:
-    found = suite_state(lab.path / "suites/first.mlperf.toml", HERE, None, {})
-
-    assert [case.performance for case in found.cases] == ["other machine", "none"]
-    assert [case.accuracy for case in found.cases] == ["yes", "yes"], "it holds on every machine"
+    assert [case.performance for case in suite.cases] == ["other machine", "none"]
+    assert [case.accuracy for case in suite.cases] == ["yes", "yes"], "it holds on every machine"
 
 
 H200 = Machine(cpu={}, gpus=({"uuid": "GPU-0", "gpu": "NVIDIA H200"},))
 
 
-def test_whether_power_limits_may_be_set_is_said(tmp_path: Path) -> None:
-    """As root on a host, and as root in a plain container."""
+def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As root on a host, as root in a plain container, and one that a killed process left."""
     (tmp_path / "self").mkdir()
     for mask, text in (
         ("000001ffffffffff", "can be set"),
@@ -496,10 +461,6 @@ def test_whether_power_limits_may_be_set_is_said(tmp_path: Path) -> None:
         assert bool(check.do) == ("none" in text)
     assert list(power_limits(HERE, tmp_path)) == []
 
-
-def test_a_power_limit_that_a_killed_process_left_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
     (tmp_path / "pytest-mlperf").mkdir()
@@ -575,9 +536,7 @@ def test_the_load_of_now_is_told_and_what_can_be_seen_of_it() -> None:
         assert bool(found.do) is text.startswith("busy")
 
 
-def test_folders_that_cannot_be_written_are_broken(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
     assert space(tmp_path / "new" / "deeper").state == "ok"
     assert space(tmp_path / "file" / "below").state == "broken"
@@ -587,25 +546,18 @@ def test_folders_that_cannot_be_written_are_broken(
     (tmp_path / "linked" / "pytest-mlperf").symlink_to(tmp_path)
     assert leases().state == "broken"
 
-
-def test_memory_and_distributions_are_looked_at() -> None:
     assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", memory().text)
     found = installed("no-such-distribution-here")
     assert (found.state, found.do) == ("missing", "pip install no-such-distribution-here")
 
 
 @pytest.mark.process
-def test_loadgen_runs_for_a_moment_here() -> None:
+def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = loadgen()
 
     assert (found.state, found.do) == ("ok", "")
     assert "a trial run was VALID" in found.text
 
-
-@pytest.mark.process
-def test_a_configuration_that_pytest_refuses_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest\n")
 

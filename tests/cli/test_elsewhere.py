@@ -77,9 +77,7 @@ def of_onnx(folder: Path, python: Path, more: str = "") -> CaseState:
     return first(state(folder, f'python = "{python}"{more}', use="onnxruntime", workload=model))
 
 
-def test_a_python_that_has_everything_is_told_with_its_versions(
-    tmp_path: Path, python: Path
-) -> None:
+def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Path) -> None:
     """Once for all cases of the entry; nothing of the question stays."""
     found = state(tmp_path, f'python = "{python}"')
 

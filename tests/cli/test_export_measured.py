@@ -72,9 +72,7 @@ min_duration = "15s"
 @pytest.mark.process
 @pytest.mark.quiet
 @pytest.mark.slow
-def test_a_curve_that_their_client_measured_passes_their_checker(
-    pytester: pytest.Pytester, say: Say
-) -> None:
+def test_a_curve_of_their_client_passes_their_checker(pytester: pytest.Pytester, say: Say) -> None:
     """Short points are a warning there; all that the checker calls an error is as it asks."""
     save_tokenizer(pytester.path / "tokenizer")
     prompts = [{"prompt": f"Count on, {number}."} for number in range(8)]

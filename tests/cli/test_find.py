@@ -8,38 +8,19 @@ from pytest_mlperf.cli.compare import compare_case
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
+from tests.cli.test_compare import one
+from tests.reports.verdicts import SUBJECT
 
 CASE = Case(workload="w", scenario="Server", engine="e", precision="fp8", accelerator="H200")
 
 
 def measured(find: str | None, *rates: float, offered: float | None = None) -> Measured:
     """Return a side that found these rates, or measured at one that was offered."""
-    return Measured(
-        case=CASE,
-        profile="quick",
-        identity={"name": "H200"},
-        fingerprint={"engine": "e", **({"find": find} if find else {})},
-        rate=offered,
-        limits={"throughput": 0.03},
-        runs=tuple(
-            Run(
-                metrics={"throughput": rate},
-                within_se={},
-                samples=1000,
-                queries=1000,
-                duration_s=60.0,
-                target_qps=rate,
-                session=f"session {number}",
-                started="2026-11-21T12:00:00+00:00",
-                commit=None,
-                folder=f"run-{number}",
-            )
-            for number, rate in enumerate(rates)
-        ),
-    )
+    fingerprint = {"engine": "e", **({"find": find} if find else {})}
+    limits = {"throughput": 0.03}
+    return one(*rates, case=CASE, fingerprint=fingerprint, rate=offered, limits=limits)
 
 
 def point(find: str | None) -> TrendPoint:
@@ -49,7 +30,7 @@ def point(find: str | None) -> TrendPoint:
         reason="",
         case=CASE,
         profile="quick",
-        identity={"name": "H200"},
+        identity=SUBJECT.identity,
         fingerprint={"engine": "e", **({"find": find} if find else {})},
         rate=None,
         means={"throughput": 40.0},
@@ -87,7 +68,7 @@ def test_rates_found_are_judged_like_any_throughput() -> None:
     a = measured(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
     b = measured(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))
 
-    found = compare_case(a, b, lambda one, _: one.limits or {})
+    found = compare_case(a, b, lambda side, _: side.limits or {})
 
     assert found.outcome is Outcome.PERF_DROP
     assert [metric.metric for metric in found.metrics] == ["throughput"]

@@ -22,7 +22,7 @@ from pytest_mlperf.core.baseline import (
 from pytest_mlperf.stores import baselines
 from tests.cli.lab import CASE as LAB_CASE
 from tests.cli.lab import Lab, git
-from tests.cli.text import Say, widest
+from tests.cli.text import Say, one_line, widest
 
 pytestmark = pytest.mark.process
 
@@ -140,9 +140,7 @@ def rows(shown: str) -> list[list[str]]:
 def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say) -> None:
     history()
 
-    code, shown = say("history", CASE)
-
-    assert code == 0
+    shown = say.ends(0, "history", CASE)
     assert shown == (
         "llama-Offline-trtllm-fp8-H200\n"
         "\n"
@@ -162,9 +160,7 @@ def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say)
     )
 
 
-def test_a_wide_terminal_shows_the_commits(
-    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wide_terminals_show_commits(here: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     """And a baseline that is not committed is the newest point."""
     history(VERSIONS[:2])
     version(2, commit=False)
@@ -173,10 +169,7 @@ def test_a_wide_terminal_shows_the_commits(
     _, shown = say("history", CASE)
 
     commits = git(here, "log", "--format=%H", "--reverse").split()
-    assert [row[1] for row in rows(shown)] == [
-        *(commit[:9] for commit in commits),
-        "not committed",
-    ]
+    assert [row[1] for row in rows(shown)] == [*(commit[:9] for commit in commits), "not committed"]
 
 
 def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say: Say) -> None:
@@ -187,12 +180,10 @@ def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say:
     _, shown = say("history", CASE)
 
     assert rows(shown)[1][-1] == "not proven"
-    assert "with fewer than 4 sessions on both sides nothing shows what" in " ".join(shown.split())
+    assert "with fewer than 4 sessions on both sides nothing shows what" in one_line(shown)
 
 
-def test_a_case_is_named_by_its_file_or_a_part_of_its_id_and_a_metric_by_its_name(
-    here: Path, say: Say
-) -> None:
+def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -> None:
     history(VERSIONS[:2])
 
     for name in (FILE, "llama", "OFFLINE-TRTLLM"):
@@ -241,13 +232,11 @@ def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
     git(here, "clone", "-q", "--depth", "1", f"file://{here}", str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
 
-    code, shown = say("history", CASE)
-
-    assert code == 0
+    shown = say.ends(0, "history", CASE)
     assert [row[-1].strip() for row in rows(shown)][1:] == ["runs not here"] * 3
     assert "+7.4 %" in shown
     assert " to −" not in shown
-    assert "git fetch --unshallow" in " ".join(shown.split())
+    assert "git fetch --unshallow" in one_line(shown)
     assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in shown
 
 
@@ -259,11 +248,9 @@ def test_a_damaged_version_is_left_out_and_told(here: Path, say: Say) -> None:
     FILE.write_bytes(whole)
     version(1)
 
-    code, shown = say("history", CASE)
-
-    assert code == 0
+    shown = say.ends(0, "history", CASE)
     assert len(rows(shown)) == 2
-    assert f":{FILE}: schema is None" in " ".join(shown.split())
+    assert f":{FILE}: schema is None" in one_line(shown)
 
 
 NO_RATIO: list[tuple[dict[str, Any], str]] = [
@@ -293,10 +280,8 @@ def test_a_ratio_of_what_cannot_be_compared_is_refused(here: Path, say: Say) -> 
         for date, release, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
             accept(FILE, date, release, measured(date, value, name=name), **fields)
 
-        code, shown = say("history", FILE)
-
-        assert code == 0
-        text = " ".join(shown.split())
+        shown = say.ends(0, "history", FILE)
+        text = one_line(shown)
         assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
         expected = 4 if "metric" in reason else 2
         assert text.count("no ratio") == expected, "one a row, one a reason"
@@ -333,12 +318,12 @@ def test_files_are_one_history_where_they_are_named_together(here: Path, say: Sa
     version(1, other, engine="trtllm-next")
     version(1, eight, accelerator="8xH200")
 
-    code, shown = say("history", CASE, "llama-Offline-trtllm-next-fp8-H200")
-    assert (code, "no ratio" in shown) == (0, False)
-    assert "better: trtllm 1.0.0 → trtllm 1.1.0" in " ".join(shown.split())
+    shown = say.ends(0, "history", CASE, "llama-Offline-trtllm-next-fp8-H200")
+    assert "no ratio" not in shown
+    assert "better: trtllm 1.0.0 → trtllm 1.1.0" in one_line(shown)
     assert len(rows(say("history", other)[1])) == 1
-    code, shown = say("history", FILE, eight)
-    assert (code, "%" in shown) == (2, False)
+    shown = say.ends(2, "history", FILE, eight)
+    assert "%" not in shown
     assert "another number of accelerators: 1 → 8" in shown
     assert "total     no ratio to the last baseline may be formed" in shown
 
@@ -372,10 +357,8 @@ def test_without_a_repository_there_is_no_baseline(
 
 
 def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab, say: Say) -> None:
-    code, shown = say("history", LAB_CASE)
-
-    assert code == 0
+    shown = say.ends(0, "history", LAB_CASE)
     assert [row[2].strip() for row in rows(shown)] == ["acme 1.0"]
     baselines, _, sessions = shown.partition("\nsessions  ")
     assert baselines.endswith("total     one accepted baseline: nothing to compare it with yet\n")
-    assert "3 sessions" in " ".join(sessions.split())
+    assert "3 sessions" in one_line(sessions)

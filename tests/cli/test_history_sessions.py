@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.stores.database import opened
 from pytest_mlperf.stores.results import read_results, write_results
-from tests.cli.text import Say
+from tests.cli.text import Say, one_line
 from tests.stores.test_database import RECORDED
 
 pytestmark = pytest.mark.process  # asks git
@@ -58,10 +58,8 @@ def test_a_store_tells_the_history_of_a_case(sessions: list[Results], say: Say) 
         for one in sessions:
             store.add(one)
 
-    code, shown = say("history", name(sessions), "--rows", "12")
-
-    assert code == 0
-    assert f"samples/s, {COUNT} sessions," in " ".join(shown.split())
+    shown = say.ends(0, "history", name(sessions), "--rows", "12")
+    assert f"samples/s, {COUNT} sessions," in one_line(shown)
     rows = [line for line in shown.splitlines() if line.startswith("2026-")]
     assert len(rows) == 12
     assert [row for row in rows if "from here on" in row] == [rows[2]]
@@ -77,10 +75,8 @@ def test_without_a_store_results_files_tell_it(sessions: list[Results], say: Say
         write_results(Path(".mlperf/runs") / one.run / "results.json", one)
     (Path(".mlperf/runs/run-05/results.json")).write_text("{", "utf-8")
 
-    code, shown = say("history", name(sessions))
-
-    assert code == 0
-    assert f"samples/s, {COUNT - 1} sessions," in " ".join(shown.split())
+    shown = say.ends(0, "history", name(sessions))
+    assert f"samples/s, {COUNT - 1} sessions," in one_line(shown)
     assert "note      left out: .mlperf/runs/run-05/results.json: not a results file" in shown
 
 
@@ -88,8 +84,6 @@ def test_a_part_that_fits_several_cases_says_so(sessions: list[Results], say: Sa
     with opened("s.db", write=True) as store:
         store.add(read_results(RECORDED))
 
-    code, shown = say("history", "speed-Offline", "--store", "s.db")
-
-    assert code == 2
+    shown = say.ends(2, "history", "speed-Offline", "--store", "s.db")
     assert "no baseline of 'speed-Offline' is in git here, and no session of it was kept" in shown
     assert say("history", "x", "--store", "none.db")[0] == 2

@@ -40,11 +40,12 @@ from tests.cli.recorded import (
 )
 from tests.cli.text import Say, differing
 
+Make = Callable[..., Path]
 NAMES = ("--engine", "vllm", "--precision", "fp8", "--accelerator", "8xH100")
 
 
 @pytest.fixture
-def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Path]:
+def session(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     """Make a session of two points whose times are a factor longer than recorded."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COLUMNS", "120")
@@ -64,14 +65,15 @@ def imported(say: Say, *folders: object, options: tuple[str, ...] = ()) -> tuple
     return say("import", "endpoints", *folders, *NAMES, "-o", "r.json", *options)
 
 
-def edited(session: Callable[..., Path], number: int, edit: Change, file: str = SUMMARY) -> Path:
+def edited(session: Make, number: int, edit: Change, file: str = SUMMARY) -> Path:
     """Make a session whose second point was changed."""
     folder = session(f"day{number}")
     change(folder / "c4", edit, file)
     return folder
 
 
-def test_a_session_is_a_curve_in_si_units(say: Say, session: Callable[..., Path]) -> None:
+def test_a_session_is_a_curve_with_its_conditions(say: Say, session: Make) -> None:
+    """The conditions are in the fingerprint, the harness is in the key."""
     code, shown = imported(say, session("day1"))
 
     assert (code, "wrote r.json" in shown) == (0, True)
@@ -79,11 +81,7 @@ def test_a_session_is_a_curve_in_si_units(say: Say, session: Callable[..., Path]
     raw = json.loads((FOLDER / "c4" / SUMMARY).read_text("utf-8"))
     (run,) = result.verdict.runs
     assert result.verdict.case.id == "echo-Concurrency-vllm-fp8-8xH100"
-    assert set(result.limits) == {
-        "tokens_per_second",
-        "tokens_per_second@1",
-        "tokens_per_second@4",
-    }
+    assert set(result.limits) == {"tokens_per_second", "tokens_per_second@1", "tokens_per_second@4"}
     for name, value in {
         "throughput@4": raw["qps"],
         "tokens_per_second@4": raw["tps"],
@@ -101,16 +99,12 @@ def test_a_session_is_a_curve_in_si_units(say: Say, session: Callable[..., Path]
     assert (run.samples, run.invalid) == (300, ())
     assert run.duration_s == pytest.approx(12.155, abs=0.001)
 
-
-def test_the_conditions_are_in_the_fingerprint_and_the_harness_in_the_key(
-    say: Say, session: Callable[..., Path]
-) -> None:
-    imported(say, session("day1"), options=("--system", "dgx-7"))
+    imported(say, "day1", options=("--system", "dgx-7"))
 
     subject = only().verdict.subject
     assert subject is not None
     assert subject.identity == {"harness": "MLCommons endpoints", "system": "dgx-7"}
-    for key, value in {
+    for key, text in {
         "harness.version": "0.1.0",
         "harness.git_sha": "unknown",
         "model_params.name": "echo",
@@ -123,14 +117,12 @@ def test_the_conditions_are_in_the_fingerprint_and_the_harness_in_the_key(
         "settings.warmup.salt": "False",
         "endpoint_config.api_type": "openai",
     }.items():
-        assert subject.fingerprint[key] == value
+        assert subject.fingerprint[key] == text
     assert subject.fingerprint["points"] == "1, 4"
     assert not [key for key in subject.fingerprint if "concurrency" in key or "endpoints" in key]
 
 
-def test_the_metrics_that_are_judged_are_those_of_the_points(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_the_metrics_of_the_points_are_judged(say: Say, session: Make) -> None:
     """Of a run folder alone, of a flat one as in MLPerf Inference v6.1, and without a tokenizer."""
     folder = session("day1")
     assert imported(say, folder / "c4")[0] == 0
@@ -145,10 +137,17 @@ def test_the_metrics_that_are_judged_are_those_of_the_points(
     assert imported(say, folder)[0] == 0
     assert set(only().limits) == {"throughput", "throughput@1", "throughput@4"}
 
+    folder = session("day3")
+    (folder / "logs").mkdir()
+    (folder / ".cache").mkdir()
 
-def test_what_their_stamps_cannot_tell_is_left_out_and_noted(
-    say: Say, session: Callable[..., Path]
-) -> None:
+    code, shown = imported(say, folder)
+
+    assert (code, shown.count("left out: ")) == (0, 1)
+    assert "left out: day3/logs, which is no run folder" in shown
+
+
+def test_impossible_times_are_left_out_and_noted(say: Say, session: Make) -> None:
     """An echo server that answers at once gives their client negative times: seen, not made up."""
     folder = session("day1")
 
@@ -178,7 +177,7 @@ OTHER_RELEASES: list[Change] = [
 ]
 
 
-def test_what_other_releases_write_is_read_alike(say: Say, session: Callable[..., Path]) -> None:
+def test_what_other_releases_write_is_read_alike(say: Say, session: Make) -> None:
     """And an import that is made again is the same session."""
     imported(say, session("day0"))
     before = only().verdict.runs
@@ -196,7 +195,7 @@ def test_what_other_releases_write_is_read_alike(say: Say, session: Callable[...
     ids=["zero", "since the machine began", "time of day"],
 )
 def test_a_session_began_by_its_files_where_the_client_does_not_say(
-    stated: int, began: str, say: Say, session: Callable[..., Path]
+    stated: int, began: str, say: Say, session: Make
 ) -> None:
     folder = session("day1")
     for point, ended in (("c1", 1_790_000_100), ("c4", 1_790_000_200)):
@@ -208,7 +207,7 @@ def test_a_session_began_by_its_files_where_the_client_does_not_say(
     assert only().verdict.runs[0].started == f"2026-09-21T{began}+00:00"
 
 
-def test_the_user_says_when_sessions_began(say: Say, session: Callable[..., Path]) -> None:
+def test_the_user_says_when_sessions_began(say: Say, session: Make) -> None:
     two = session("day1"), session("day2", 1.01)
     times = ("--started", "2026-11-22T08:00:00", "--started", "2026-11-21T08:00:00+01:00")
 
@@ -242,9 +241,7 @@ INVALID: list[tuple[Change, Key, str]] = [
 ]
 
 
-def test_a_point_that_may_not_be_judged_makes_its_session_invalid(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_invalid_points_make_their_session_invalid(say: Say, session: Make) -> None:
     good, failures = session("day0", 1.01), []
     for number, (edit, key, words) in enumerate(INVALID, start=1):
         code, shown = imported(say, good, edited(session, number, edit))
@@ -259,7 +256,7 @@ def test_a_point_that_may_not_be_judged_makes_its_session_invalid(
     assert "INVALID" in say("update", "r.json", "--baselines", "b")[1]
 
 
-def test_every_session_that_is_invalid_is_named(say: Say, session: Callable[..., Path]) -> None:
+def test_every_session_that_is_invalid_is_named(say: Say, session: Make) -> None:
     # Sessions stand in the order in which they began: a shorter one that ended later began later.
     folders = [session("day1"), session("day2", 0.99)]
     for failed, folder in enumerate(folders, start=3):
@@ -273,9 +270,7 @@ def test_every_session_that_is_invalid_is_named(say: Say, session: Callable[...,
     assert "measured again" not in shown
 
 
-def test_a_run_that_was_interrupted_says_that_it_is_complete(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_a_run_that_was_interrupted_is_not_complete(say: Say, session: Make) -> None:
     folder = session("day1")
     change(
         folder / "c4", lambda c: c["settings"]["runtime"].update(n_samples_to_issue=5000), CONFIG
@@ -314,9 +309,7 @@ def scored(folder: Path, edit: Change) -> None:
     change(folder, lambda raw: edit(raw["accuracy_scores"][0]), "accuracy/accuracy_results.json")
 
 
-def test_scores_are_told_and_where_they_can_be_judged(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_scores_are_told_and_where_they_can_be_judged(say: Say, session: Make) -> None:
     folder = session("day1")
     scored(folder / "c4", lambda entry: None)
     for name, words in (
@@ -330,9 +323,7 @@ def test_scores_are_told_and_where_they_can_be_judged(
         assert f"'gpqa' 0.82 on 990 samples, {words}" in "\n".join(only().verdict.notes)
 
 
-def test_answers_that_are_empty_or_missing_are_invalid(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_answers_that_are_empty_or_missing_are_invalid(say: Say, session: Make) -> None:
     edits: list[tuple[Change, str]] = [
         (lambda entry: entry["response_counts"].update(missing=4), "4 missing"),
         (lambda entry: entry["response_counts"].update(empty=1200), "1,200 empty"),
@@ -349,6 +340,19 @@ def test_answers_that_are_empty_or_missing_are_invalid(
         assert {reason.key for reason in only().verdict.reasons} == {Key.ANSWERS_MISSING}
 
 
+def put(path: str, value: object) -> Change:
+    """Return what changes a value of a file."""
+
+    def edit(content: Any) -> None:
+        *above, last = (int(key) if key.isdigit() else key for key in path.split("."))
+        for key in above:
+            content = content[key]
+        content[last] = value
+
+    return edit
+
+
+POINT = "settings.load_pattern"
 REFUSED: list[tuple[str, Change, str]] = [
     (SUMMARY, lambda r: r.update(qps=r["qps"] * 1.002), "qps is"),
     (SUMMARY, lambda r: r.update(tps=r["tps"] / 1000), "tps is"),
@@ -365,41 +369,17 @@ REFUSED: list[tuple[str, Change, str]] = [
     (SUMMARY, lambda r: r.update(qps=10**400), "qps is 1"),
     (SUMMARY, lambda r: r.update(ttft=[1]), "ttft must be an object, not [1]"),
     (SUMMARY, lambda r: r.update(n_samples_completed=0.5), "which is no count"),
+    (CONFIG, put(f"{POINT}.type", "poisson"), "load pattern 'poisson': only runs of concurrency"),
+    (CONFIG, put(f"{POINT}.target_concurrency", 8), "concurrency 8, result_summary.json 4: they"),
+    (CONFIG, put(f"{POINT}.target_concurrency", "many"), "target_concurrency is 'many'"),
     (
         CONFIG,
-        lambda c: c["settings"]["load_pattern"].update(type="poisson"),
-        "load pattern 'poisson': only runs of concurrency",
-    ),
-    (
-        CONFIG,
-        lambda c: c["settings"]["load_pattern"].update(target_concurrency=8),
-        "config.yaml says concurrency 8, result_summary.json 4: they are of two runs",
-    ),
-    (
-        CONFIG,
-        lambda c: c["settings"]["load_pattern"].update(target_concurrency="many"),
-        "target_concurrency is 'many'",
-    ),
-    (
-        CONFIG,
-        lambda c: c["model_params"].update(name="other"),
+        put("model_params.name", "other"),
         "model_params.name differs: 'echo' in day1/c1, 'other' in day1/c4",
     ),
-    (
-        CONFIG,
-        lambda c: c["model_params"].update(temperature=0.7),
-        "model_params.temperature differs: 'absent' in day1/c1, '0.7' in day1/c4",
-    ),
-    (
-        CONFIG,
-        lambda c: c["datasets"][0].update(path="other.jsonl"),
-        "dataset.path differs",
-    ),
-    (
-        CONFIG,
-        lambda c: c["endpoint_config"].update(endpoints=["http://other:8000"]),
-        "endpoint_config.endpoints differs",
-    ),
+    (CONFIG, put("model_params.temperature", 0.7), "temperature differs: 'absent' in day1/c1, '0."),
+    (CONFIG, put("datasets.0.path", "other.jsonl"), "dataset.path differs"),
+    (CONFIG, put("endpoint_config.endpoints", ["http://other:8000"]), "endpoints differs"),
     (SUMMARY, lambda r: r.update(git_sha="abc"), "harness.git_sha differs"),
 ]
 
@@ -418,9 +398,7 @@ SCORES_CUT = (
 )
 
 
-def test_one_sentence_says_what_is_refused_and_where(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_one_sentence_says_what_is_refused_and_where(say: Say, session: Make) -> None:
     """Values that contradict each other or are unknown, and files that are cut or hostile."""
     folder, failures = session("day1"), []
     files = {file: (folder / "c4" / file).read_bytes() for file in (SUMMARY, CONFIG)}
@@ -448,9 +426,7 @@ def test_one_sentence_says_what_is_refused_and_where(
     assert not Path("r.json").exists()
 
 
-def test_text_of_a_folder_rules_no_terminal_and_no_path(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_text_of_a_folder_rules_no_terminal_and_no_path(say: Say, session: Make) -> None:
     folder = session("day1")
     for point in ("c1", "c4"):
         change(
@@ -469,7 +445,7 @@ def test_text_of_a_folder_rules_no_terminal_and_no_path(
 
 @pytest.mark.parametrize("ended", [1e18, -1e12])
 def test_files_without_a_time_need_one_by_hand(
-    ended: float, say: Say, session: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    ended: float, say: Say, session: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = session("day1") / "c4"
     monkeypatch.setattr(
@@ -481,7 +457,7 @@ def test_files_without_a_time_need_one_by_hand(
     assert (code, "say with --started when it began" in shown) == (2, True), shown
 
 
-def test_what_makes_no_session_is_refused(say: Say, session: Callable[..., Path]) -> None:
+def test_what_makes_no_session_is_refused(say: Say, session: Make) -> None:
     folder = session("day1")
     shutil.copytree(folder / "c4", folder / "again")
     assert "are both of concurrency 4" in imported(say, folder)[1]
@@ -501,19 +477,8 @@ def test_what_makes_no_session_is_refused(say: Say, session: Callable[..., Path]
     assert not Path("r.json").exists()
 
 
-def test_a_folder_beside_the_points_is_noted(say: Say, session: Callable[..., Path]) -> None:
-    folder = session("day1")
-    (folder / "logs").mkdir()
-    (folder / ".cache").mkdir()
-
-    code, shown = imported(say, folder)
-
-    assert (code, shown.count("left out: ")) == (0, 1)
-    assert "left out: day1/logs, which is no run folder" in shown
-
-
 def test_what_is_missing_or_no_name_is_said(
-    say: Say, session: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    say: Say, session: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = session("day1")
     for option, value, words in (
@@ -531,36 +496,34 @@ def test_what_is_missing_or_no_name_is_said(
 NOISE = (1.0, 1.004, 0.997, 1.002, 0.995)
 
 
-def days(session: Callable[..., Path], factor: float = 1.0, name: str = "day") -> list[Path]:
+def days(session: Make, factor: float = 1.0, name: str = "day") -> list[Path]:
     return [session(f"{name}{n}", factor * noise) for n, noise in enumerate(NOISE)]
 
 
 @pytest.mark.process
-def test_a_baseline_in_git_and_a_drop_against_it(say: Say, session: Callable[..., Path]) -> None:
+def test_a_baseline_in_git_and_a_drop_against_it(say: Say, session: Make) -> None:
     imported(say, *days(session))
     write = ("--baselines", "baselines", "--no-runs", "--write", "--reason", "first")
-    code, shown = say("update", "r.json", *write)
-    assert (code, "wrote 1, refused 0" in shown) == (0, True), shown
+    assert "wrote 1, refused 0" in say.ends(0, "update", "r.json", *write)
     assert "these very runs are in the baseline already" in say("update", "r.json", *write)[1]
     git(Path(), "init", "-q", "-b", "main")
     git(Path(), "add", "baselines")
     git(Path(), "commit", "-q", "-m", "a curve")
 
     imported(say, *days(session, 1.001, "same"))
-    code, shown = say("compare", "git:HEAD", "r.json")
-    assert (code, "PERF DROP" in shown) == (0, False), shown
+    assert "PERF DROP" not in say.ends(0, "compare", "git:HEAD", "r.json")
 
     imported(say, *days(session, 1.08, "slow"))
-    code, shown = say("compare", "git:HEAD", "r.json")
-    assert (code, "PERF DROP" in shown) == (1, True), shown
+    shown = say.ends(1, "compare", "git:HEAD", "r.json")
+    assert "PERF DROP" in shown
     assert "tokens/s at 4" in shown
 
 
-def test_too_few_sessions_for_a_baseline_are_told(say: Say, session: Callable[..., Path]) -> None:
-    code, shown = imported(say, session("day1"))
+def test_too_few_sessions_for_a_baseline_are_told(say: Say, session: Make) -> None:
+    _, shown = imported(say, session("day1"))
     assert "a baseline needs 5 sessions" in shown
-    code, shown = say("update", "r.json", "--baselines", "b", "--write", "--reason", "first")
-    assert (code, "import that many sessions together" in shown) == (1, True)
+    shown = say.ends(1, "update", "r.json", "--baselines", "b", "--write", "--reason", "first")
+    assert "import that many sessions together" in shown
     assert "name the folder of its baselines with --baselines" in say("update", "r.json")[1]
 
 
@@ -571,9 +534,7 @@ def shorter(raw: Any) -> None:
 
 
 @pytest.mark.process
-def test_what_was_measured_otherwise_is_never_compared(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_what_was_measured_otherwise_is_never_compared(say: Say, session: Make) -> None:
     """Shorter answers are no improvement; other points and other systems are no drop."""
     system = ("--system", "dgx-7")
     imported(say, session("day1"), options=system)
@@ -589,9 +550,7 @@ def test_what_was_measured_otherwise_is_never_compared(
         assert differing(say, [(("compare", "before.json", "r.json"), 2, words)]) == []
 
 
-def test_the_results_lie_with_other_sessions_unless_named(
-    say: Say, session: Callable[..., Path]
-) -> None:
+def test_the_results_lie_with_other_sessions_unless_named(say: Say, session: Make) -> None:
     """And the engine is called as ours is that speaks the same."""
     code, _ = say("import", "endpoints", session("day1"), *NAMES[2:])
 

@@ -20,7 +20,7 @@ import pytest
 from pytest_mlperf.rounds.published import OfficialResult, official_results, results_in
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.stores.results import read_results
-from tests.cli.text import Say
+from tests.cli.text import Say, one_line
 
 ARCHIVE = Path(__file__).parents[1] / "data" / "submissions.tar.xz"
 
@@ -58,8 +58,7 @@ def rows(say: Say, *folders: Path, code: int = 0) -> list[OfficialResult]:
 
 
 def refused(say: Say, *arguments: Any) -> str:
-    code, shown = say("import", "mlperf", *arguments, "-o", "s.json")
-    assert code == 2
+    shown = say.ends(2, "import", "mlperf", *arguments, "-o", "s.json")
     assert not Path("s.json").exists()
     return shown
 
@@ -93,9 +92,7 @@ def test_every_result_is_as_its_round_published_it(say: Say, tree: Path, name: s
 
 
 def test_a_session_has_what_was_measured_and_not_what_was_made_of_it(say: Say, tree: Path) -> None:
-    code, shown = say("import", "mlperf", tree / "v4.1", tree / "v5.1", "-o", "s.json")
-
-    assert code == 0
+    shown = say.ends(0, "import", "mlperf", tree / "v4.1", tree / "v5.1", "-o", "s.json")
     assert "not in the session: 2 results made of another scenario's run" in shown
     assert "not in the session: 1 result read from summaries" in shown
     by_id = {one.verdict.case.id: one for one in read_results(Path("s.json")).cases}
@@ -127,11 +124,18 @@ def test_further_runs_of_a_result_are_runs_of_its_session(say: Say, tree: Path) 
     assert len(case.verdict.runs) == 2
 
 
-def test_a_part_of_a_tree_is_read_alike(say: Say, tree: Path) -> None:
+def test_a_part_of_a_tree_is_read_alike_and_listed_alike(say: Say, tree: Path) -> None:
     for part in ("", "closed", "closed/NVIDIA", "closed/NVIDIA/results"):
         read = rows(say, tree / "v4.1" / part)
 
         assert [row.value for row in read if row.scenario == "Server"] == [29228.2], part
+
+    rows(say, tree / "v4.1")
+
+    shown = say.ends(0, "published", "--from", "r.json", "llama2-70b", "--accelerator", "H200")
+    assert "29,228.2" in shown
+    assert "r.json: Result not verified by MLCommons Association." in one_line(shown)
+    assert say("published", "--from", "s.json")[0] == 2
 
 
 def test_what_is_no_result_of_its_own_is_passed_by(say: Say, tree: Path) -> None:
@@ -146,11 +150,9 @@ def test_what_is_no_result_of_its_own_is_passed_by(say: Say, tree: Path) -> None
 
 def test_logs_on_their_own_are_read_of_any_release(say: Say, tree: Path) -> None:
     """Of 2019 the detail log is no JSON: figures are the summary's, times the detail log's."""
-    code, shown = say(
-        *("import", "mlperf", tree / "v0.5", *NAMES, "-o", "s.json", "--rows", "r.json")
+    shown = say.ends(
+        0, *("import", "mlperf", tree / "v0.5", *NAMES, "-o", "s.json", "--rows", "r.json")
     )
-
-    assert code == 0, shown
     assert "of no round that is here" in shown
     (row,) = results_in(Path("r.json").absolute())
     assert (row.scenario, row.value, row.unit, row.round) == ("Server", 296.14, "queries/s", "")
@@ -160,26 +162,15 @@ def test_logs_on_their_own_are_read_of_any_release(say: Say, tree: Path) -> None
     assert run.metrics["latency_p99"] == 0.070438339
 
 
-def test_rows_are_listed_and_filtered_as_published_ones(say: Say, tree: Path) -> None:
-    rows(say, tree / "v4.1")
-
-    code, shown = say("published", "--from", "r.json", "llama2-70b", "--accelerator", "H200")
-
-    assert code == 0
-    assert "29,228.2" in shown
-    assert "r.json: Result not verified by MLCommons Association." in " ".join(shown.split())
-    assert say("published", "--from", "s.json")[0] == 2
-
-
-def test_a_warning_after_the_last_key_is_no_cut(say: Say, tree: Path) -> None:
-    """LoadGen writes it where a thread that completed many samples ended early."""
+def test_a_log_that_lacks_its_end_is_cut_in_every_release(say: Say, tree: Path) -> None:
+    """But a warning after the last key, of a thread that ended early, is no cut."""
     last = json.loads((tree / MI300X / "Offline" / LOG).read_text("utf-8").splitlines()[-1][9:])
     assert last["key"] == "warning_generic_message"
 
     assert rows(say, tree / MI300X / "Offline")[0].unit == "tokens/s"
 
-
-def test_a_log_that_lacks_its_end_is_cut_in_every_release(say: Say, tree: Path) -> None:
+    for name in ("s.json", "r.json"):
+        Path(name).unlink()
     for folder in (SERVER, OFFLINE, GPTJ, f"{MI300X}/Interactive"):
         edit(tree / folder, lambda lines: lines[:-2])
 
@@ -196,11 +187,9 @@ def test_invalid_runs_are_no_rows_and_say_why(say: Say, tree: Path) -> None:
             for line in lines
         ],
     )
-    code, shown = say(
-        "import", "mlperf", tree / SERVER, tree / OFFLINE, "-o", "s.json", "--rows", "r.json"
+    shown = say.ends(
+        1, "import", "mlperf", tree / SERVER, tree / OFFLINE, "-o", "s.json", "--rows", "r.json"
     )
-
-    assert code == 1
     assert "llama2-70b-99.9/Server: LoadGen calls it INVALID" in shown
     assert [row.scenario for row in results_in(Path("r.json").absolute())] == ["Offline"]
     failed = {one.verdict.case.scenario: one.failed for one in read_results(Path("s.json")).cases}
@@ -221,7 +210,7 @@ def test_a_missing_file_is_one_error(say: Say, tree: Path) -> None:
     assert len(rows(say, tree / "v4.1", code=1)) == 5
 
 
-def test_what_cannot_be_imported_is_one_error(
+def test_failed_imports_are_one_error(
     say: Say, tree: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tree)
@@ -234,9 +223,18 @@ def _system(tree: Path) -> Path:
     return tree / "v4.1/closed/NVIDIA/systems/H200-SXM-141GBx8_TRT.json"
 
 
-def test_nothing_is_read_through_a_link_that_leads_out(
+def test_a_description_that_is_hostile_or_a_link_that_leads_out_is_refused(
     say: Say, tree: Path, tmp_path: Path
 ) -> None:
+    escapes = '{"accelerators_per_node": "\\u001b[2Jmany"}'
+    for content in ("", "[]", "[" * 100_000, escapes, " " * 2**21):
+        _system(tree).write_text(content, "utf-8")
+
+        shown = refused(say, tree / SERVER)
+
+        assert "H200-SXM-141GBx8_TRT.json" in shown
+        assert "\x1b" not in shown
+
     secret = tmp_path / "secret.json"
     secret.write_text('{"accelerator_model_name": "s3cret"}', "utf-8")
     _system(tree).unlink()
@@ -247,17 +245,6 @@ def test_nothing_is_read_through_a_link_that_leads_out(
 
     assert "a link that leads out of" in shown
     assert "s3cret" not in shown
-
-
-def test_a_hostile_description_is_refused(say: Say, tree: Path) -> None:
-    escapes = '{"accelerators_per_node": "\\u001b[2Jmany"}'
-    for content in ("", "[]", "[" * 100_000, escapes, " " * 2**21):
-        _system(tree).write_text(content, "utf-8")
-
-        shown = refused(say, tree / SERVER)
-
-        assert "H200-SXM-141GBx8_TRT.json" in shown
-        assert "\x1b" not in shown
 
 
 def test_hostile_names_reach_no_terminal(say: Say, tree: Path) -> None:

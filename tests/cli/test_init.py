@@ -24,9 +24,7 @@ def tree(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-def test_it_writes_a_suite_and_a_folder_for_baselines_and_says_what_is_next(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_suite_runs_anywhere_as_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["init"]) == 0
 
     assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
@@ -37,10 +35,6 @@ def test_it_writes_a_suite_and_a_folder_for_baselines_and_says_what_is_next(
         "      pytest suites --mlperf-update=missing    record, commit; on 3 days more\n"
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
-
-
-def test_the_suite_runs_anywhere_and_says_what_to_edit(here: Path) -> None:
-    main(["init"])
 
     (planned,) = plan_suite(here / "suites" / "demo.mlperf.toml")
 
@@ -72,9 +66,7 @@ def test_every_engine_has_a_first_suite_that_is_valid_and_marks_what_to_edit(
         assert max(map(len, suite.read_text("utf-8").splitlines())) <= 100
 
 
-def test_a_form_to_fill_in_says_what_to_edit_and_who_checks_it(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_a_form_says_what_to_edit_and_who_checks_it(capsys: pytest.CaptureFixture[str]) -> None:
     for engine in ("onnxruntime", "torch"):
         main(["init", engine, "--engine", engine])
 
@@ -140,7 +132,7 @@ def test_a_link_to_nowhere_is_not_written_through(here: Path) -> None:
 
 
 @pytest.mark.parametrize("blocked", ["suites", "baselines"])
-def test_where_one_file_cannot_be_written_none_is(
+def test_all_files_are_written_or_none(
     here: Path, blocked: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (here / blocked).write_text("a file where a folder should be")

@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.text import Say, differing
+from tests.cli.text import Say, differing, one_line
 
 
-@pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(say: Say) -> None:
+def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(
+    say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wide terminal shows submitters and units as well."""
     code, text = say("limits")
     lines = text.splitlines()
 
@@ -28,16 +26,10 @@ def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(say: Say) -
         "resnet50              Srv  2xL40S       91,209.1    179,253     50.9       50.9"
     )
     assert len([line for line in lines if re.search(r"  (Off|Srv|SS|MS) +\d+x", line)]) == 782
-    assert "781 of 781 results lie below the certain limit, 0 above 90 %" in " ".join(text.split())
+    assert "781 of 781 results lie below the certain limit, 0 above 90 %" in one_line(text)
 
-
-def test_a_wide_terminal_shows_submitters_and_units(
-    say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What is spared in 80 columns."""
     monkeypatch.setenv("COLUMNS", "120")
     text = say("limits", "--workload", "resnet50")[1]
-
     assert re.search(r"^workload +run +GPUs +submitter +value +unit +limit", text, re.MULTILINE)
     assert re.search(r"2xL40S +Cisco +91,209.1 +queries/s +179,253", text)
 
@@ -58,30 +50,25 @@ workload  Llama 2 70B; OpenOrca's prompts, and MLPerf's reference of tokens per
 """
 
 
-def test_one_limit_with_its_numbers(say: Say) -> None:
+def test_one_limit_with_its_numbers_and_those_of_a_run_or_a_technique(say: Say) -> None:
+    """`--set` gives the figures of a run; one sequence at a time is bound by memory."""
     options = ["--gpu", "H200", "--precision", "fp8", "--count", "8"]
 
     assert say("limits", *options, "--workload", "llama2-70b-99") == (0, LLAMA)
 
-
-def test_one_sequence_at_a_time_is_bound_by_memory(say: Say) -> None:
-    """`--set` gives the figures of a run."""
-    code, text = say(
+    text = say.ends(
+        0,
         "limits",
         *("--gpu", "H100-SXM", "--workload", "llama2-70b", "--precision", "fp16"),
         *("--set", "batch=1", "--set", "kv=fp8"),
     )
-
-    assert code == 0
     assert "certain   24.38 tokens/s = 3.35 TB/s / 137.43 GB for each token" in text
     assert "binds     memory: the weights are read all the time" in text
-    assert "kv fp8, batch 1.0" in " ".join(text.split())
+    assert "kv fp8, batch 1.0" in one_line(text)
     assert (
         "decoding 24.36 tokens/s while only 1 sequence of 437.2 tokens decode in each copy"
-    ) in " ".join(text.split())
+    ) in one_line(text)
 
-
-def test_a_technique_changes_the_limit(say: Say) -> None:
     options = ["--gpu", "H200", "--workload", "stable-diffusion-xl", "--technique", "deepcache"]
 
     assert "certain   13.56 samples/s" in say("limits", *options, "--set", "network_share=0.5")[1]

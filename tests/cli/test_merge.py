@@ -52,11 +52,9 @@ def plan(path: Path, *planned: CaseResult, **changes: Any) -> None:
 
 def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
     """The failure as its machine printed it, the table of all, and the exit code of a failure."""
-    code, shown = say(
-        "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
+    shown = say.ends(
+        1, "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
     )
-
-    assert code == 1
     assert shown.startswith("PERF DROP samples/s −6.3 % (−6.9 to −5.7 %); −3 % exceeded\n")
     assert "INCOMPLETE" not in shown
     assert "results: all.json" in shown
@@ -65,9 +63,7 @@ def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
 
 
 def test_a_planned_test_without_a_result_fails_and_is_named_first(here: Path, say: Say) -> None:
-    code, shown = say("merge", "h100.json", "--manifest", "plan.json")
-
-    assert code == 1
+    shown = say.ends(1, "merge", "h100.json", "--manifest", "plan.json")
     assert shown.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
     assert FELL.test in shown.replace("\n    ", "")
 
@@ -80,8 +76,7 @@ def test_a_skipped_test_is_missing_with_its_reason(here: Path, say: Say) -> None
         (("merge", "h100.json", "--manifest", "parts/own.json"), 0, ()),
     ]
     assert differing(say, rows) == []
-    code, shown = say("merge", ".", "--manifest", "plan.json")
-    assert (code, "INCOMPLETE" in shown) == (1, False)
+    assert "INCOMPLETE" not in say.ends(1, "merge", ".", "--manifest", "plan.json")
     skipping = replace(session(FINE), skipped={FELL.test: "Skipped: MLPERF_MODELS is not set"})
     write_results(here / "h100.json", skipping)
     line = ("merge", "h100.json", "--manifest", "plan.json")
@@ -123,46 +118,31 @@ def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say
     assert "\\x1b[31m<script>" in str(failure.get("message"))
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        ("{", "not a manifest of a plan"),
-        ("[]", "not a manifest of a plan; make one: pytest-mlperf plan --format json"),
-        ('{"schema": 1}', "not a manifest of a plan; make one"),
-        ('{"schema": 9, "kind": "pytest-mlperf plan"}', "written by a newer pytest-mlperf"),
-        (
-            '{"schema": 1, "kind": "pytest-mlperf plan", "tests": [{}]}',
-            "not a manifest of a plan: tests[0].test: is missing; make one",
-        ),
-    ],
-)
-def test_what_is_no_manifest_is_refused(here: Path, say: Say, content: str, said: str) -> None:
-    (here / "plan.json").write_text(content, "utf-8")
-
-    code, shown = say("merge", "h100.json", "--manifest", "plan.json")
-
-    assert code == 2
-    assert said in " ".join(shown.split())
+MANIFESTS = {
+    "{": "not a manifest of a plan",
+    "[]": "not a manifest of a plan; make one: pytest-mlperf plan --format json",
+    '{"schema": 1}': "not a manifest of a plan; make one",
+    '{"schema": 9, "kind": "pytest-mlperf plan"}': "written by a newer pytest-mlperf",
+    '{"schema": 1, "kind": "pytest-mlperf plan", "tests": [{}]}': (
+        "not a manifest of a plan: tests[0].test: is missing; make one"
+    ),
+}
 
 
-def test_a_file_that_is_too_large_is_not_read(
+def test_what_is_no_manifest_no_results_or_too_large_is_refused(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(foreign, "LARGEST", 100)
-
-    code, shown = say("merge", "h100.json")
-
-    assert code == 2
-    assert "larger than" in shown
-
-
-def test_a_folder_without_results_is_refused(here: Path, say: Say) -> None:
+    for content, message in MANIFESTS.items():
+        (here / "plan.json").write_text(content, "utf-8")
+        line = ("merge", "h100.json", "--manifest", "plan.json")
+        assert differing(say, [(line, 2, (message,))]) == []
     (here / "empty").mkdir()
-
     assert say("merge", "empty") == (
         2,
         "pytest-mlperf: empty holds no *.json; name the results files\n",
     )
+    monkeypatch.setattr(foreign, "LARGEST", 100)
+    assert differing(say, [(("merge", "h100.json"), 2, ("larger than",))]) == []
 
 
 def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
@@ -170,9 +150,7 @@ def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
     pytest.importorskip("vl_convert")
     reports = ("--report", "html=out/page.html", "--report", "comment=out/comment.md")
 
-    code, shown = say("merge", "h200.json", "--manifest", "plan.json", *reports)
-
-    assert code == 1
+    shown = say.ends(1, "merge", "h200.json", "--manifest", "plan.json", *reports)
     assert shown.endswith("html: out/page.html\ncomment: out/comment.md\n")
     for file in ("out/page.html", "out/comment.md"):
         text = Path(file).read_text("utf-8")
@@ -180,7 +158,7 @@ def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
         assert "PERF DROP" in text
 
 
-def test_a_report_that_cannot_be_made_is_refused(
+def test_reports_of_unknown_formats_are_refused(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for given in ("pdf=x.pdf", "html", "html="):
@@ -193,11 +171,10 @@ def test_a_report_that_cannot_be_made_is_refused(
 def test_a_report_that_fails_costs_neither_the_results_nor_the_others(here: Path, say: Say) -> None:
     (here / "folder.html").mkdir()
 
-    code, shown = say(
+    shown = say.ends(
+        2,
         *("merge", "h100.json", "-o", "all.json", "--report", "html=folder.html"),
         *("--report", "csv=all.csv", "--junit", "all.xml"),
     )
-
-    assert code == 2
     assert "folder.html cannot be written" in shown
     assert {one.name for one in here.glob("all.*")} == {"all.json", "all.csv", "all.xml"}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,18 +15,9 @@ from pytest_mlperf.cli.options import read, toml
 from pytest_mlperf.core.declaration import declaration_of, parse
 from pytest_mlperf.suite.libraries import NOUNS
 from tests.cli.imported import libraries_of
-from tests.cli.text import Say
+from tests.cli.text import Say, finished, one_line
 
 EVERY = [(group, name) for group in NOUNS for name in registry.registered(group)]
-
-
-@pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-def flat(text: str) -> str:
-    return " ".join(text.split())
 
 
 def test_every_extension_declares_its_options_and_its_libraries() -> None:
@@ -51,22 +41,21 @@ def test_every_extension_declares_its_options_and_its_libraries() -> None:
 
     assert failures == []
 
+    assert libraries_of("no_such_package.engines") == ()
+    assert libraries_of("pytest_mlperf.engines.no_such_engine") == ()
 
-def test_imagenets_text_tells_its_formats(say: Say) -> None:
+
+def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: Say) -> None:
     """The map's lines, the order of colours, and the scale of mean and std."""
-    code, shown = say("options", "imagenet")
-
-    assert code == 0
+    shown = say.ends(0, "options", "imagenet")
     options = {option.name: option.text for option in read("datasets", "imagenet").options}
     assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
     assert "Classes are counted from 0" in options["map"]
     assert "red, green and blue, in this order" in options["mean"]
     assert "scale of 0 to 255" in options["mean"]
     assert "scale 0 to 255" in options["std"]
-    assert all(text in flat(shown) for text in options.values())
+    assert all(text in one_line(shown) for text in options.values())
 
-
-def test_an_engine_names_its_precisions() -> None:
     names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
     precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
 
@@ -127,7 +116,7 @@ def test_no_heavy_library_is_loaded() -> None:
         "heavy = {'torch', 'onnxruntime', 'transformers', 'numpy'} & {*sys.modules}; "
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = finished(sys.executable, "-c", code)
 
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
@@ -157,9 +146,7 @@ def test_a_page_is_what_it_is_and_every_option(say: Say) -> None:
 
 
 def test_without_a_name_everything_has_one_line(say: Say) -> None:
-    code, shown = say("options")
-
-    assert code == 0
+    shown = say.ends(0, "options")
     lines = shown.splitlines()
     assert lines[:2] == [
         "engines",
@@ -170,11 +157,7 @@ def test_without_a_name_everything_has_one_line(say: Say) -> None:
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "more: pytest-mlperf options NAME"
 
-
-def test_a_name_of_two_kinds_shows_both(say: Say) -> None:
-    code, shown = say("options", "mixtral", "null", "mixtral")
-
-    assert code == 0
+    shown = say.ends(0, "options", "mixtral", "null", "mixtral")
     heads = [line for line in shown.splitlines() if line.endswith((" mixtral", "engine null"))]
     assert heads == ["data set mixtral", "scorer mixtral", "engine null"]
 
@@ -187,7 +170,7 @@ def test_pages_fit_the_terminal(say: Say, monkeypatch: pytest.MonkeyPatch) -> No
         assert [line for line in shown.splitlines() if len(line) > columns] == []
 
 
-def test_json_holds_the_same(say: Say) -> None:
+def test_json_holds_the_same_of_names_or_of_everything(say: Say) -> None:
     code, shown = say("options", "imagenet", "--json")
     found = json.loads(shown)
 
@@ -206,8 +189,6 @@ def test_json_holds_the_same(say: Say) -> None:
     assert own["options"]["mean"]["default"] == [123.68, 116.78, 103.94]
     assert own["libraries"]["PIL"]["extra"] == "onnx"
 
-
-def test_json_without_a_name_is_everything(say: Say) -> None:
     found = json.loads(say("options", "--json")[1])
 
     for group in NOUNS:
@@ -301,29 +282,22 @@ options
 
 
 @pytest.mark.usefixtures("acme")
-def test_another_packages_engine_is_shown_with_its_package(say: Say) -> None:
-    """With the libraries that it declares; its source is not read."""
+def test_another_packages_extensions_are_shown_with_their_package(say: Say) -> None:
+    """With the libraries that they declare; their source is not read."""
     assert say("options", "fast") == (0, FAST)
     assert "\n  fast             (acme-inference) Answers fast.\n" in say("options")[1]
 
-
-@pytest.mark.usefixtures("acme")
-def test_a_factory_may_be_a_function(say: Say) -> None:
-    code, shown = say("options", "lists")
-
-    assert code == 0
+    shown = say.ends(0, "options", "lists")
     assert shown.startswith("data set lists\n  Make a data set.\n")
     assert "  path  (list of whole numbers, optional)" in shown
 
 
 @pytest.mark.usefixtures("acme")
 def test_what_cannot_be_imported_spoils_its_own_line_only(say: Say) -> None:
-    code, shown = say("options")
-    assert code == 0
+    shown = say.ends(0, "options")
     assert "\n  broken           cannot be imported: RuntimeError: no licence\n" in shown
 
-    code, shown = say("options", "broken")
-    assert code == 3
+    shown = say.ends(3, "options", "broken")
     assert shown == (
         "pytest-mlperf: engine 'broken' (acme.broken:Engine) cannot be imported: RuntimeError: "
         "no licence\n"
@@ -366,7 +340,7 @@ def test_docstrings_are_taken_apart(text: str | None, blocks: Any, arguments: An
             assert found.arguments == arguments
 
 
-def test_types_are_in_a_suites_words() -> None:
+def test_types_and_defaults_are_as_a_suite_writes_them() -> None:
     def kind(annotation: str) -> str:
         def make(*, x: int) -> None:
             """Take an option."""
@@ -388,14 +362,7 @@ def test_types_are_in_a_suites_words() -> None:
     }
     assert {annotation: kind(annotation) for annotation in words} == words
 
-
-def test_defaults_are_as_a_suite_writes_them() -> None:
     values = [True, 3, 0.05, 'a "b"', (1.0, 2), {"a": [1]}]
     texts = ["true", "3", "0.05", '"a \\"b\\""', "[1.0, 2]", "{ a = [1] }"]
 
     assert list(map(toml, values)) == texts
-
-
-def test_a_module_that_is_not_there_imports_nothing() -> None:
-    assert libraries_of("no_such_package.engines") == ()
-    assert libraries_of("pytest_mlperf.engines.no_such_engine") == ()

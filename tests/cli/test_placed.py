@@ -12,7 +12,7 @@ from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
-from tests.cli.text import Say, widest
+from tests.cli.text import Say, one_line, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, result, run, session
 
@@ -48,7 +48,7 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
         say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
     )
 
-    joined = " ".join(shown.split())
+    joined = one_line(shown)
     assert code == 0
     assert widest(shown) <= 80
     assert "published v4.1 " in joined

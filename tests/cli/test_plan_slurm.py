@@ -12,7 +12,7 @@ import pytest
 
 from pytest_mlperf.cli.plan import ARRAY_LIMIT
 from pytest_mlperf.stores.results import read_results
-from tests.cli.text import Say
+from tests.cli.text import Say, finished
 from tests.conftest import LEAN
 
 SUITE = """\
@@ -88,22 +88,17 @@ def suite(file: str, name: str, accelerators: str = '["cpu"]') -> None:
 
 
 def script(say: Say, *options: str) -> str:
-    code, text = say("plan", "--format", "slurm", *options)
-    assert code == 0, text
+    text = say.ends(0, "plan", "--format", "slurm", *options)
     Path("mlperf.sh").write_text(text, "utf-8")
     return text
 
 
 def submit(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["bash", "mlperf.sh", *options], capture_output=True, text=True, check=False, timeout=120
-    )
+    return finished("bash", "mlperf.sh", *options, timeout=120)
 
 
 @pytest.mark.process
-def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
-    cluster: Path, say: Say
-) -> None:
+def test_jobs_measure_a_suite_each_and_the_last_one_judges(cluster: Path, say: Say) -> None:
     """Names of files are words of the script, never its commands."""
     suite("a.mlperf.toml", "a")
     suite("it's $(touch pwned) b.mlperf.toml", "b")
@@ -130,7 +125,7 @@ def test_every_job_measures_a_suite_and_the_last_one_judges_them_all(
 
 
 @pytest.mark.process
-def test_a_job_that_never_ran_fails_the_last_one(
+def test_lost_jobs_fail_the_last_one(
     cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Results are on a file system that nodes share, outside of the project."""
@@ -150,6 +145,7 @@ def test_a_job_that_never_ran_fails_the_last_one(
 
 
 def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say: Say) -> None:
+    """And the last job looks for what the arrays measure: for more, it would never be whole."""
     suite("a.mlperf.toml", "a", '["H200", "8xH200", "cpu"]')
 
     text = script(say, "--profile", "official")
@@ -165,9 +161,6 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(cluster: Path, say
     assert only.count("\nsubmit ") == 1
     assert "plan suites/a.mlperf.toml --accelerator H200 --format json" in only
 
-
-def test_the_last_job_looks_for_what_the_arrays_measure(cluster: Path, say: Say) -> None:
-    """A manifest of more would have tests that no array measures, and never be whole."""
     suite("a.mlperf.toml", "a", '["H200", "cpu"]')
     how = ("--fleet", "cpu", "--fleet", "B200", "--max-runs", "7", "--compliance")
 
@@ -203,7 +196,10 @@ def test_engines_that_start_ranks_do_not_see_the_job(
 
 
 @pytest.mark.process
-def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say) -> None:
+def test_what_was_submitted_before_an_error_is_cancelled(
+    cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LOST", "0")
     suite("a.mlperf.toml", "a")
     suite("b.mlperf.toml", "b", '["H200", "cpu"]')
     text = script(say)
@@ -218,23 +214,24 @@ def test_what_was_submitted_before_an_error_is_cancelled(cluster: Path, say: Say
     assert not Path("exit_code").exists()
 
 
-@pytest.mark.slow
-def test_an_array_that_slurm_would_refuse_is_refused(cluster: Path, say: Say) -> None:
-    for number in range(ARRAY_LIMIT + 1):
+def test_an_array_that_slurm_would_refuse_is_refused(
+    cluster: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert ARRAY_LIMIT == 1001
+    monkeypatch.setattr("pytest_mlperf.cli.plan.ARRAY_LIMIT", 3)
+    for number in range(4):
         suite(f"s{number}.mlperf.toml", f"s{number}")
 
     assert say("plan", "--format", "slurm") == (
         2,
-        "pytest-mlperf: 1002 suite files on cpu, and Slurm makes 1001 jobs of an array at most; "
+        "pytest-mlperf: 4 suite files on cpu, and Slurm makes 3 jobs of an array at most; "
         "name fewer suites\n",
     )
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("options", [(), ("--profile", "quick", "--accelerator", "H200")])
-def test_the_script_is_one_that_shellcheck_passes(
-    cluster: Path, say: Say, options: tuple[str, ...]
-) -> None:
+def test_shellcheck_passes_the_script(cluster: Path, say: Say, options: tuple[str, ...]) -> None:
     shellcheck = shutil.which("shellcheck", path=str(Path(sys.executable).parent)) or shutil.which(
         "shellcheck"
     )
@@ -243,8 +240,6 @@ def test_the_script_is_one_that_shellcheck_passes(
     suite("a.mlperf.toml", "a", '["H200", "cpu"]')
     script(say, *options)
 
-    done = subprocess.run(
-        [shellcheck, "mlperf.sh"], capture_output=True, text=True, check=False, timeout=60
-    )
+    done = finished(shellcheck, "mlperf.sh", timeout=60)
 
     assert (done.returncode, done.stdout) == (0, "")

@@ -6,45 +6,28 @@ import csv
 import io
 import json
 from collections import Counter
-from collections.abc import Callable
 from importlib.resources import files
 
 import pytest
 
-from pytest_mlperf.cli import main
 from pytest_mlperf.rounds.published import FILE, OfficialResult, official_results
-
-Say = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def say(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Say:
-    """Run the command in a terminal of 80 columns; return its exit code and what it printed."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        code = main(["published", *arguments])
-        printed = capsys.readouterr()
-        return code, printed.out, printed.err
-
-    return run
+from tests.cli.text import Say, differing
 
 
-def test_every_result_of_four_rounds_is_in_the_package() -> None:
-    results = official_results()
+def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
+    """What cannot be compared is in lists of its own."""
+    everything = official_results()
 
-    assert Counter(own.round for own in results) == {
+    assert Counter(own.round for own in everything) == {
         "v4.1": 937,
         "v5.1": 1448,
         "v6.0": 520,
         "v6.1": 492,
     }
-    assert Counter(own.harness for own in results) == {"loadgen": 3319, "endpoints": 78}
-    assert sum(own.power is not None for own in results) == 24
+    assert Counter(own.harness for own in everything) == {"loadgen": 3319, "endpoints": 78}
+    assert sum(own.power is not None for own in everything) == 24
     assert len(files("pytest_mlperf.rounds").joinpath(FILE).read_bytes()) <= 400_000
 
-
-def test_results_are_as_published() -> None:
     values = {
         ("v4.1", "1xMI300X_2xEPYC-9374F", "llama2-70b-99.9", "Offline"): (3062.72, "tokens/s"),
         ("v5.1", "XE7745_H200_NVL_141GBx8_TRT", "whisper", "Offline"): (31674.1, "tokens/s"),
@@ -59,8 +42,6 @@ def test_results_are_as_published() -> None:
 
     assert sorted(found) == sorted(values.items())
 
-
-def test_what_cannot_be_compared_is_in_lists_of_its_own() -> None:
     groups: dict[tuple[str, ...], list[OfficialResult]] = {}
     for own in official_results():
         groups.setdefault(own.kind, []).append(own)
@@ -78,13 +59,14 @@ def test_what_cannot_be_compared_is_in_lists_of_its_own() -> None:
 
 
 def test_a_rate_is_shared_among_accelerators_and_best_first(say: Say) -> None:
-    code, out, _ = say("bert-99.9", "--accelerator", "H200", "--per", "accelerator", "--most", "99")
+    out = say.ends(
+        0, "published", "bert-99.9", "--accelerator", "H200", "--per", "accelerator", "--most", "99"
+    )
 
     values = [
         float(line.split()[0].replace(",", "").rstrip("~*^"))
         for line in out.split("\n\n")[0].splitlines()[2:]
     ]
-    assert code == 0
     assert values == sorted(values, reverse=True)
     best = max(
         own.value / own.count
@@ -96,38 +78,34 @@ def test_a_rate_is_shared_among_accelerators_and_best_first(say: Say) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-def test_a_workload_has_one_list_whatever_a_round_calls_it(say: Say) -> None:
-    """ResNet-50 is "resnet50" in v4.1 and "resnet" since."""
-    _, by_loadgen, _ = say("resnet50", "--scenario", "Offline", "--most", "99")
-    _, by_checker, _ = say("resnet", "--scenario", "Offline", "--most", "99")
+def test_a_workload_has_one_list_and_a_class_is_no_part_of_a_name(say: Say) -> None:
+    """ResNet-50 is "resnet50" in v4.1 and "resnet" since; L4 is not L40S."""
+    by_loadgen = say.ends(0, "published", "resnet50", "--scenario", "Offline", "--most", "99")
+    by_checker = say.ends(0, "published", "resnet", "--scenario", "Offline", "--most", "99")
 
     assert by_loadgen == by_checker
     assert by_loadgen.count("samples/s") == 1
     assert " v4.1" in by_loadgen
     assert " v6.0" in by_loadgen
 
-
-def test_a_class_is_no_part_of_a_name(say: Say) -> None:
-    """L4 is not L40S; a system of two products is of neither's class."""
-    _, out, _ = say("--accelerator", "L4", "--format", "json", "--division", "all")
-    _, both, _ = say("--accelerator", "MI300X", "--format", "json", "--division", "all")
+    out = say.ends(0, "published", "--accelerator", "L4", "--format", "json", "--division", "all")
+    both = say.ends(
+        0, "published", "--accelerator", "MI300X", "--format", "json", "--division", "all"
+    )
 
     products = {own["accelerator"] for own in json.loads(out)["results"]}
     assert products == {"NVIDIA L4", "NVIDIA L4-PCIe-24GB"}
     assert not any("MI325X" in own["accelerator"] for own in json.loads(both)["results"])
 
 
-def test_csv_has_every_column_of_every_result(say: Say) -> None:
-    code, out, _ = say("--division", "all", "--format", "csv")
+def test_csv_has_every_column_and_markdown_a_table_for_each_list(say: Say) -> None:
+    out = say.ends(0, "published", "--division", "all", "--format", "csv")
 
     rows = list(csv.DictReader(io.StringIO(out)))
-    assert code == 0
     assert len(rows) == len(official_results())
     assert {row["nodes"] for row in rows} >= {"1", "18"}
 
-
-def test_markdown_is_a_table_for_each_list(say: Say) -> None:
-    _, out, _ = say("bert-99", "--most", "1", "--format", "markdown")
+    out = say.ends(0, "published", "bert-99", "--most", "1", "--format", "markdown")
 
     assert out.startswith("### bert-99, Offline, samples/s\n\n| value | accelerators |")
     assert "|\n\n44 more: --most 45\n" in out
@@ -136,14 +114,13 @@ def test_markdown_is_a_table_for_each_list(say: Say) -> None:
 
 def test_what_nobody_published_is_said(say: Say) -> None:
     """A latency is shared by no accelerators and no watts."""
-    for line, message in {
+    lines = {
         "bert-98": "there are no official results of 'bert-98'; did you mean 'bert-99'?",
         "--round v5.0": "there are no results of round 'v5.0'; did you mean ",
         "whisper --accelerator A100": "no official result that fits: ask for less at once",
         "--per watt --round v6.1": "that fits has its power in watts",
         "--scenario SingleStream --per accelerator": "no official result that fits",
         "--scenario SingleStream --per watt": "no official result that fits",
-    }.items():
-        code, out, error = say(*line.split())
-
-        assert (code, out, message in error) == (2, "", True), line
+    }
+    rows = [(("published", *line.split()), 2, (message,)) for line, message in lines.items()]
+    assert differing(say, rows) == []

@@ -93,10 +93,7 @@ LACKING = {
     "no python": Entry(use="null", where='python = "gone/bin/python"', lacks="gone/bin/python"),
     "no command": Entry(use="null", where='command = ["gone-program"]', lacks="gone-program"),
     "no CUDA in onnxruntime": Entry(
-        use="onnxruntime",
-        options='providers = ["cuda"]',
-        where=ON_A_GPU,
-        lacks="onnxruntime-gpu",
+        use="onnxruntime", options='providers = ["cuda"]', where=ON_A_GPU, lacks="onnxruntime-gpu"
     ),
     "no TensorRT": Entry(use="tensorrt", where=ON_A_GPU, lacks="TensorrtExecutionProvider"),
     "no CUDA in torch": llama("torch", 'device = "cuda"', where=ON_A_GPU, lacks="CUDA"),
@@ -111,9 +108,7 @@ LACKING = {
         "openai", 'serve = ["gone-server", "{port}"]', lacks="gone-server"
     ),
     "no program for triton": Entry(
-        use="triton",
-        options=SERVED + 'serve = ["gone-server", "{port}"]',
-        lacks="gone-server",
+        use="triton", options=SERVED + 'serve = ["gone-server", "{port}"]', lacks="gone-server"
     ),
 }
 """All libraries are here, and something else is not."""
@@ -160,10 +155,7 @@ WITHOUT_MORE = {
         "safetensors",
     ),
     "tokenizer": (llama("openai", 'url = "{url}"'), "transformers"),
-    "http": (
-        Entry(use="triton", options=SERVED + 'url = "localhost:1"'),
-        "geventhttpclient",
-    ),
+    "http": (Entry(use="triton", options=SERVED + 'url = "localhost:1"'), "geventhttpclient"),
     "decoding": (
         Entry(use="null", model=LLAMA, dataset=NUMBERS, scorer='scorer = { use = "gsm8k" }'),
         "tokenizers",
@@ -231,9 +223,7 @@ def check_readiness(folder: Path, entries: Mapping[str, Entry], url: str = "") -
 
 
 @pytest.mark.process
-def test_a_light_engine_that_is_ready_starts_and_one_that_lacks_a_part_does_not(
-    tmp_path: Path,
-) -> None:
+def test_light_engines_start_where_they_are_ready_and_lack_nothing(tmp_path: Path) -> None:
     every = {**COMPLETE, **LACKING}
     entries = {name: replace(every[name], use="null") for name in LIGHT}
     hidden = ask(tmp_path, {"images": WITHOUT_LIBRARIES["images"]}, "", hidden={"PIL"})
@@ -251,9 +241,7 @@ def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url
 
 @pytest.mark.nightly
 @pytest.mark.process
-def test_an_engine_without_its_library_is_not_ready_and_does_not_start(
-    tmp_path: Path, url: str
-) -> None:
+def test_an_engine_without_its_library_does_not_start(tmp_path: Path, url: str) -> None:
     """The sentence says which library, in which Python, and what brings it."""
     found = ask(tmp_path, WITHOUT_LIBRARIES, url, hidden=set(LIBRARIES.values()))
 

@@ -24,19 +24,17 @@ from tests.reports import verdicts
 from tests.reports.verdicts import result, run, session
 
 
-def test_text_is_the_summary_of_the_terminal(lab: Lab, say: Say) -> None:
-    code, shown = say("report", lab.upgraded)
-
-    assert code == 0, "a report of a drop is a report: pytest has failed already"
+def test_a_report_is_the_summary_or_the_file(lab: Lab, say: Say, tmp_path: Path) -> None:
+    shown = say.ends(0, "report", lab.upgraded)
     assert shown.splitlines() == text.summary(read_results(lab.upgraded), 80, colour=False)
     assert "PERF DROP  samples/s" in shown
 
+    assert say("report", lab.upgraded, "--format", "json") == (0, lab.upgraded.read_text("utf-8"))
 
-def test_json_is_the_file_as_pytest_wrote_it(lab: Lab, say: Say) -> None:
-    assert say("report", lab.upgraded, "--format", "json") == (
-        0,
-        lab.upgraded.read_text("utf-8"),
-    )
+    file = tmp_path / "new" / "r.txt"
+
+    assert say("report", lab.upgraded, "-o", file) == (0, f"wrote {file}\n")
+    assert file.read_text("utf-8") == say("report", lab.upgraded)[1]
 
 
 def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: Path) -> None:
@@ -63,13 +61,6 @@ def test_a_comment_links_to_the_run_and_the_page(lab: Lab, say: Say) -> None:
     assert "https://ci.example/page" in shown
 
 
-def test_a_report_is_written_whole_into_new_folders(lab: Lab, say: Say, tmp_path: Path) -> None:
-    file = tmp_path / "new" / "r.txt"
-
-    assert say("report", lab.upgraded, "-o", file) == (0, f"wrote {file}\n")
-    assert file.read_text("utf-8") == say("report", lab.upgraded)[1]
-
-
 def test_foreign_text_in_results_is_escaped(tmp_path: Path, say: Say) -> None:
     forged = replace(verdicts.ERROR, headline="engine: \x1b[2J\x1b[32mall ok")
     write_results(tmp_path / "r.json", session(result(forged)))
@@ -80,11 +71,8 @@ def test_foreign_text_in_results_is_escaped(tmp_path: Path, say: Say) -> None:
     assert "\\x1b[2J" in shown
 
 
-def test_what_cannot_be_read_or_written_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
-) -> None:
+def test_what_cannot_be_read_or_written_is_named(here: Path, say: Say) -> None:
     """And a value that no run gives is an error and no traceback."""
-    monkeypatch.chdir(tmp_path)
     write_results(Path("r.json"), session())
     rows = [
         (("report", "gone.json"), 2, ("gone.json: cannot be read: No such file or directory",)),
@@ -99,13 +87,13 @@ def test_what_cannot_be_read_or_written_is_named(
 
 
 def benchmarks(say: Say, results: Path) -> list[dict[str, Any]]:
-    code, shown = say("report", results, "--format", "pytest-benchmark")
-    assert code == 0
+    shown = say.ends(0, "report", results, "--format", "pytest-benchmark")
     found: list[dict[str, Any]] = json.loads(shown)["benchmarks"]
     return found
 
 
 def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> None:
+    """The baseline stands beside the values; a test that failed is no benchmark."""
     (found,) = benchmarks(say, lab.recorded)
     verdict = performance(lab.recorded).verdict
 
@@ -125,8 +113,6 @@ def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> Non
         "unit": "1/s",
     }
 
-
-def test_the_baseline_stands_beside_the_values(lab: Lab, say: Say) -> None:
     (found,) = benchmarks(say, lab.unchanged)
     judged = performance(lab.unchanged).verdict.metrics
 
@@ -135,8 +121,6 @@ def test_the_baseline_stands_beside_the_values(lab: Lab, say: Say) -> None:
     }
     assert "throughput" in found["extra_info"]["mlperf"]["baseline"]
 
-
-def test_a_test_that_failed_is_no_benchmark(lab: Lab, say: Say) -> None:
     assert performance(lab.upgraded).failed
     assert benchmarks(say, lab.upgraded) == []
 
@@ -181,24 +165,19 @@ def test_the_commit_and_whether_files_differed_are_kept() -> None:
 
 
 @pytest.mark.process
-def test_results_of_another_machine_are_known_by_their_hardware_alone() -> None:
+def test_the_machine_is_described_as_pytest_benchmark_does(lab: Lab) -> None:
+    """Then `--benchmark-compare` finds the same machine, and does not warn."""
     found = machine_info(session(result(verdicts.OK)))
 
     assert found == {"H200": verdicts.SUBJECT.identity}
 
-
-def test_results_of_this_machine_describe_it_as_pytest_benchmark_does(lab: Lab) -> None:
-    """Then `--benchmark-compare` finds the same machine, and does not warn."""
     found = machine_info(read_results(lab.recorded))
 
     assert {"node", "machine", "python_version", "cpu"} <= set(found)
 
-
-def test_a_document_of_nothing_is_a_file_that_is_still_read() -> None:
-    found = document(session(), machine_info={}, commit_info={})
-
-    assert found["benchmarks"] == []
-    assert set(found) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
+    nothing = document(session(), machine_info={}, commit_info={})
+    assert nothing["benchmarks"] == []
+    assert set(nothing) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
 
 
 def test_pytest_benchmark_compares_two_reports(lab: Lab, say: Say, tmp_path: Path) -> None:

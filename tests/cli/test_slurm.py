@@ -68,9 +68,7 @@ def test_two_suites_are_measured_and_joined(project: Path, say: Say) -> None:
     assert (project / "out/junit.xml").is_file()
 
 
-def test_a_node_without_the_gpu_that_slurm_believes_in_fails_the_last_job(
-    project: Path, say: Say
-) -> None:
+def test_a_node_without_its_gpu_fails_the_last_job(project: Path, say: Say) -> None:
     """Slurm grants the GPU by the suite's word; the job ends with exit code 3 and is named."""
     suite("a.mlperf.toml", "a", '["cpu", "H200"]')
     script(say)

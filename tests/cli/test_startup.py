@@ -25,10 +25,7 @@ HEAVY = {"numpy", "pydantic", "pytest", "torch"}
 @pytest.mark.parametrize("option", ["--version", "--help"])
 def test_version_and_help_load_few_modules(option: str) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", SCRIPT, option],
-        capture_output=True,
-        text=True,
-        check=True,
+        [sys.executable, "-c", SCRIPT, option], capture_output=True, text=True, check=True
     )
     code, modules = json.loads(done.stdout.splitlines()[-1])
 

@@ -168,9 +168,7 @@ def test_tests_are_named_as_pytest_names_them(layout: str, pytester: pytest.Pyte
         (".pytest.ini", "", True),
     ],
 )
-def test_a_file_counts_where_it_configures_pytest(
-    file: str, content: str, counts: bool, here: Path
-) -> None:
+def test_files_that_configure_pytest(file: str, content: str, counts: bool, here: Path) -> None:
     write("inner/suites/a.mlperf.toml", "inner/pytest.toml")
     Path("inner/pytest.toml").rename("inner/setup.py")
     Path("inner/suites", file).write_text(content)

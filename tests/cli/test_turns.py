@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.text import Say, differing, widest
+from tests.cli.text import Say, differing, one_line, widest
 from tests.run import other_python
 from tests.run.other_python import ENGINE
 from tests.stores.calibrated_here import WORDS, calibrate
@@ -40,23 +40,10 @@ def null(name: str, milliseconds: int = 2, more: str = "") -> str:
     )
 
 
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty project as the working folder."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-    return tmp_path
-
-
 def write(name: str, *tables: str, text: str = SUITE) -> str:
     file = f"{name}.mlperf.toml"
     Path(file).write_text(text + "".join(tables), "utf-8")
     return file
-
-
-def words(shown: str) -> str:
-    """Return what was printed on one line."""
-    return " ".join(shown.split())
 
 
 @pytest.mark.process
@@ -65,9 +52,7 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
     a = write("a", null("one"), OFFLINE, LIMIT)
     b = write("b", null("two", 4), OFFLINE, LIMIT)
 
-    code, shown = say("turns", a, b)
-
-    assert code == 1
+    shown = say.ends(1, "turns", a, b)
     assert widest(shown) <= 80
     found = re.search(
         r"A +a\.mlperf\.toml\nB +b\.mlperf\.toml\n\n"
@@ -77,8 +62,8 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
         shown,
     )
     assert found, shown
-    assert "accuracy was not run" in words(shown)
-    assert "noise as is usual, nobody calibrated this machine: 5 % a run" in words(shown)
+    assert "accuracy was not run" in one_line(shown)
+    assert "noise as is usual, nobody calibrated this machine: 5 % a run" in one_line(shown)
     assert shown.splitlines()[-1] == "1 PERF DROP"
     (session,) = (here / ".mlperf/runs").iterdir()
     assert f"runs      .mlperf/runs/{session.name}" in shown
@@ -95,11 +80,9 @@ def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) 
     file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
     calibrate(here / "baselines")
 
-    code, shown = say("turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
-
-    assert code == 0
+    shown = say.ends(0, "turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
     assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", shown), shown
-    assert WORDS in words(shown)
+    assert WORDS in one_line(shown)
 
 
 @pytest.mark.process
@@ -117,9 +100,7 @@ def test_versions_are_compared_through_the_baseline_s_build(
     )
     file = write("s", entry, OFFLINE, LIMIT)
 
-    code, shown = say("turns", f"{file}@baseline", file)
-
-    assert code == 1
+    shown = say.ends(1, "turns", f"{file}@baseline", file)
     assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in shown
     assert "PERF DROP" in shown
 
@@ -130,11 +111,9 @@ def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
     both = MULTI + OFFLINE
     a, b = (write(name, null(name, 0), both) for name in "ab")
 
-    code, shown = say("turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
-
-    assert code == 2
+    shown = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
     assert "Offline" not in shown
-    assert "700 queries a run are too few for latency_p99" in words(shown)
+    assert "700 queries a run are too few for latency_p99" in one_line(shown)
     assert shown.splitlines()[-1] == "1 INVALID"
 
 
@@ -190,11 +169,7 @@ REFUSED: list[tuple[str, str, str]] = [
         SUITE + null("one") + SERVER.format(30).replace("1s", "2s"),
         "cannot be compared: latency_limit_ns 1000000000 and 2000000000",
     ),
-    (
-        SUITE + ONE,
-        SUITE + null("one") + SERVER.format(30),
-        "A and B have no scenario in common",
-    ),
+    (SUITE + ONE, SUITE + null("one") + SERVER.format(30), "A and B have no scenario in common"),
     (
         SUITE + null("one") + ONE.replace("one", "two"),
         SUITE + ONE,
@@ -209,6 +184,7 @@ REFUSED: list[tuple[str, str, str]] = [
 ]
 
 
+@pytest.mark.process
 def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: Say) -> None:
     for a, b, message in REFUSED:
         files = write("a", text=a), write("b", text=b)
@@ -216,6 +192,8 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
     for name in "su":
         write(name, ONE)
     s, t, u = (f"{name}.mlperf.toml" for name in "stu")
+    absent = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
+    v = write("v", *absent, OFFLINE)
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
         (("turns", s, s), 2, ("A and B are one and the same: there is nothing to compare",)),
         (("turns", s, f"{s}::two"), 2, (f"{s}: no engine entry is called 'two'; known: one, one",)),
@@ -226,22 +204,7 @@ def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: S
             2,
             ("no case 'x' on both sides; there: mine-Offline-one-fp32-cpu",),
         ),
+        (("turns", f"{v}::one", f"{v}::two"), 3, ("accelerator Z9000 is not here",)),
     ]
     assert differing(say, rows) == []
     assert not list(here.glob(".mlperf/runs/*/*"))
-
-
-@pytest.mark.process
-def test_an_accelerator_that_is_not_here_is_exit_3(here: Path, say: Say) -> None:
-    entries = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
-    file = write("s", *entries, OFFLINE)
-    line = ("turns", f"{file}::one", f"{file}::two")
-
-    assert differing(say, [(line, 3, ("accelerator Z9000 is not here",))]) == []
-
-
-def test_one_pair_alone_decides_nothing(say: Say) -> None:
-    with pytest.raises(SystemExit) as ended:
-        say("turns", "a", "b", "--pairs", "1")
-
-    assert ended.value.code == 2

@@ -27,13 +27,7 @@ RESULTS = Path(".mlperf/runs/20261120-ab12/results.json")
 WRITE = ("--write", "--reason", "onnxruntime 1.21")
 
 ENERGY = Power(
-    joules=9.0,
-    uncertainty_j=0.1,
-    mean_w=3.0,
-    peak_w=None,
-    window_s=3.0,
-    by_gpu={},
-    gated=True,
+    joules=9.0, uncertainty_j=0.1, mean_w=3.0, peak_w=None, window_s=3.0, by_gpu={}, gated=True
 )
 
 
@@ -192,9 +186,7 @@ def test_other_machines_keep_their_records() -> None:
     assert [record.identity["ecc"] for record in stored().records] == [True, False]
 
 
-def test_the_newest_results_with_the_named_cases_are_taken_unless_a_file_is_named(
-    shown: Any,
-) -> None:
+def test_the_newest_results_with_the_named_cases_are_taken(shown: Any) -> None:
     other = replace(CASE, engine="trt")
     folder = Path(".mlperf/runs")
     save(measured(), measured(case=other), path=folder / "20261119-ffff/results.json")

@@ -18,7 +18,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores import accuracy_baselines, baselines
 from pytest_mlperf.stores.results import read_results, sealed
 from tests.cli.lab import CASE, PERFORMANCE, Lab
-from tests.cli.text import Say
+from tests.cli.text import Say, one_line
 from tests.conftest import LEAN
 
 SPEED = Path("baselines/cpu/quick/first/Offline.Acme.fp32.json")
@@ -30,10 +30,7 @@ ACCEPT = ("--accept-regression", CASE)
 
 @pytest.fixture
 def update(
-    own_lab: Lab,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
+    own_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Say:
     """Run the command in a project of its own; return its exit code and what it printed."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
@@ -57,15 +54,8 @@ def update(
         (("--mlperf-runs-dir=x", "--mlperf-handicap", "50%"), ()),
     ],
 )
-def test_options_that_the_runs_need_are_given_again(
-    arguments: tuple[str, ...], again: tuple[str, ...]
-) -> None:
+def test_options_of_runs_are_repeated(arguments: tuple[str, ...], again: tuple[str, ...]) -> None:
     assert repeated(arguments) == again
-
-
-def line(shown: str) -> str:
-    """Return a text as one line."""
-    return " ".join(shown.split())
 
 
 def speed() -> Record:
@@ -104,9 +94,7 @@ def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
     assert [p.suffix for p in Path("baselines").rglob("*") if p.suffix == ".tmp"] == []
 
 
-def test_a_dry_run_says_what_would_be_measured_and_how_long_it_takes(
-    own_lab: Lab, update: Say
-) -> None:
+def test_a_dry_run_says_what_would_be_measured(own_lab: Lab, update: Say) -> None:
     before = content()
 
     code, shown = update(own_lab.upgraded, *ACCEPT)
@@ -115,7 +103,7 @@ def test_a_dry_run_says_what_would_be_measured_and_how_long_it_takes(
     runs = len(speed_of(own_lab.upgraded).verdict.runs)
     assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
     assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
-    assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in line(shown)
+    assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in one_line(shown)
     assert content() == before
 
 
@@ -129,8 +117,8 @@ def test_a_drop_is_not_measured_before_it_is_accepted(own_lab: Lab, update: Say)
     code, shown = update(own_lab.upgraded, "--case", CASE)
 
     assert code == 1
-    assert "refused: gets worse (PERF DROP samples/s −" in line(shown)
-    assert f"to accept it: --accept-regression {CASE}" in line(shown)
+    assert "refused: gets worse (PERF DROP samples/s −" in one_line(shown)
+    assert f"to accept it: --accept-regression {CASE}" in one_line(shown)
 
 
 def test_what_is_ok_with_its_baseline_s_build_stays(own_lab: Lab, update: Say) -> None:
@@ -142,7 +130,7 @@ def test_what_is_ok_with_its_baseline_s_build_stays(own_lab: Lab, update: Say) -
 
     code, shown = update(own_lab.unchanged, "--case", CASE)
 
-    assert "dry run: 0 to write, 2 to measure first" in line(shown)
+    assert "dry run: 0 to write, 2 to measure first" in one_line(shown)
 
 
 @pytest.mark.usefixtures("update")
@@ -172,8 +160,8 @@ def test_a_session_of_another_machine_says_what_to_run_there(own_lab: Lab, updat
     code, shown = update(own_lab.upgraded, *ACCEPT, "--case", CASE)
 
     assert code == 1
-    assert "and it was measured on another machine (cores 192 there," in line(shown)
-    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in line(shown)
+    assert "and it was measured on another machine (cores 192 there," in one_line(shown)
+    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
 
 @pytest.fixture
@@ -212,5 +200,5 @@ def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: S
     code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
 
     assert code == 2
-    assert "pytest ended with exit code 4, see above; nothing was written" in line(shown)
+    assert "pytest ended with exit code 4, see above; nothing was written" in one_line(shown)
     assert content() == before

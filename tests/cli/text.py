@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+import subprocess
+from collections.abc import Iterable
+from typing import Any
+
+import pytest
+
+from pytest_mlperf.cli import main
 
 _NUMBER = re.compile(r"(?<![A-Za-z])[−+]?\d+(?:[ ,]\d{3})*(?:\.\d+)?")
 
@@ -31,8 +37,35 @@ def widest(text: str) -> int:
     return max(map(len, lines), default=0)
 
 
-Say = Callable[..., tuple[int, str]]
-"""Runs the command; returns its exit code and all that it printed."""
+def finished(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
+    """Run a program; return how it ended and what it printed."""
+    words = [str(word) for word in command]
+    return subprocess.run(words, capture_output=True, text=True, check=False, **options)
+
+
+class Say:
+    """Runs the command in this process."""
+
+    def __init__(self, capsys: pytest.CaptureFixture[str]) -> None:
+        self._capsys = capsys
+
+    def __call__(self, *arguments: object) -> tuple[int, str]:
+        """Return the exit code and all that was printed."""
+        self._capsys.readouterr()
+        code = main([str(argument) for argument in arguments])
+        shown = self._capsys.readouterr()
+        return code, shown.out + shown.err
+
+    def ends(self, code: int, *arguments: object) -> str:
+        """Return what was printed by a command that ends with an exit code."""
+        ended, shown = self(*arguments)
+        assert ended == code, shown
+        return shown
+
+
+def one_line(text: str) -> str:
+    """Return text on one line."""
+    return " ".join(text.split())
 
 
 def differing(
@@ -47,7 +80,7 @@ def differing(
     failures = []
     for arguments, code, texts in rows:
         ended, shown = say(*arguments)
-        line = " ".join(shown.split())
+        line = one_line(shown)
         if ended != code or not all(text in line for text in texts):
             failures.append((arguments, ended, shown))
     return failures

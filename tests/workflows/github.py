@@ -170,6 +170,12 @@ class Runner:
         texts = [file.read_text("utf-8") for file in files]
         return subprocess.CompletedProcess(process.args, process.wait(), *texts)
 
+    def ends(self, code: int, script: str, **env: str) -> subprocess.CompletedProcess[str]:
+        """Run a step's script that ends with an exit code."""
+        done = self.run(script, **env)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done
+
     def _serve(self, shell: subprocess.Popen[bytes]) -> None:
         """Run the commands that a shell forwards, until it ends."""
         requests = os.open(self.folder / "requests", os.O_RDWR | os.O_NONBLOCK)

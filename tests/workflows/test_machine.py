@@ -92,9 +92,7 @@ def test_what_was_measured_is_removed(runner: Runner) -> None:
     for name in ("change", "plan", "control/kept"):
         (runner.workspace / name / "deep").mkdir(parents=True)
 
-    done = runner.run(CLEAN)
-
-    assert done.returncode == 0, done.stdout + done.stderr
+    runner.ends(0, CLEAN)
     assert sorted(path.name for path in runner.workspace.iterdir()) == ["control"]
 
 
@@ -116,19 +114,16 @@ def test_a_machine_that_is_not_idle_is_refused(runner: Runner) -> None:
             assert message or done.stdout.endswith("the machine is idle\n")
 
 
-def test_only_gpus_of_this_runner_count(runner: Runner) -> None:
+def test_gpus_of_this_runner_count_and_have_time_to_become_idle(runner: Runner) -> None:
     """Two runners share a machine by CUDA_VISIBLE_DEVICES; the neighbour's load is not ours."""
     runner.put(
         "nvidia-smi", '#!/bin/sh\ncase "$*" in *--id=GPU-1*) ;; *) echo "0, 80000" ;; esac\n'
     )
 
-    assert runner.run(f"{CHECK} --settle 0").returncode == 1
+    runner.ends(1, f"{CHECK} --settle 0")
     for own in ("GPU-1", "", "-1"):
-        assert runner.run(f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES=own).returncode == 0
+        runner.ends(0, f"{CHECK} --settle 0", CUDA_VISIBLE_DEVICES=own)
 
-
-def test_a_gpu_has_time_to_become_idle(runner: Runner) -> None:
-    """Memory of a process that has just ended is free a moment later."""
     busy = runner.folder / "busy"
     busy.touch()
     runner.put(
@@ -137,4 +132,4 @@ def test_a_gpu_has_time_to_become_idle(runner: Runner) -> None:
         'echo "0, 9000"; else echo "0, 4"; fi;; esac\n',
     )
 
-    assert runner.run(f"{CHECK} --settle 20").returncode == 0
+    runner.ends(0, f"{CHECK} --settle 20")

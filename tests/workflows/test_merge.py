@@ -148,7 +148,7 @@ def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
         assert (done.returncode, runner.outputs()) == (0, {"exit-code": "2"})
         assert message in done.stderr
         assert not (runner.workspace / "merged" / "results.json").exists()
-    assert runner.run(VERDICT, CODE="3").returncode == 3
+    runner.ends(3, VERDICT, CODE="3")
 
 
 def test_texts_of_a_machine_are_no_commands_and_no_markup(runner: Runner) -> None:
@@ -174,9 +174,7 @@ def test_one_artifact_alone_has_no_folder_and_a_name_is_a_word(runner: Runner) -
     parts.rmdir()
     (runner.folder / "alone").rename(parts)
 
-    done = runner.run(STEPS[0])
-
-    assert done.returncode == 0
+    done = runner.ends(0, STEPS[0])
     assert runner.outputs() == {"exit-code": "1"}
     assert "PERF DROP" in done.stdout
     assert "INCOMPLETE: 2 of 3" in done.stdout

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from tests.cli.test_plan_slurm import SUITE
 from tests.workflows.github import ROOT, Runner, recorder, words, workflow
 
 pytestmark = pytest.mark.process
@@ -69,7 +70,11 @@ def plan(runner: Runner, suites: str, **given: str) -> tuple[list[Any], dict[str
 
 @pytest.mark.parametrize(
     ("suites", "accelerator"),
-    [("suites/datacenter", ""), ("suites/datacenter/resnet50.mlperf.toml", "H200")],
+    [
+        pytest.param("suites/datacenter", "", marks=pytest.mark.nightly),
+        ("suites/datacenter/resnet50.mlperf.toml suites/tiny/bert.mlperf.toml", ""),
+        ("suites/datacenter/resnet50.mlperf.toml", "H200"),
+    ],
 )
 def test_every_case_is_in_exactly_one_job(runner: Runner, suites: str, accelerator: str) -> None:
     """Jobs are pairs of accelerator and suite, each once, with labels that runners have."""
@@ -92,24 +97,6 @@ def test_every_case_is_in_exactly_one_job(runner: Runner, suites: str, accelerat
 
 LABEL = re.compile(r"cpu|gpu-([1-9][0-9]*x)?[a-z][a-z0-9_]*")
 """What docs/github-actions.md tells a team to give its runners."""
-
-
-SUITE = """schema = 1
-round = "v4.1"
-
-[workload]
-name = "{name}"
-dataset = {{ use = "synthetic", samples = 32 }}
-
-[[engines]]
-use = "null"
-accelerators = {accelerators}
-options = {{ latency_s = 0.002, batch_size = 16, threads = 1 }}
-
-[[scenarios]]
-name = "Offline"
-target_qps = 500
-"""
 
 
 def test_a_matrix_that_github_would_not_run_is_refused(tmp_path: Path) -> None:
@@ -182,8 +169,8 @@ def test_only_whole_commits_are_measured_and_only_branches_make_baselines(runner
     assert found == codes
 
 
-def test_the_commit_of_a_fork_is_planned_and_measured_and_nothing_else() -> None:
-    """Both checkouts name it alike; what merges and judges checks out the branch."""
+def test_jobs_check_out_what_was_approved_and_wait_only_for_the_same() -> None:
+    """Without a queue GitHub cancels all but the newest that waits."""
     refs = {
         job: [step["with"].get("ref") for step in content["steps"] if "checkout@" in str(step)]
         for job, content in GPU.jobs.items()
@@ -191,6 +178,12 @@ def test_the_commit_of_a_fork_is_planned_and_measured_and_nothing_else() -> None
     fork = "${{ inputs.sha || github.sha }}"
 
     assert refs == {"plan": [fork], "suspects": [], "run": [None, fork], "merge": [None]}
+
+    assert GPU.jobs["run"]["strategy"]["fail-fast"] is False
+    assert GPU.content["concurrency"]["cancel-in-progress"] is False
+    assert GPU.content["concurrency"]["queue"] == "max"
+    asked = set(GPU.content["on"]["workflow_dispatch"]["inputs"]) - {"reason", "pr", "profile"}
+    assert asked == set(re.findall(r"inputs\.(\w+)", GPU.content["concurrency"]["group"]))
 
 
 def test_four_h100_runners_are_given_only_what_they_can_run(tmp_path: Path) -> None:
@@ -244,18 +237,6 @@ def test_a_fleet_that_is_not_named_or_fits_nothing_plans_nothing(runner: Runner)
         assert done.returncode == 2
         assert message in done.stdout + " ".join(done.stderr.split())
         assert runner.outputs() == {}
-
-
-def test_no_run_is_dropped_and_only_one_that_asks_the_same_waits_for_another() -> None:
-    """Without a queue GitHub cancels all but the newest that waits.
-
-    With one queue for all, a night on one kind of machine would keep a gate from three others.
-    """
-    assert GPU.jobs["run"]["strategy"]["fail-fast"] is False
-    assert GPU.content["concurrency"]["cancel-in-progress"] is False
-    assert GPU.content["concurrency"]["queue"] == "max"
-    asked = set(GPU.content["on"]["workflow_dispatch"]["inputs"]) - {"reason", "pr", "profile"}
-    assert asked == set(re.findall(r"inputs\.(\w+)", GPU.content["concurrency"]["group"]))
 
 
 GH = """#!/bin/sh

@@ -60,8 +60,18 @@ BROKEN = {
 }
 
 
-def test_there_is_something_to_check() -> None:
-    """Every workflow of the set is here, and only gpu.yml runs on machines of a team's own."""
+def test_every_workflow_keeps_every_rule_and_each_can_be_broken() -> None:
+    assert [
+        (found.path.stem, number, breach)
+        for found in map(Workflow, WORKFLOWS)
+        for number, rule in RULES.items()
+        for breach in rule(found)
+    ] == []
+
+    assert {
+        number: set(rule(Workflow(BAD / f"rule-{number}.yml"))) for number, rule in RULES.items()
+    } == BROKEN
+
     names = {path.stem for path in WORKFLOWS}
 
     assert {"ci", "gpu", "gpu-approve", "report", "update-baselines", "release"} <= names
@@ -70,21 +80,6 @@ def test_there_is_something_to_check() -> None:
         for path in WORKFLOWS
         if any(job["runs-on"] != "ubuntu-latest" for job in Workflow(path).jobs.values())
     ] == ["gpu"]
-
-
-def test_every_workflow_keeps_every_rule() -> None:
-    assert [
-        (found.path.stem, number, breach)
-        for found in map(Workflow, WORKFLOWS)
-        for number, rule in RULES.items()
-        for breach in rule(found)
-    ] == []
-
-
-def test_a_workflow_that_breaks_a_rule_is_found() -> None:
-    assert {
-        number: set(rule(Workflow(BAD / f"rule-{number}.yml"))) for number, rule in RULES.items()
-    } == BROKEN
 
 
 CHECKOUT = "checkout@11bd71901bbe5b1630ceea73d27597364c9af683 # v4.2.2"
@@ -141,14 +136,18 @@ def test_a_rule_sees_the_damage_in_the_real_workflow(tmp_path: Path) -> None:
     assert unseen == []
 
 
-def test_no_right_is_granted_that_no_job_has() -> None:
-    """A job that is gone takes its entry in the table of rights with it."""
+def test_no_right_is_granted_in_vain_and_none_beside_a_cache() -> None:
+    """A run for a fork's commit belongs to the default branch, and so would its cache."""
     for (name, job), rights in WRITES.items():
         jobs = Workflow(ROOT / ".github" / "workflows" / f"{name}.yml").jobs
         assert {k for k, right in jobs[job]["permissions"].items() if right == "write"} == rights
 
+    for name in {*(name for name, _ in WRITES), "gpu"}:
+        text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text("utf-8")
+        assert re.findall(r"actions/cache|\bcache:", text) == [], name
 
-def test_our_action_is_given_what_it_takes() -> None:
+
+def test_our_actions_are_given_what_they_take() -> None:
     """GitHub only warns of an input that does not exist, and is silent of one that is missing."""
     taken = action("run-suite")["inputs"]
     required = {name for name, one in taken.items() if one.get("required")}
@@ -163,8 +162,6 @@ def test_our_action_is_given_what_it_takes() -> None:
     assert given
     assert all(required <= names <= set(taken) for names in given)
 
-
-def test_a_purpose_decides_whether_baselines_are_judged_or_recorded() -> None:
     step = Workflow(ROOT / ".github" / "workflows" / "gpu.yml").step("run", "Measure and judge")
 
     assert step["with"]["update"] == (
@@ -174,12 +171,10 @@ def test_a_purpose_decides_whether_baselines_are_judged_or_recorded() -> None:
     assert step["with"]["reason"] == "${{ inputs.reason }}"
     assert step["with"]["manifest"] == "${{ github.workspace }}/plan/plan.json"
 
-
-def test_an_action_takes_its_inputs_only_through_the_environment() -> None:
     for path in ACTIONS:
-        for step in action(path.parent.name)["runs"]["steps"]:
-            assert "${{" not in step.get("run", "")
-            assert "uses" not in step or PINNED.fullmatch(step["uses"])
+        for own in action(path.parent.name)["runs"]["steps"]:
+            assert "${{" not in own.get("run", "")
+            assert "uses" not in own or PINNED.fullmatch(own["uses"])
 
 
 def test_one_action_has_one_commit_everywhere() -> None:
@@ -191,14 +186,7 @@ def test_one_action_has_one_commit_everywhere() -> None:
     assert {name: commits for name, commits in found.items() if len(commits) > 1} == {}
 
 
-def test_what_may_write_or_runs_a_fork_s_commit_has_no_cache() -> None:
-    """A run for a fork's commit belongs to the default branch, and so would its cache."""
-    for name in {*(name for name, _ in WRITES), "gpu"}:
-        text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text("utf-8")
-        assert re.findall(r"actions/cache|\bcache:", text) == [], name
-
-
-def test_scripts_that_hold_a_token_need_nothing_installed() -> None:
+def test_every_script_is_used_and_those_that_hold_a_token_need_nothing() -> None:
     ours = {path.stem for path in SCRIPTS.glob("*.py")}
     holding = {"approve", "comment", "api", "pull_request", "gpu_run", "recorded_run", "release"}
 
@@ -208,8 +196,6 @@ def test_scripts_that_hold_a_token_need_nothing_installed() -> None:
         assert "pytest_mlperf" not in imported
         assert holding >= imported & ours
 
-
-def test_every_script_is_used() -> None:
     texts = "".join(path.read_text("utf-8") for path in (*WORKFLOWS, *ACTIONS))
     scripts = {path.stem: path.read_text("utf-8") for path in SCRIPTS.glob("*.py")}
 

@@ -63,9 +63,7 @@ def test_the_pull_request_is_the_one_that_a_maintainer_approved(
 ) -> None:
     github.answers({PULL: answer})
 
-    done = github.runner.run(FIND)
-
-    assert done.returncode == 0, done.stdout
+    github.runner.ends(0, FIND)
     assert github.runner.outputs() == dict(zip(("number", "sha"), outputs, strict=True))
 
 
@@ -78,11 +76,12 @@ def test_a_branch_of_ours_is_found_by_its_name_and_commit(github: GitHub) -> Non
     for pulls, number in (([pull()], "7"), ([], ""), ([pull(NEWER)], "")):
         github.answers({OF_BRANCH: pulls})
 
-        assert github.runner.run(FIND).returncode == 0
+        github.runner.ends(0, FIND)
         assert github.runner.outputs()["number"] == number
 
 
-def test_a_run_of_anything_else_is_refused(github: GitHub) -> None:
+def test_a_run_or_a_title_that_is_another_is_refused(github: GitHub) -> None:
+    """With another title the run is one of a branch, and `main` has no pull request."""
     github.answers({PULL: pull()})
     for changes in (
         {"path": ".github/workflows/ci.yml"},
@@ -92,12 +91,9 @@ def test_a_run_of_anything_else_is_refused(github: GitHub) -> None:
     ):
         github.event({"workflow_run": run_of_gpu(**changes)})
 
-        assert github.runner.run(FIND).returncode == 1, changes
+        github.runner.ends(1, FIND)
         assert "number" not in github.runner.outputs()
 
-
-def test_a_title_that_only_looks_like_one_is_none(github: GitHub) -> None:
-    """Then the run is one of a branch, and `main` has no pull request."""
     github.answers({PULL: pull(), OF_BRANCH.replace("lab%3Afix", "lab%3Amain"): []})
     for title in (
         f"gpu: {SHA} of pull request 7\n8",
@@ -109,22 +105,28 @@ def test_a_title_that_only_looks_like_one_is_none(github: GitHub) -> None:
     ):
         github.event({"workflow_run": run_of_gpu(display_title=title)})
 
-        assert github.runner.run(FIND).returncode == 0
+        github.runner.ends(0, FIND)
         assert github.runner.outputs()["number"] == "", title
 
 
-def test_the_title_is_the_one_that_gpu_gives() -> None:
-    """The workflow and the script that reads its runs' titles agree on the form."""
+def test_the_workflow_and_its_scripts_agree() -> None:
     name = workflow("gpu").content["run-name"]
 
     assert "format('gpu: {0} of pull request {1}', inputs.sha, inputs.pr)" in name
     assert r"gpu: ([0-9a-f]{40}) of pull request ([1-9]" in (SCRIPTS / "gpu_run.py").read_text()
 
+    assert f'MARKER = "{MARKER}"' in (SCRIPTS / "comment.py").read_text("utf-8")
+
+    read, write = REPORT.jobs["read"], REPORT.jobs["post"]
+
+    assert "write" not in read["permissions"].values()
+    assert not any("download-artifact" in str(step) for step in write["steps"])
+    assert "pip" not in str(write["steps"])
+
 
 def write(runner: Runner) -> str:
     """Run the step; return the output `text`."""
-    done = runner.run(WRITE, URL=URL)
-    assert done.returncode == 0, done.stderr
+    runner.ends(0, WRITE, URL=URL)
     return runner.outputs()["text"]
 
 
@@ -164,7 +166,7 @@ def test_damaged_results_stop_the_job_and_post_nothing(github: GitHub) -> None:
     for content in ("{", "[]", '{"schema": 1}', '{"schema": 99}'):
         file.write_text(content, "utf-8")
 
-        assert github.runner.run(WRITE, URL=URL).returncode == 2
+        github.runner.ends(2, WRITE, URL=URL)
         assert github.runner.outputs() == {}
 
 
@@ -186,20 +188,15 @@ def post(github: GitHub, **changes: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_the_first_report_is_posted(github: GitHub) -> None:
-    others = [
-        remark(1, "stranger", f"{MARKER}\nnot ours"),
-        remark(2, BOT, f"quotes {MARKER}"),
-    ]
+def test_the_first_report_is_posted_and_the_next_one_replaces_it(github: GitHub) -> None:
+    """It is found behind a hundred others, by its first line and its author."""
+    others = [remark(1, "stranger", f"{MARKER}\nnot ours"), remark(2, BOT, f"quotes {MARKER}")]
     github.answers({PULL: pull(), f"{PAGE}1": others, NEW: {}})
 
     assert post(github) == (0, "commented on pull request 7\n")
     assert github.asked()[-1] == (NEW, {"body": TEXT})
     assert list(github.runner.folder.rglob("pwned")) == []
 
-
-def test_the_next_one_replaces_it_wherever_it_stands(github: GitHub) -> None:
-    """It is found behind a hundred others, by its first line and its author."""
     change = "PATCH repos/lab/bench/issues/comments/205"
     pages = {
         f"{PAGE}1": [remark(number, "somebody", "+1") for number in range(100)],
@@ -211,7 +208,7 @@ def test_the_next_one_replaces_it_wherever_it_stands(github: GitHub) -> None:
     assert github.asked()[-1] == (change, {"body": TEXT})
 
 
-def test_nothing_is_posted_where_somebody_has_pushed_meanwhile(github: GitHub) -> None:
+def test_nothing_is_posted_that_is_old_or_no_report(github: GitHub) -> None:
     github.answers({PULL: pull(NEWER)})
 
     code, shown = post(github)
@@ -220,21 +217,7 @@ def test_nothing_is_posted_where_somebody_has_pushed_meanwhile(github: GitHub) -
     assert "has moved on" in shown
     assert [key for key, _ in github.asked()] == [PULL]
 
-
-def test_what_is_no_report_is_not_posted(github: GitHub) -> None:
     github.answers({PULL: pull(), f"{PAGE}1": [], NEW: {}})
     for changes in ({"TEXT": "buy this"}, {"NUMBER": "7/../8"}, {"NUMBER": ""}):
         assert post(github, **changes)[0] == 1
         assert NEW not in [key for key, _ in github.asked()]
-
-
-def test_who_reads_may_not_write_and_who_writes_reads_nothing() -> None:
-    read, write = REPORT.jobs["read"], REPORT.jobs["post"]
-
-    assert "write" not in read["permissions"].values()
-    assert not any("download-artifact" in str(step) for step in write["steps"])
-    assert "pip" not in str(write["steps"])
-
-
-def test_the_marker_is_the_report_s() -> None:
-    assert f'MARKER = "{MARKER}"' in (SCRIPTS / "comment.py").read_text("utf-8")

@@ -103,15 +103,14 @@ def accept(measured: Measured, job: Path) -> Accepted:
     return Accepted(runner, first.stdout, before)
 
 
-def test_the_table_alone_changes_nothing(accepted: Accepted) -> None:
+def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> None:
+    """The table alone changes nothing."""
     assert accepted.before == ""
     assert "dry run" in accepted.table
     assert f"{CASE}\n  throughput new " in accepted.table
     assert "  top1 new 100\n" in accepted.table
     assert accepted.table in accepted.runner.summary()
 
-
-def test_exactly_what_was_recorded_is_taken(accepted: Accepted) -> None:
     folder = accepted.runner.workspace
 
     names = git(folder, "diff", "--cached", "--name-only").splitlines()
@@ -122,8 +121,6 @@ def test_exactly_what_was_recorded_is_taken(accepted: Accepted) -> None:
     assert len(record["runs"]) == 5
     assert list(accepted.runner.folder.rglob("pwned*")) == []
 
-
-def test_the_proposal_says_why_what_and_where_it_comes_from(accepted: Accepted) -> None:
     text = (accepted.runner.workspace / "proposal" / "text.md").read_text("utf-8")
 
     assert text.startswith(f"{REASON}\n\n```\nfrom merged/results.json")
@@ -153,9 +150,7 @@ def test_a_crash_is_no_refusal(job: Runner) -> None:
     (broken / "shlex.py").write_text("raise RuntimeError('a defect of ours')\n", "utf-8")
     job.in_process = False
     for step in (TABLE, WRITE):
-        done = job.run(step, PYTHONPATH=str(broken))
-
-        assert done.returncode == 1
+        done = job.ends(1, step, PYTHONPATH=str(broken))
         assert "RuntimeError: a defect of ours" in done.stderr
         assert not (job.workspace / "proposal").exists()
 
@@ -180,9 +175,7 @@ def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: M
     git(job.workspace, "add", "baselines")
     git(job.workspace, "commit", "--quiet", "-m", "accepted")
 
-    done = job.run(WRITE)
-
-    assert done.returncode == 1
+    done = job.ends(1, WRITE)
     assert "::error::nothing to accept" in done.stdout
 
 
@@ -229,9 +222,7 @@ def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> No
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place)
 
-    done = job.run(TABLE)
-
-    assert done.returncode == 0, done.stderr
+    done = job.ends(0, TABLE)
     assert f"32 scores -> {ACCURACY}" in done.stdout
 
 
@@ -241,9 +232,7 @@ def test_one_artifact_alone_has_no_folder_of_its_own(job: Runner) -> None:
     (job.workspace / "recorded").rmdir()
     (job.folder / "alone").rename(job.workspace / "recorded")
 
-    done = job.run(TABLE)
-
-    assert done.returncode == 0, done.stderr
+    done = job.ends(0, TABLE)
     assert f"32 scores -> {ACCURACY}" in done.stdout
 
 
@@ -330,9 +319,7 @@ def test_artifacts_are_named_with_their_digests(github: GitHub) -> None:
     run = run_of_gpu(display_title="gpu: baseline")
     github.answers({RUN: run, ARTIFACTS: {"artifacts": KEPT}})
 
-    done = github.runner.run(REFUSE)
-
-    assert done.returncode == 0, done.stderr
+    github.runner.ends(0, REFUSE)
     assert (github.runner.workspace / "artifacts.txt").read_text("utf-8").splitlines() == [
         f"Run 123 of main at {'c' * 40}:",
         "",
@@ -341,12 +328,19 @@ def test_artifacts_are_named_with_their_digests(github: GitHub) -> None:
     ]
 
 
-def test_what_a_machine_recorded_comes_back_whatever_else_failed_there() -> None:
+def test_what_a_machine_recorded_comes_back_and_who_writes_reads_a_patch() -> None:
     """One case that is INVALID ends the job with 1, and the scores of all others are accepted."""
     steps = workflow("gpu").jobs["run"]["steps"]
     (upload,) = [s for s in steps if s.get("with", {}).get("name", "").startswith("baselines-")]
 
     assert upload["if"].startswith("always() && steps.suite.outputs.artifact != '' && (")
+
+    first, second = UPDATE.jobs["read"], UPDATE.jobs["propose"]
+
+    assert "write" not in first["permissions"].values()
+    assert "setup-python" not in str(second["steps"])
+    downloads = [s["with"]["name"] for s in second["steps"] if "download" in str(s.get("uses"))]
+    assert downloads == ["proposal"]
 
 
 def test_the_artifacts_of_a_large_fleet_are_all_looked_at(github: GitHub) -> None:
@@ -356,9 +350,7 @@ def test_the_artifacts_of_a_large_fleet_are_all_looked_at(github: GitHub) -> Non
     answers = {ARTIFACTS: {"artifacts": jobs}, second: {"artifacts": KEPT}}
     github.answers({RUN: run_of_gpu(display_title="gpu: baseline"), **answers})
 
-    done = github.runner.run(REFUSE)
-
-    assert done.returncode == 0, done.stdout + done.stderr
+    github.runner.ends(0, REFUSE)
     listed = (github.runner.workspace / "artifacts.txt").read_text("utf-8")
     assert (listed.count("- `baselines-"), listed.count("- `merged-results`")) == (51, 1)
 
@@ -403,9 +395,7 @@ def gh(runner: Runner, proposals: int) -> None:
 
 
 def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -> None:
-    done = proposal.run(PROPOSE)
-
-    assert done.returncode == 0, done.stdout + done.stderr
+    proposal.ends(0, PROPOSE)
     origin = proposal.folder.parent / "origin.git"
     assert git(origin, "log", "--format=%s%n%b", "main..baselines/run-123").splitlines() == [
         "Baselines of run 123",
@@ -424,9 +414,7 @@ def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -
 def test_a_job_that_is_run_again_changes_the_proposal_that_is_there(proposal: Runner) -> None:
     gh(proposal, proposals=1)
 
-    done = proposal.run(PROPOSE)
-
-    assert done.returncode == 0, done.stdout + done.stderr
+    proposal.ends(0, PROPOSE)
     said = (proposal.folder / "words").read_text("utf-8").splitlines()
     assert said[2:5] == ["pr", "edit", "baselines/run-123"]
 
@@ -451,12 +439,3 @@ def test_a_patch_of_anything_else_is_refused(proposal: Runner) -> None:
         assert proposal.run(PROPOSE).returncode != 0, name
     origin = proposal.folder.parent / "origin.git"
     assert git(origin, "branch", "--list", "baselines/*") == ""
-
-
-def test_who_reads_may_not_write_and_who_writes_reads_a_patch() -> None:
-    first, second = UPDATE.jobs["read"], UPDATE.jobs["propose"]
-
-    assert "write" not in first["permissions"].values()
-    assert "setup-python" not in str(second["steps"])
-    downloads = [s["with"]["name"] for s in second["steps"] if "download" in str(s.get("uses"))]
-    assert downloads == ["proposal"]

@@ -8,6 +8,7 @@ import shutil
 import sys
 import tomllib
 from collections.abc import Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -38,12 +39,10 @@ def evaluated(name: str, variables: Mapping[str, str]) -> str:
     return fill(GIVEN[name], known)
 
 
+@cache
 def cases_of(folder: str) -> list[Any]:
     """Return every case of the suites below a folder."""
     return [case for file in (ROOT / folder).rglob("*.mlperf.toml") for case in plan_suite(file)]
-
-
-DEFAULT_SUITES = cases_of("suites/datacenter")
 
 
 def test_every_variable_that_our_suites_name_is_passed() -> None:
@@ -82,18 +81,16 @@ def needed(case: Any) -> set[str]:
     return {"onnxruntime-gpu" if name == "onnxruntime" else name for name in names}
 
 
-def test_the_default_extras_bring_all_that_the_default_suites_need() -> None:
+def test_the_default_suites_need_the_default_extras_models_and_data() -> None:
+    """Every case of v4.1 for an H100 runs in the environment of its job, others where they say."""
     extras = evaluated("extras", {})
 
-    wanted = set[str]().union(*map(needed, DEFAULT_SUITES))
+    wanted = set[str]().union(*map(needed, cases_of("suites/datacenter")))
     assert {"torch", "onnxruntime-gpu", "pycocotools", "torchao"} <= wanted
     assert wanted <= brought(extras)
     assert "onnxruntime" not in brought(extras)
 
-
-def test_four_h100_runners_need_nothing_but_models_and_data() -> None:
-    """Every case of v4.1 for an H100 runs in the job's own environment, others where they say."""
-    cases = [case for case in DEFAULT_SUITES if case.case.accelerator == "H100"]
+    cases = [case for case in cases_of("suites/datacenter") if case.case.accelerator == "H100"]
     first = [case for case in cases if case.suite.round == "v4.1"]
 
     assert len({case.path for case in first}) >= 4
