@@ -115,71 +115,62 @@ def four_gpus(*, shared: bool) -> Machine:
     )
 
 
-@pytest.mark.parametrize(
-    ("busy", "accelerator", "taken"),
-    [
-        ((), "H200", ["GPU-0"]),
-        (("GPU-0",), "H200", ["GPU-2"]),
-        ((), "2xH200", ["GPU-0", "GPU-1"]),
-        (("GPU-0",), "2xH200", ["GPU-1", "GPU-2"]),
-        (("GPU-1",), "2xH200", None),
-        (("GPU-0", "GPU-2", "GPU-3"), "H200", None),
-    ],
-)
-def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(
-    tmp_path: Path, busy: tuple[str, ...], accelerator: str, taken: list[str] | None
-) -> None:
+def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Path) -> None:
     """One of four has another power limit: a run on it would be held against others' figures.
 
     What is free and does not fit is nobody's: it is given back.
     """
     here = four_gpus(shared=True)
     asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lease_limit_s=0.0)
-    with contextlib.ExitStack() as stack:
-        for uuid in busy:
-            stack.enter_context(hold(uuid, alone=False))
-        if taken is None:
-            with pytest.raises(RunError, match=f"for {busy[0]}, held by"):
-                stack.enter_context(conditions.placed(accelerator, asked, lambda _: None))
-        else:
-            place = stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
-            used = place.conditions.machine
-            assert used.uuids(accelerator) == taken
-            assert used.identity(accelerator) == here.identity(accelerator)
-        for uuid in LIMITS_W.keys() - {*busy, *(taken or ())}:
-            stack.enter_context(hold(uuid, alone=False))
+    cases: list[tuple[tuple[str, ...], str, list[str] | None]] = [
+        ((), "H200", ["GPU-0"]),
+        (("GPU-0",), "H200", ["GPU-2"]),
+        ((), "2xH200", ["GPU-0", "GPU-1"]),
+        (("GPU-0",), "2xH200", ["GPU-1", "GPU-2"]),
+        (("GPU-1",), "2xH200", None),
+        (("GPU-0", "GPU-2", "GPU-3"), "H200", None),
+    ]
+    for busy, accelerator, taken in cases:
+        with contextlib.ExitStack() as stack:
+            for uuid in busy:
+                stack.enter_context(hold(uuid, alone=False))
+            if taken is None:
+                with pytest.raises(RunError, match=f"for {busy[0]}, held by"):
+                    stack.enter_context(conditions.placed(accelerator, asked, lambda _: None))
+            else:
+                place = stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
+                used = place.conditions.machine
+                assert used.uuids(accelerator) == taken
+                assert used.identity(accelerator) == here.identity(accelerator)
+            for uuid in LIMITS_W.keys() - {*busy, *(taken or ())}:
+                stack.enter_context(hold(uuid, alone=False))
 
 
-@pytest.mark.parametrize(
-    ("gone", "accelerator", "taken"),
-    [
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_gpu_that_the_session_lost_is_passed_over(tmp_path: Path, *, shared: bool) -> None:
+    """By all later cases, with a note; one that needs it says so at once."""
+    cases: list[tuple[str, str, list[str] | None]] = [
         ("GPU-0", "H200", ["GPU-2"]),
         ("GPU-0", "2xH200", ["GPU-1", "GPU-2"]),
         ("GPU-1", "2xH200", None),
         ("GPU-3", "4xH200", None),
-    ],
-)
-@pytest.mark.parametrize("shared", [True, False])
-def test_a_gpu_that_the_session_lost_is_passed_over(
-    tmp_path: Path, gone: str, accelerator: str, taken: list[str] | None, *, shared: bool
-) -> None:
-    """By all later cases, with a note; one that needs it says so at once."""
-    lost = conditions.LostGpus(tmp_path / "lost")
-    lost.note({gone: f"{gone} was lost"})
-    lost.note({gone: "lost twice"})
-    here = four_gpus(shared=shared)
-    asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lost=lost)
-
-    with contextlib.ExitStack() as stack:
-        if taken is None:
-            expected = f"{accelerator} cannot be measured .* in this session: {gone} was lost; "
-            with pytest.raises(RunError, match=expected) as error:
-                stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
-            assert error.value.layer == "gpu"
-            return
-        place = stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
-        assert place.conditions.machine.uuids(accelerator) == taken
-        assert place.notes == (f"passed over, earlier in this session: {gone} was lost",)
+    ]
+    for number, (gone, accelerator, taken) in enumerate(cases):
+        lost = conditions.LostGpus(tmp_path / f"lost-{number}")
+        lost.note({gone: f"{gone} was lost"})
+        lost.note({gone: "lost twice"})
+        here = four_gpus(shared=shared)
+        asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lost=lost)
+        with contextlib.ExitStack() as stack:
+            if taken is None:
+                expected = f"{accelerator} cannot be measured .* in this session: {gone} was lost; "
+                with pytest.raises(RunError, match=expected) as error:
+                    stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
+                assert error.value.layer == "gpu"
+                continue
+            place = stack.enter_context(conditions.placed(accelerator, asked, pytest.fail))
+            assert place.conditions.machine.uuids(accelerator) == taken
+            assert place.notes == (f"passed over, earlier in this session: {gone} was lost",)
 
 
 @pytest.mark.process

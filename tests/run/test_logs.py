@@ -108,33 +108,23 @@ RATE = {"result_completed_samples_per_sec": 12.5}
 TOKEN_RATE = {"result_completed_tokens_per_second": 100.0}
 
 
-@pytest.mark.parametrize(
-    ("scenario", "values", "expected"),
-    [
+def test_metrics_are_in_si_units_under_the_names_of_the_metric_table(tmp_path: Path) -> None:
+    offline = {"result_samples_per_second": 10, "result_tokens_per_second": 80.5, **QUERIES}
+    tokens = {**RATE, **TOKEN_RATE, **QUERIES, **TTFT, **TPOT}
+    rates = {"throughput": 12.5, "tokens_per_second": 100.0}
+    cases: list[tuple[str, dict[str, Any], dict[str, float]]] = [
         ("Offline", {"result_samples_per_second": 47140.3}, {"throughput": 47140.3}),
-        (
-            "Offline",
-            {"result_samples_per_second": 10, "result_tokens_per_second": 80.5, **QUERIES},
-            {"throughput": 10.0, "tokens_per_second": 80.5},
-        ),
+        ("Offline", offline, {"throughput": 10.0, "tokens_per_second": 80.5}),
         ("Server", {**RATE, **QUERIES}, {"throughput": 12.5, **LATENCY_S}),
-        (
-            "Server",
-            {**RATE, **TOKEN_RATE, **QUERIES, **TTFT, **TPOT},
-            {"throughput": 12.5, "tokens_per_second": 100.0, **LATENCY_S, **TOKENS_S},
-        ),
+        ("Server", tokens, {**rates, **LATENCY_S, **TOKENS_S}),
         ("SingleStream", QUERIES, LATENCY_S),
         # Samples of a query share its latency; the query's is the one MLPerf reports.
         ("MultiStream", {**MULTI, "result_90.00_percentile_latency_ns": 1}, LATENCY_S),
-    ],
-)
-def test_metrics_are_in_si_units_under_the_names_of_the_metric_table(
-    tmp_path: Path, scenario: str, values: dict[str, Any], expected: dict[str, float]
-) -> None:
-    metrics = parsed(tmp_path, values).metrics(scenario)
-
-    assert metrics == pytest.approx(expected)
-    assert metrics.keys() <= METRICS.keys()
+    ]
+    for scenario, values, expected in cases:
+        metrics = parsed(tmp_path, values).metrics(scenario)
+        assert metrics == pytest.approx(expected)
+        assert metrics.keys() <= METRICS.keys()
 
 
 def test_a_figure_that_is_missing_or_not_positive_is_refused(tmp_path: Path) -> None:

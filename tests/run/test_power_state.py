@@ -13,6 +13,7 @@ from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.sampling import PowerLog
+from tests.reports.verdicts import run as valid_run
 
 CAP = 0x4
 
@@ -48,30 +49,15 @@ def test_peak_memory_is_that_of_all_gpus_up_to_the_end_of_the_run() -> None:
     assert replace(log, ended=False).peak_memory(1041.0) is None
 
 
+POWER = Power(
+    joules=None, uncertainty_j=12.0, mean_w=None, peak_w=700.0, window_s=20.0, by_gpu={}, gated=True
+)
+
+
 def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
     joules = sum(value or 0.0 for value in by_gpu.values())
-    power = Power(
-        joules=joules,
-        uncertainty_j=12.0,
-        mean_w=joules / 20,
-        peak_w=700.0,
-        window_s=20.0,
-        by_gpu=by_gpu,
-        gated=True,
-    )
-    return Run(
-        metrics=metrics,
-        within_se={},
-        samples=100,
-        queries=100,
-        duration_s=20.0,
-        target_qps=5.0,
-        session="s",
-        started="2026-11-21T00:00:00+00:00",
-        commit=None,
-        folder="x",
-        power=power,
-    )
+    power = replace(POWER, joules=joules, mean_w=joules / 20, by_gpu=by_gpu)
+    return replace(valid_run(**metrics), samples=100, queries=100, duration_s=20.0, power=power)
 
 
 def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
@@ -104,16 +90,18 @@ def test_energy_above_idle_and_an_uncertainty_that_is_not_known_are_told_so() ->
 
 
 def test_an_unknown_part_makes_the_whole_unknown() -> None:
+    plain = Energy(
+        joules=1000.0,
+        uncertainty_j=None,
+        method="trace",
+        window_s=20.0,
+        peak_w=60.0,
+        trace_j=1000.0,
+        idle_w=None,
+    )
+
     def energy(uncertainty_j: float | None, idle_w: float | None) -> Energy:
-        return Energy(
-            joules=1000.0,
-            uncertainty_j=uncertainty_j,
-            method="trace",
-            window_s=20.0,
-            peak_w=60.0,
-            trace_j=1000.0,
-            idle_w=idle_w,
-        )
+        return replace(plain, uncertainty_j=uncertainty_j, idle_w=idle_w)
 
     whole = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(20.0, 30.0)})
     unsure = together({"GPU-0": energy(10.0, 20.0), "GPU-1": energy(None, 20.0)})
@@ -126,12 +114,14 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
     assert (busy.joules, busy.idle_w, busy.net_joules) == (2000.0, None, None)
 
 
-def test_what_was_noted_of_any_run_is_told_once() -> None:
-    def cap(seconds: float) -> Sign:
-        text = f"clocks are held back to stay within the power limit: {LASTED}"
-        share = seconds / 20
-        return Sign(key=SignKey.SW_POWER_CAP, text=text, seconds=seconds, share=share)
+def cap(seconds: float, **of_gpu: str) -> Sign:
+    """A sign that lasted so long of a window of 20 s."""
+    text = f"clocks are held back: {LASTED}"
+    key, share = SignKey.SW_POWER_CAP, seconds / 20
+    return Sign(key=key, text=text, seconds=seconds, share=share, **of_gpu)
 
+
+def test_what_was_noted_of_any_run_is_told_once() -> None:
     def seen(*signs: Sign) -> Run:
         notes = tuple(sign.in_words() for sign in signs)
         return replace(run({"GPU-0": 1e4}), signs=signs, notes=(*notes, "something else"))
@@ -149,32 +139,23 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
 
 
 def test_what_each_of_several_gpus_showed_is_one_note() -> None:
-    def cap(gpu: int, seconds: float) -> Sign:
-        text = f"clocks are held back: {LASTED}"
-        return Sign(
-            key=SignKey.SW_POWER_CAP,
-            text=text,
-            gpu=f"GPU-{gpu}",
-            name=f"GPU {gpu}",
-            seconds=seconds,
-            share=seconds / 20,
-        )
-
     replays = [
         Sign(key=SignKey.PCIE_REPLAYS, text=f"{n + 1} replays", gpu=f"GPU-{n}", name=f"GPU {n}")
         for n in (0, 1)
     ]
+    first = cap(1.0, gpu="GPU-0", name="GPU 0")
+    second = cap(4.0, gpu="GPU-1", name="GPU 1")
 
     def notes(*signs: Sign) -> list[str]:
         gpus = tuple(GpuRun(uuid=f"GPU-{n}") for n in (0, 1))
         texts = tuple(sign.in_words() for sign in signs)
         return of_all_runs([replace(run({"GPU-0": 1e4}), gpus=gpus, signs=signs, notes=texts)])
 
-    assert notes(cap(0, 1.0), cap(1, 4.0), *replays) == [
+    assert notes(first, second, *replays) == [
         "each of 2 GPUs: clocks are held back: 1.00 to 4.00 s, 5.0% to 20.0% of the window",
         "GPU 0: 1 replays; GPU 1: 2 replays",
     ]
-    assert notes(cap(1, 4.0)) == [cap(1, 4.0).in_words()]
+    assert notes(second) == [second.in_words()]
 
 
 def test_what_waits_for_a_reset_is_told_apart_and_a_broken_sampler_is_not() -> None:

@@ -203,31 +203,30 @@ def sent(*messages: Message) -> list[tuple[Any, ...]]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("before", "message", "both"),
-    [
+def test_what_was_so_within_a_moment_is_told_at_once() -> None:
+    def placed(at_s: float, *place: int) -> Message:
+        return (DONE, at_s, place, None, None)
+
+    at_once: list[tuple[Message, Message, Message]] = [
         (done(1, 5), done(9, 7), done(9, 5, 7)),
         (done(1, 5, tokens=[3]), done(9, 7, tokens=[4]), done(9, 5, 7, tokens=[3, 4])),
         ((FIRST, 1e-6, [5]), (FIRST, 9e-6, [7]), (FIRST, 9e-6, [5, 7])),
-        ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 9e-4, (0, 8, 4), None, None),
-         (DONE, 9e-4, (0, 0, 12), None, None)),
-        # another moment, another kind, not the next, outputs, wrong counts, a place and ids
-        (done(1, 5), done(60, 7), None),
-        ((FIRST, 1e-6, [5]), done(9, 7), None),
-        ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 2e-6, (0, 9, 4), None, None), None),
-        ((DONE, 1e-6, (0, 0, 8), None, None), (DONE, 2e-6, (1, 8, 4), None, None), None),
-        ((DONE, 1e-6, [5], [b"a"], None), done(9, 7), None),
-        (done(1, 5, tokens=[3]), done(9, 7), None),
-        (done(1, 5, tokens=[3, 3]), done(9, 7, tokens=[]), None),
-        ((DONE, 1e-6, (0, 0, 8), None, None), done(9, 7), None),
-        ((LOADED, {}), (LOADED, {}), None),
-    ],
-)  # fmt: skip
-def test_what_was_so_within_a_moment_is_told_at_once(
-    before: Message, message: Message, both: Message | None
-) -> None:
-    expected = [tuple(before), tuple(message)] if both is None else [tuple(both)]
-    assert sent(before, message) == expected
+        (placed(1e-6, 0, 0, 8), placed(9e-4, 0, 8, 4), placed(9e-4, 0, 0, 12)),
+    ]
+    # another moment, another kind, not the next, outputs, wrong counts, a place and ids
+    apart: list[tuple[Message, Message]] = [
+        (done(1, 5), done(60, 7)),
+        ((FIRST, 1e-6, [5]), done(9, 7)),
+        (placed(1e-6, 0, 0, 8), placed(2e-6, 0, 9, 4)),
+        (placed(1e-6, 0, 0, 8), placed(2e-6, 1, 8, 4)),
+        ((DONE, 1e-6, [5], [b"a"], None), done(9, 7)),
+        (done(1, 5, tokens=[3]), done(9, 7)),
+        (done(1, 5, tokens=[3, 3]), done(9, 7, tokens=[])),
+        (placed(1e-6, 0, 0, 8), done(9, 7)),
+        ((LOADED, {}), (LOADED, {})),
+    ]
+    assert [sent(*two) for *two, _ in at_once] == [[both] for *_, both in at_once]
+    assert [tuple(sent(*two)) for two in apart] == apart
 
 
 @FEWER

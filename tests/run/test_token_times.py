@@ -102,40 +102,29 @@ def test_tokens_that_were_lost_or_invented_are_named(clock: Clock) -> None:
 
 
 TOGETHER = "of the tokens came together with others"
+IN_ONE_PIECE = "100% of the answers came in one piece"
 
 
-@pytest.mark.parametrize(
-    ("waits_s", "per_user", "gaps", "notes"),
-    [
+def test_tokens_that_come_together_have_no_time_between_them(clock: Clock) -> None:
+    cases: list[tuple[list[float], float | None, bool, list[str]]] = [
         ([0.5, 0.25, 0.25, 0.25], 4.0, True, []),
         # Of eight tokens four come with the first message; the other four take one second.
         ([0.5, 0, 0, 0, 1.0, 0, 0, 0], 4.0, False, [f"86% {TOGETHER}"]),
         ([0.5, 0.25, 1e-5, 0.25, 1e-5], 4 / 0.50002, False, [f"50% {TOGETHER}"]),
-        (
-            [0.5, 0, 0, 0],
-            None,
-            False,
-            [f"100% {TOGETHER}", "100% of the answers came in one piece"],
-        ),
+        ([0.5, 0, 0, 0], None, False, [f"100% {TOGETHER}", IN_ONE_PIECE]),
         # Nobody can tell what the jitter of one token in thirty hides.
         ([0.5, 1e-5, *[0.25] * 29], 29 / 7.25001, True, []),
         # A pause makes the time per token long; what comes at its own pace is no bunch.
         ([0.5, *[1e-4] * 9, 9.0], 10 / 9.0009, True, []),
-    ],
-    ids=["one by one", "two messages", "pairs", "one message", "jitter", "pause"],
-)
-def test_tokens_that_come_together_have_no_time_between_them(
-    clock: Clock, waits_s: list[float], per_user: float | None, gaps: bool, notes: list[str]
-) -> None:
-    times = TokenTimes()
-    answer(times, clock, [1], waits_s)
-
-    found = times.metrics()
-
-    expected = None if per_user is None else pytest.approx(per_user, rel=1e-5)
-    assert found.get("tokens_per_second_per_user") == expected
-    assert ("itl_p50" in found) is gaps
-    assert [note.partition(":")[0] for note in times.notes.values()] == notes
+    ]
+    for waits_s, per_user, gaps, notes in cases:
+        times = TokenTimes()
+        answer(times, clock, [1], waits_s)
+        found = times.metrics()
+        expected = None if per_user is None else pytest.approx(per_user, rel=1e-5)
+        assert found.get("tokens_per_second_per_user") == expected
+        assert ("itl_p50" in found) is gaps
+        assert [note.partition(":")[0] for note in times.notes.values()] == notes
 
 
 def test_an_answer_that_is_told_at_its_end_shows_no_speed(clock: Clock) -> None:

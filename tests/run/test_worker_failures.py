@@ -144,31 +144,26 @@ def test_completions_after_the_run_are_dropped_and_reported(
         assert worker.exit_code() == 70
 
 
-def test_a_folder_deleted_during_the_run_is_an_error_of_loadgen(tmp_path: Path) -> None:
-    options = {"folder": str(tmp_path / "performance")}
-    events, code = run_to_end(spec(tmp_path, engine=f"{FAILING}DeletesFolder", options=options))
-
-    error = error_of(events)
-    assert (code, error["layer"]) == (70, "loadgen")
-    assert "cannot read" in error["message"]
-
-
-def test_a_full_disk_is_an_error_of_loadgen(tmp_path: Path) -> None:
-    events, code = run_to_end(spec(tmp_path, engine=f"{FAILING}FillsDisk"))
-
-    error = error_of(events)
-    assert (code, error["layer"]) == (70, "loadgen")
-    assert "is cut" in error["message"]
-
-
-def test_a_folder_that_cannot_be_made_is_an_error_of_the_worker(tmp_path: Path) -> None:
-    (tmp_path / "performance").write_text("in the way")
-
-    events, code = run_to_end(spec(tmp_path))
-
-    error = error_of(events)
-    assert (code, error["layer"]) == (70, "worker")
-    assert "performance" in error["message"]
+def test_files_that_cannot_be_kept_are_an_error_of_who_writes_them(tmp_path: Path) -> None:
+    """A folder deleted during the run, a full disk, and a folder that cannot be made."""
+    (tmp_path / "in the way").mkdir()
+    (tmp_path / "in the way" / "performance").touch()
+    deletes = {"folder": str(tmp_path / "deleted" / "performance")}
+    for name, given, layer, message in (
+        (
+            "deleted",
+            {"engine": f"{FAILING}DeletesFolder", "options": deletes},
+            "loadgen",
+            "cannot r",
+        ),
+        ("full", {"engine": f"{FAILING}FillsDisk"}, "loadgen", "is cut"),
+        ("in the way", {}, "worker", "performance"),
+    ):
+        (tmp_path / name).mkdir(exist_ok=True)
+        events, code = run_to_end(spec(tmp_path / name, **given))  # type: ignore[arg-type]
+        error = error_of(events)
+        assert (code, error["layer"]) == (70, layer)
+        assert message in error["message"]
 
 
 def test_a_thread_that_dies_while_nothing_is_asked_of_the_engine_breaks_no_run(

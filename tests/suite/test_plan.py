@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -102,56 +103,44 @@ def test_loadgen_is_told_what_a_quick_scenario_asks(file: Path) -> None:
     assert wrong == []
 
 
-@pytest.mark.parametrize(
-    ("scenario", "expected"),
-    [
-        ("Offline", {"min_query_count": 24_576}),
-        ("Server", {"latency_limit_ns": 15_000_000}),
-        ("SingleStream", {"latency_percentile": 0.9}),
-        ("MultiStream", {"min_query_count": 662}),
-    ],
-)
-@pytest.mark.parametrize("short", ["", 'min_duration = "1s"\nmin_query_count = 1'])
-def test_a_suite_cannot_shorten_an_official_run(
-    file: Path, scenario: str, expected: dict[str, int], short: str
-) -> None:
-    (planned,) = plan(
-        file,
-        ('"mine"', '"resnet50"'),
-        ('"quick"', '"official"'),
-        ('"Offline"\ntarget_qps = 100', f'"{scenario}"\n{short}'),
-    )
-
-    assert settings_of(planned, target_qps=50.0) == official(scenario, **expected)
-    assert planned.seconds_per_run == 600
+def test_a_suite_cannot_shorten_an_official_run(file: Path) -> None:
+    expected: dict[str, dict[str, Any]] = {
+        "Offline": {"min_query_count": 24_576},
+        "Server": {"latency_limit_ns": 15_000_000},
+        "SingleStream": {"latency_percentile": 0.9},
+        "MultiStream": {"min_query_count": 662},
+    }
+    for scenario, short in product(expected, ("", 'min_duration = "1s"\nmin_query_count = 1')):
+        (planned,) = plan(
+            file,
+            ('"mine"', '"resnet50"'),
+            ('"quick"', '"official"'),
+            ('"Offline"\ntarget_qps = 100', f'"{scenario}"\n{short}'),
+        )
+        assert settings_of(planned, target_qps=50.0) == official(scenario, **expected[scenario])
+        assert planned.seconds_per_run == 600
 
 
 def tokens(**limits_ns: int) -> dict[str, Any]:
     return {"tokens": True, "performance_samples": 24_576, "min_query_count": 1000, **limits_ns}
 
 
-@pytest.mark.parametrize(
-    ("round_name", "scenario", "expected"),
-    [
-        ("v4.1", "Offline", {**tokens(), "min_query_count": 64}),
-        ("v4.1", "Server", tokens(ttft_limit_ns=2_000_000_000, tpot_limit_ns=200_000_000)),
-        ("v5.1", "Interactive", tokens(ttft_limit_ns=450_000_000, tpot_limit_ns=40_000_000)),
-    ],
-)
-def test_language_models_are_timed_by_their_tokens(
-    file: Path, round_name: str, scenario: str, expected: dict[str, Any]
-) -> None:
-    (planned,) = plan(
-        file,
-        ('"v4.1"', f'"{round_name}"'),
-        ('"mine"', '"llama2-70b-99.9"'),
-        ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
-    )
-
-    loadgen = "Server" if scenario == "Interactive" else scenario
-    assert settings_of(planned, target_qps=50.0) == quick(
-        loadgen, seeds=seeds(round_name), **expected
-    )
+def test_language_models_are_timed_by_their_tokens(file: Path) -> None:
+    slow = tokens(ttft_limit_ns=2_000_000_000, tpot_limit_ns=200_000_000)
+    fast = tokens(ttft_limit_ns=450_000_000, tpot_limit_ns=40_000_000)
+    for round_name, scenario, loadgen, expected in (
+        ("v4.1", "Offline", "Offline", {**tokens(), "min_query_count": 64}),
+        ("v4.1", "Server", "Server", slow),
+        ("v5.1", "Interactive", "Server", fast),
+    ):
+        (planned,) = plan(
+            file,
+            ('"v4.1"', f'"{round_name}"'),
+            ('"mine"', '"llama2-70b-99.9"'),
+            ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
+        )
+        quick_settings = quick(loadgen, seeds=seeds(round_name), **expected)
+        assert settings_of(planned, target_qps=50.0) == quick_settings
 
 
 def test_a_suites_own_token_limits_come_first(file: Path) -> None:
@@ -163,42 +152,30 @@ def test_a_suites_own_token_limits_come_first(file: Path) -> None:
     assert set(planned.limits) == {"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"}
 
 
-@pytest.mark.parametrize(
-    ("text", "score", "points"),
-    [
+def test_the_margin_is_a_share_of_the_baselines_score_or_points(file: Path) -> None:
+    for text, score, points in (
         ("", 44.4, 0.222),
         ('accuracy = { margin = "1 %" }', 44.4, 0.444),
         ('accuracy = { margin = "0.25 points" }', 44.4, 0.25),
         ('accuracy = { reference = "null" }', 20.0, 0.1),
-    ],
-)
-def test_the_margin_is_a_share_of_the_baselines_score_or_points(
-    file: Path, text: str, score: float, points: float
-) -> None:
-    (planned,) = plan(file, more=text + "\n")
-
-    assert planned.margin("top1").points(score) == pytest.approx(points)
+    ):
+        (planned,) = plan(file, more=text + "\n")
+        assert planned.margin("top1").points(score) == pytest.approx(points)
 
 
-@pytest.mark.parametrize(
-    ("workload", "metric", "points"),
-    [
+def test_a_score_has_the_rounds_margin(file: Path) -> None:
+    for workload, metric, points in (
         ("retinanet", "map", 0.5),
         ("dlrm-v2-99", "auc", 0.05),
         ("stable-diffusion-xl", "fid", 1.0),
         ("stable-diffusion-xl", "clip", 0.1),
         ("resnet50", "top1", 0.5),
-    ],
-)
-def test_a_score_has_the_rounds_margin(
-    file: Path, workload: str, metric: str, points: float
-) -> None:
-    scored = f'"{workload}"\nscorer = {{ use = "top1" }}'
-    (official,) = plan(file, ('"mine"', scored))
-    (own,) = plan(file, ('"mine"', scored), more='accuracy = { margin = "3 points" }\n')
-
-    assert official.margin(metric).points(100.0) == pytest.approx(points)
-    assert own.margin(metric).points(100.0) == 3.0
+    ):
+        scored = ('"mine"', f'"{workload}"\nscorer = {{ use = "top1" }}')
+        (official,) = plan(file, scored)
+        (own,) = plan(file, scored, more='accuracy = { margin = "3 points" }\n')
+        assert official.margin(metric).points(100.0) == pytest.approx(points)
+        assert own.margin(metric).points(100.0) == 3.0
 
 
 TWO = """
@@ -208,18 +185,15 @@ precision = "int8"
 """
 
 
-@pytest.mark.parametrize("named", ["null-fp32", "a-fp32", "a"])
-def test_a_reference_entry_is_found_by_name_or_name_and_precision(file: Path, named: str) -> None:
-    changes = [('use = "null"', 'use = "null"\nname = "a"')] if named.startswith("a") else []
-    first, second = plan(file, *changes, more=f'accuracy = {{ reference = "{named}" }}\n{TWO}')
-
-    assert first.accuracy_reference is first.engine
-    assert second.accuracy_reference is first.engine
+def test_a_reference_entry_is_found_by_name_or_name_and_precision(file: Path) -> None:
+    for named in ("null-fp32", "a-fp32", "a"):
+        changes = [('use = "null"', 'use = "null"\nname = "a"')] if named[0] == "a" else []
+        first, second = plan(file, *changes, more=f'accuracy = {{ reference = "{named}" }}\n{TWO}')
+        assert first.accuracy_reference is second.accuracy_reference is first.engine
 
 
-@pytest.mark.parametrize("workload", ["mine", "resnet50"])
-def test_the_seeds_are_those_of_the_suites_round(file: Path, workload: str) -> None:
-    for round_name in SEEDS:
+def test_the_seeds_are_those_of_the_suites_round(file: Path) -> None:
+    for workload, round_name in product(("mine", "resnet50"), SEEDS):
         (planned,) = plan(file, ('"v4.1"', f'"{round_name}"'), ('"mine"', f'"{workload}"'))
         assert settings_of(planned, target_qps=None).seeds == seeds(round_name)
 
@@ -230,86 +204,59 @@ def test_a_workload_of_ones_own_keeps_up_to_1024_samples_in_memory(file: Path) -
     assert settings_of(planned) == quick("Offline", target_qps=None, performance_samples=1024)
 
 
-@pytest.mark.parametrize(
-    ("scenario", "changes", "expected"),
-    [
+USUAL = {"latency_p50": 0.05, "latency_p99": 0.10}
+
+
+def test_limits_are_those_of_the_metrics_that_a_scenario_gates(file: Path) -> None:
+    both = 'throughput = { max_drop = "5%" }\nlatency_p99 = { max_rise = "150%" }'
+    for scenario, changes, expected in (
         ("Offline", "", {"throughput": 0.03}),
-        ("Server", "", {"latency_p50": 0.05, "latency_p99": 0.10}),
+        ("Server", "", USUAL),
         ("SingleStream", "", {"latency_p90": 0.03}),
         ("MultiStream", "", {"latency_p99": 0.10}),
         ("Offline", 'throughput = { max_drop = "5%" }', {"throughput": 0.05}),
         ("Offline", 'latency_p99 = { max_rise = "5%" }', {"throughput": 0.03}),
-        (
-            "Server",
-            'throughput = { max_drop = "5%" }\nlatency_p99 = { max_rise = "150%" }',
-            {"latency_p50": 0.05, "latency_p99": 1.5},
-        ),
+        ("Server", both, {"latency_p50": 0.05, "latency_p99": 1.5}),
         ("SingleStream", 'samples_per_joule = { max_drop = "5%" }', {"latency_p90": 0.03}),
-    ],
-)
-def test_limits_are_those_of_the_metrics_that_a_scenario_gates(
-    file: Path, scenario: str, changes: str, expected: dict[str, float]
-) -> None:
-    (planned,) = plan(
-        file,
-        ('"mine"', '"resnet50"'),
-        ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
-        ('throughput = { max_drop = "3%" }', changes),
-    )
-
-    assert planned.limits == pytest.approx(expected)
+    ):
+        (planned,) = plan(
+            file,
+            ('"mine"', '"resnet50"'),
+            ('"Offline"\ntarget_qps = 100', f'"{scenario}"'),
+            ('throughput = { max_drop = "3%" }', changes),
+        )
+        assert planned.limits == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("scenario", "limits", "expected"),
-    [
-        (
-            "Offline",
-            '{ tokens_per_second = { max_drop = "2.5 %" } }',
-            {"throughput": 0.03, "tokens_per_second": 0.025},
-        ),
+def test_a_scenario_adds_metrics_and_overrides_limits_for_itself(file: Path) -> None:
+    tokens = '{ tokens_per_second = { max_drop = "2.5 %" } }'
+    for scenario, limits, expected in (
+        ("Offline", tokens, {"throughput": 0.03, "tokens_per_second": 0.025}),
         ("Offline", '{ throughput = { max_drop = "1%" } }', {"throughput": 0.01}),
-        (
-            "Server",
-            '{ latency_p90 = { max_rise = "4%" } }',
-            {"latency_p50": 0.05, "latency_p99": 0.10, "latency_p90": 0.04},
-        ),
-    ],
-)
-def test_a_scenario_adds_metrics_and_overrides_limits_for_itself(
-    file: Path, scenario: str, limits: str, expected: dict[str, float]
-) -> None:
-    assert of_scenario(file, scenario, limits=limits).limits == pytest.approx(expected)
+        ("Server", '{ latency_p90 = { max_rise = "4%" } }', {**USUAL, "latency_p90": 0.04}),
+    ):
+        assert of_scenario(file, scenario, limits=limits).limits == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(
-    ("changes", "more", "kinds"),
-    [
-        ([], "", ("performance",)),
-        (
-            [('"mine"', '"mine"\nscorer = { use = "top1" }')],
-            "",
-            ("accuracy", "performance"),
-        ),
-        ([('"mine"', '"resnet50"')], "", ("accuracy", "performance")),
-        ([('"mine"', '"mine"\ntwin_of = "resnet50"')], "", ("accuracy", "performance")),
-        ([], 'samples_per_joule = { max_drop = "5%" }', ("performance", "efficiency")),
-    ],
-)
-def test_a_case_has_the_tests_that_it_can_answer(
-    file: Path, changes: list[tuple[str, str]], more: str, kinds: tuple[str, ...]
-) -> None:
-    (planned,) = plan(file, *changes, more=more)
-
-    assert planned.kinds == kinds
+def test_a_case_has_the_tests_that_it_can_answer(file: Path) -> None:
+    both = ("accuracy", "performance")
+    cases: list[tuple[str, str, tuple[str, ...]]] = [
+        ('"mine"', "", ("performance",)),
+        ('"mine"\nscorer = { use = "top1" }', "", both),
+        ('"resnet50"', "", both),
+        ('"mine"\ntwin_of = "resnet50"', "", both),
+        ('"mine"', 'samples_per_joule = { max_drop = "5%" }', ("performance", "efficiency")),
+    ]
+    for name, more, kinds in cases:
+        (planned,) = plan(file, ('"mine"', name), more=more)
+        assert planned.kinds == kinds
 
 
 OWN = '"mine"\nscorer = { use = "top1" }\nreference = { top1 = 50.0 }\ntarget = "98%"'
 
 
-@pytest.mark.parametrize(
-    ("name", "profile", "low"),
-    [
+def test_mlperfs_gate_is_for_mlperfs_workloads_in_every_profile(file: Path) -> None:
+    for name, profile, low in (
         ('"resnet50"', "official", 76.46 * 0.99),
         ('"resnet50"', "quick", 76.46 * 0.99),
         ('"mine"', "official", None),
@@ -317,17 +264,12 @@ OWN = '"mine"\nscorer = { use = "top1" }\nreference = { top1 = 50.0 }\ntarget = 
         (OWN, "official", 50.0 * 0.98),
         (f'{OWN}\ntwin_of = "resnet50"', "official", 50.0 * 0.98),
         ('"mine"\ntwin_of = "resnet50"', "official", None),
-    ],
-)
-def test_mlperfs_gate_is_for_mlperfs_workloads_in_every_profile(
-    file: Path, name: str, profile: str, low: float | None
-) -> None:
-    (planned,) = plan(file, ('"mine"', name), ('"quick"', f'"{profile}"'))
-
-    bounds = planned.bounds(())
-    assert (bounds is None) == (low is None)
-    assert bounds is None or bounds["top1"].low == pytest.approx(low)
-    assert bounds is None or bounds["top1"].high is None
+    ):
+        (planned,) = plan(file, ('"mine"', name), ('"quick"', f'"{profile}"'))
+        bounds = planned.bounds(())
+        assert (bounds is None) == (low is None)
+        assert bounds is None or bounds["top1"].low == pytest.approx(low)
+        assert bounds is None or bounds["top1"].high is None
 
 
 def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
@@ -363,28 +305,22 @@ def test_a_twin_has_the_rounds_windows_as_shares_of_its_own_reference(file: Path
     assert bounds["own"].high == pytest.approx(4 * 1.01)
 
 
-@pytest.mark.parametrize(
-    ("name", "profile", "options", "samples"),
-    [
+def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(file: Path) -> None:
+    for name, profile, options, samples in (
         ('"resnet50"', "quick", "", 50_000),
         ('"resnet50"', "official", "", 50_000),
         ('"resnet50"', "quick", ", count = 100", None),
         ('"resnet50"', "official", ", count = 100", 50_000),
         ('"mine"\ntwin_of = "resnet50"', "official", "", None),
         ('"mine"', "official", "", None),
-    ],
-)
-def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(
-    file: Path, name: str, profile: str, options: str, samples: int | None
-) -> None:
-    (planned,) = plan(
-        file,
-        ('"mine"', name),
-        ('"synthetic", samples = 8', f'"imagenet", path = "x"{options}'),
-        ('"quick"', f'"{profile}"'),
-    )
-
-    assert planned.expected().samples == samples
+    ):
+        (planned,) = plan(
+            file,
+            ('"mine"', name),
+            ('"synthetic", samples = 8', f'"imagenet", path = "x"{options}'),
+            ('"quick"', f'"{profile}"'),
+        )
+        assert planned.expected().samples == samples
 
 
 def test_the_suites_digest_is_asked_of_the_data_set(file: Path) -> None:
@@ -428,19 +364,16 @@ def test_engines_written_as_one_array_stand_at_its_line(file: Path) -> None:
     assert [(p.case.precision, p.line) for p in plan_suite(file)] == [("fp32", 4), ("fp8", 4)]
 
 
-@pytest.mark.parametrize(
-    ("given", "cpu", "h200"),
-    [("100", 100.0, 100.0), ("{ H200 = 13.5 }", None, 13.5), ("{ cpu = 1, H200 = 2 }", 1.0, 2.0)],
-)
-def test_the_offered_rate_is_one_number_or_one_per_accelerator(
-    file: Path, given: str, cpu: float | None, h200: float | None
-) -> None:
-    on_cpu, on_h200 = plan(
-        file, ('["cpu"]', '["cpu", "H200"]'), ("target_qps = 100", f"target_qps = {given}")
-    )
-
-    assert on_cpu.scenario.rate_on("cpu") == cpu
-    assert on_h200.scenario.rate_on("H200") == h200
+def test_the_offered_rate_is_one_number_or_one_per_accelerator(file: Path) -> None:
+    both = ('["cpu"]', '["cpu", "H200"]')
+    for rate, cpu, h200 in (
+        ("100", 100.0, 100.0),
+        ("{ H200 = 13.5 }", None, 13.5),
+        ("{ cpu = 1, H200 = 2 }", 1.0, 2.0),
+    ):
+        on_cpu, on_h200 = plan(file, both, ("target_qps = 100", f"target_qps = {rate}"))
+        assert on_cpu.scenario.rate_on("cpu") == cpu
+        assert on_h200.scenario.rate_on("H200") == h200
 
 
 WITH_PATHS = (
@@ -515,22 +448,29 @@ def test_a_variable_that_goes_away_after_collection_is_an_error(
         job_of(planned)
 
 
-def test_a_path_of_a_scorer_is_near_the_suite_where_it_is_there(file: Path) -> None:
+def test_a_path_of_a_scorer_is_near_the_suite_and_variables_are_expanded(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (file.parent / "deep").mkdir()
     (file.parent / "deep/c.npz").touch()
     (file.parent / "int64").touch()
+    monkeypatch.setenv("TOKENIZER", "/models/tokenizer")
     options = 'a = "deep/c.npz", b = "gone/c.npz", c = "int64", d = 3, e = "evaluate:deep"'
+    options += ', f = "${TOKENIZER}"'
     (planned,) = plan(file, ('"mine"', f'"mine"\nscorer = {{ use = "own:Scorer", {options} }}'))
 
-    built = built_scorer(planned)
+    built, kept = built_scorer(planned), planned.scorer
     assert built is not None
+    assert kept is not None
     assert built.options == {
         "a": str(file.parent / "deep/c.npz"),
         "b": "gone/c.npz",
         "c": "int64",
         "d": 3,
         "e": f"evaluate:{file.parent / 'deep'}",
+        "f": "/models/tokenizer",
     }
+    assert (kept.options["e"], kept.options["f"]) == ("evaluate:deep", "${TOKENIZER}")
 
 
 def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:
@@ -548,109 +488,65 @@ def test_code_of_ones_own_is_named_and_not_imported(file: Path) -> None:
     assert dataset == Factory(target="no.such.package:data", options={"samples": 8})
 
 
-def test_a_metrics_path_is_relative_to_the_suite_and_variables_are_expanded(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (file.parent / "metrics").mkdir()
-    (file.parent / "metrics" / "own.py").write_text("", "utf-8")
-    monkeypatch.setenv("TOKENIZER", "/models/tokenizer")
-    options = 'metric = "evaluate:metrics/own.py", tokenizer = "${TOKENIZER}"'
-    use = f'scorer = {{ use = "evaluate", {options} }}'
-    (planned,) = plan(file, ('name = "mine"', f'name = "mine"\n{use}'))
-
-    built, kept = built_scorer(planned), planned.scorer
-    assert built is not None
-    assert kept is not None
-    assert built.options == {
-        "metric": f"evaluate:{(file.parent / 'metrics' / 'own.py').resolve()}",
-        "tokenizer": "/models/tokenizer",
-    }
-    assert kept.options == {"metric": "evaluate:metrics/own.py", "tokenizer": "${TOKENIZER}"}
+LACKING = "performance only: nothing scores the answers of mine; a wrong model wo"
+UNSCORED = "performance only: nothing here scores e2e-rag-qna of v"
 
 
-@pytest.mark.parametrize(
-    ("more", "gap"),
-    [
+def test_a_language_model_that_nothing_scores_says_so(file: Path) -> None:
+    for more, gap in (
         ("", ""),
-        (
-            "\ntokens = true",
-            "performance only: nothing scores the answers of mine; a wrong model wo",
-        ),
+        ("\ntokens = true", LACKING),
         ('\ntokens = true\nscorer = { use = "rouge" }', ""),
-    ],
-    ids=["images", "unscored", "scored"],
-)
-def test_a_language_model_that_nothing_scores_says_so(file: Path, more: str, gap: str) -> None:
-    (planned,) = plan(file, ('"mine"', f'"mine"{more}'))
-
-    assert planned.suite.scoring_gap.startswith(gap)
-    assert bool(planned.suite.scoring_gap) is bool(gap)
+    ):
+        (planned,) = plan(file, ('"mine"', f'"mine"{more}'))
+        assert planned.suite.scoring_gap.startswith(gap)
+        assert bool(planned.suite.scoring_gap) is bool(gap)
 
 
-@pytest.mark.parametrize(
-    ("round_", "name", "more", "says"),
-    [
+def refused_as_official(file: Path, planned: Planned, match: str) -> None:
+    """A suite with a gap is official neither by the command line nor by its own profile."""
+    with pytest.raises(SuiteError, match=match):
+        in_profile([planned], "official")
+    text = file.read_text("utf-8").replace('"quick"', '"official"')
+    file.write_text(text.replace("target_qps = 100\n", "target_qps = 1000\n"), "utf-8")
+    with pytest.raises(SuiteError, match=match):
+        plan_suite(file)
+
+
+def test_what_its_round_runs_otherwise_says_so_and_is_never_official(file: Path) -> None:
+    for round_name, name, more, says in (
         ("v6.1", "qwen3-vl-235b-a22b", "", True),
         ("v6.1", "qwen3.6-27b", "", True),
         ("v6.0", "qwen3-vl-235b-a22b", "", False),
         ("v6.1", "whisper", "", False),
         ("v6.1", "tiny", '\ntwin_of = "qwen3.6-27b"', False),
         ("v6.1", "mine", "", False),
-    ],
-)
-def test_what_its_round_runs_otherwise_says_so_and_is_never_official(
-    file: Path, round_: str, name: str, more: str, says: bool
-) -> None:
-    scenario = "SingleStream" if name == "qwen3.6-27b" else "Offline"
-    (planned,) = plan(
-        file,
-        ('"v4.1"', f'"{round_}"'),
-        ('"mine"', f'"{name}"{more}'),
-        ('name = "Offline"\ntarget_qps = 100', f'name = "{scenario}"'),
-    )
-    sentence = f"not the round's harness: {name} of v6.1 is run by MLPerf Endpoints, and here by"
-
-    assert planned.suite.harness_gap.startswith(sentence if says else "")
-    assert bool(planned.suite.harness_gap) is says
-    if says:
-        with pytest.raises(SuiteError, match="needs the harness of its round; not the round's"):
-            in_profile([planned], "official")
-        file.write_text(file.read_text("utf-8").replace('"quick"', '"official"'), "utf-8")
-        with pytest.raises(SuiteError, match="needs the harness of its round; not the round's"):
-            plan_suite(file)
+    ):
+        scenario = "SingleStream" if name == "qwen3.6-27b" else "Offline"
+        (planned,) = plan(
+            file,
+            ('"v4.1"', f'"{round_name}"'),
+            ('"mine"', f'"{name}"{more}'),
+            ('name = "Offline"\ntarget_qps = 100', f'name = "{scenario}"'),
+        )
+        gap = f"not the round's harness: {name} of v6.1 is run by MLPerf Endpoints, and here by"
+        assert planned.suite.harness_gap.startswith(gap if says else "")
+        assert bool(planned.suite.harness_gap) is says
+        if says:
+            refused_as_official(file, planned, "needs the harness of its round; not the round's")
 
 
-@pytest.mark.parametrize(
-    ("name", "more", "gap"),
-    [
-        (
-            "e2e-rag-qna",
-            "",
-            "performance only: nothing here scores e2e-rag-qna of v6.1, which MLPerf",
-        ),
+def test_a_rounds_workload_that_nothing_scores_says_so_and_is_never_official(file: Path) -> None:
+    for name, more, gap in (
+        ("e2e-rag-qna", "", f"{UNSCORED}6.1, which MLPerf"),
         ("resnet50", "", ""),
         ("mine", "", ""),
         ("e2e-rag-qna", '\nscorer = { use = "top1" }', ""),
-        (
-            "tiny",
-            '\ntwin_of = "e2e-rag-qna"',
-            "performance only: nothing here scores e2e-rag-qna of v",
-        ),
-    ],
-    ids=["unscored", "scored", "of one's own", "own scorer", "twin"],
-)
-def test_a_rounds_workload_that_nothing_scores_says_so_and_is_never_official(
-    file: Path, name: str, more: str, gap: str
-) -> None:
-    (planned,) = plan(file, ('"v4.1"', '"v6.1"'), ('"mine"', f'"{name}"{more}'))
-
-    assert planned.suite.scoring_gap.startswith(gap)
-    assert bool(planned.suite.scoring_gap) is bool(gap)
-    assert ("accuracy" in planned.kinds) is (not gap and name != "mine")
-    if gap:
-        with pytest.raises(SuiteError, match="an official result needs its accuracy; performance"):
-            in_profile([planned], "official")
-        text = file.read_text("utf-8").replace('"quick"', '"official"')
-        file.write_text(text.replace("target_qps = 100", "target_qps = 1000"), "utf-8")
-        with pytest.raises(SuiteError, match="an official result needs its accuracy; performance"):
-            plan_suite(file)
+        ("tiny", '\ntwin_of = "e2e-rag-qna"', UNSCORED),
+    ):
+        (planned,) = plan(file, ('"v4.1"', '"v6.1"'), ('"mine"', f'"{name}"{more}'))
+        assert planned.suite.scoring_gap.startswith(gap)
+        assert bool(planned.suite.scoring_gap) is bool(gap)
+        assert ("accuracy" in planned.kinds) is (not gap and name != "mine")
+        if gap:
+            refused_as_official(file, planned, "an official result needs its accuracy; performance")
