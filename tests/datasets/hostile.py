@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 
 class Touch:
-    """Pickle as a call that creates a file."""
+    """Pickle as a call that creates a file, in a shell or without another process."""
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    def __init__(self, path: Path, *, shell: bool = True) -> None:
+        self.path, self.shell = path, shell
 
-    def __reduce__(self) -> tuple[Callable[[str], int], tuple[str]]:
-        return os.system, (f"touch {self.path}",)
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (os.system, (f"touch {self.path}",)) if self.shell else (Path.touch, (self.path,))

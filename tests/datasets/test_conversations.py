@@ -166,90 +166,77 @@ def changed(place: int, **change: Any) -> list[Any]:
     return lines
 
 
-BAD: dict[str, tuple[list[Any], str]] = {
-    "a gap": (CHAT[:1] + CHAT[2:], "line 2, column 'turn': it is 3, and 2 is missing before it"),
-    "no first": (CHAT[1:], "line 1, column 'turn': it is 2, and 1 is missing before it"),
-    "twice": (CHAT[:2] + CHAT[1:], "line 3, column 'turn': turn 2 comes twice"),
-    "no turn": (changed(1, turn=...), "line 2, column 'turn': it is missing; turns count from 1"),
-    "turn 0": (changed(1, turn=0), "line 2, column 'turn': 0 is no number of one"),
-    "turn true": (changed(0, turn=True), "line 1, column 'turn': True is no number of one"),
-    "unknown role": (
-        changed(1, role="asistant"),
-        "line 2, column 'role': 'asistant' is none of user, assistant, tool",
-    ),
-    "system": (changed(0, role="system"), "'system' is none of user, assistant, tool"),
-    "hostile role": (changed(1, role="\x1b[2J\n" * 9), r"'\x1b[2J\n\x1b[2J\n"),
-    "role list": (changed(1, role=["user"]), "['user'] is none of user, assistant, tool"),
-    "assistant first": (
-        [turn("b", 1, "assistant", "Hi.")],
-        "line 1, column 'role': assistant at the beginning, where user is expected",
-    ),
-    "user twice": (
-        changed(1, role="user"),
-        "line 2, column 'role': user after user, where assistant is expected",
-    ),
-    "tool uncalled": (
+def agent(place: int, **change: Any) -> list[Any]:
+    """Return the beginning of an agent's conversation, something else in its last line."""
+    return [*AGENT[:place], {**AGENT[place], **change}]
+
+
+HOSTILE = "\x1b[2J\n" * 9
+BAD: list[tuple[list[Any], int, str, str]] = [
+    (CHAT[:1] + CHAT[2:], 2, "turn", "it is 3, and 2 is missing before it"),
+    (CHAT[1:], 1, "turn", "it is 2, and 1 is missing before it"),
+    (CHAT[:2] + CHAT[1:], 3, "turn", "turn 2 comes twice"),
+    (changed(1, turn=...), 2, "turn", "it is missing; turns count from 1"),
+    (changed(1, turn=0), 2, "turn", "0 is no number of one"),
+    (changed(0, turn=True), 1, "turn", "True is no number of one"),
+    (changed(1, role="asistant"), 2, "role", "'asistant' is none of user, assistant, tool"),
+    (changed(0, role="system"), 1, "role", "'system' is none of user, assistant, tool"),
+    (changed(1, role=HOSTILE), 2, "role", r"'\x1b[2J\n\x1b[2J\n"),
+    (changed(1, role=["user"]), 2, "role", "['user'] is none of user, assistant, tool"),
+    ([turn("b", 1, "assistant", "Hi.")], 1, "role", "assistant at the beginning, where user is"),
+    (changed(1, role="user"), 2, "role", "user after user, where assistant is expected"),
+    (
         changed(2, role="tool", tool_results=[{"tool_call_id": "x", "content": ""}]),
-        "line 3, column 'role': tools answer, which nobody had called",
+        *(3, "role", "tools answer, which nobody had called"),
     ),
-    "call unanswered": (
-        changed(1, tool_calls=[CALL]),
-        "line 3, column 'role': the user speaks before the tools that were called have answered",
+    (changed(1, tool_calls=[CALL]), 3, "role", "the user speaks before the tools that were called"),
+    (changed(2, conversation_id=...), 3, "conversation_id", "it is missing; every turn needs one"),
+    (changed(2, conversation_id=""), 3, "conversation_id", "'' is no id"),
+    ([*CHAT[:2], *AGENT, *CHAT[2:]], 7, "conversation_id", "its conversation began earlier, and"),
+    ([{"messages": []}], 1, "conversation_id", "it is missing"),
+    (changed(2, content=...), 3, "content", "it is missing or empty"),
+    (changed(1, content=""), 2, "content", "it is missing or empty"),
+    (changed(0, content=[{"type": "text"}]), 1, "content", "[{'type': 'text'}] is no"),
+    (changed(0, system=3), 1, "system", "3 is no text"),
+    (agent(2, tool_results=[]), 3, "tool_results", "it is no list of results, at least one"),
+    (
+        agent(2, tool_results=[{"content": "x"}]),
+        *(3, "tool_results", "a result needs tool_call_id and content, both text"),
     ),
-    "no id": (
-        changed(2, conversation_id=...),
-        "line 3, column 'conversation_id': it is missing; every turn needs one, as text",
+    (agent(1, tool_calls=[]), 2, "tool_calls", "it is no list of calls"),
+    (
+        agent(1, tool_calls=[{"id": "x", "type": "function"}]),
+        *(2, "tool_calls", "it is no list of calls, each with id, type and function"),
     ),
-    "empty id": (changed(2, conversation_id=""), "line 3, column 'conversation_id': '' is no id"),
-    "apart": (
-        [*CHAT[:2], *AGENT, *CHAT[2:]],
-        "line 7, column 'conversation_id': its conversation began earlier, and another one lies",
-    ),
-    "no text": (changed(2, content=...), "line 3, column 'content': it is missing or empty"),
-    "empty": (changed(1, content=""), "line 2, column 'content': it is missing or empty"),
-    "parts": (changed(0, content=[{"type": "text"}]), "column 'content': [{'type': 'text'}] is no"),
-    "system no text": (changed(0, system=3), "line 1, column 'system': 3 is no text"),
-    "no results": (
-        [*AGENT[:2], {**AGENT[2], "tool_results": []}],
-        "line 3, column 'tool_results': it is no list of results, at least one",
-    ),
-    "half a result": (
-        [*AGENT[:2], {**AGENT[2], "tool_results": [{"content": "x"}]}],
-        "line 3, column 'tool_results': a result needs tool_call_id and content, both text",
-    ),
-    "no calls": (
-        [AGENT[0], {**AGENT[1], "tool_calls": []}],
-        "'tool_calls': it is no list of calls",
-    ),
-    "half a call": (
-        [AGENT[0], {**AGENT[1], "tool_calls": [{"id": "x", "type": "function"}]}],
-        "line 2, column 'tool_calls': it is no list of calls, each with id, type and function",
-    ),
-    "tools": (changed(0, tools="bash"), "line 1, column 'tools': it is no list of objects"),
-    "negative delay": (
-        changed(2, delay_seconds=-1),
-        "line 3, column 'delay_seconds': -1 is no time from 0 to 600 s",
-    ),
-    "endless delay": (changed(2, delay_seconds=1e400), "inf is no time from 0 to 600 s"),
-    "delay text": (changed(2, delay_seconds="3"), "'3' is no time from 0 to 600 s"),
-    "length": (changed(0, max_new_tokens=0), "line 1, column 'max_new_tokens': 0 is no number of"),
-    "some lengths": (
-        [{**AGENT[0], "max_new_tokens": 9}, *AGENT[1:], *CHAT],
-        "max_new_tokens is missing of 3 of 5 turns that ask for an answer; give it on the first",
-    ),
-    "snapshots": ([{"messages": []}], "line 1, column 'conversation_id': it is missing"),
-    "nothing": ([], "the file has no lines"),
-}
+    (changed(0, tools="bash"), 1, "tools", "it is no list of objects"),
+    (changed(2, delay_seconds=-1), 3, "delay_seconds", "-1 is no time from 0 to 600 s"),
+    (changed(2, delay_seconds=1e400), 3, "delay_seconds", "inf is no time from 0 to 600 s"),
+    (changed(2, delay_seconds="3"), 3, "delay_seconds", "'3' is no time from 0 to 600 s"),
+    (changed(0, max_new_tokens=0), 1, "max_new_tokens", "0 is no number of"),
+]
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_what_is_no_conversation_is_named_with_its_line(tmp_path: Path, name: str) -> None:
-    lines, expected = BAD[name]
+@pytest.mark.parametrize(("lines", "line", "column", "message"), BAD)
+def test_a_line_of_no_conversation_is_named(
+    tmp_path: Path, lines: list[Any], line: int, column: str, message: str
+) -> None:
+    expected = re.escape(f"line {line}, column '{column}': {message}")
 
-    with pytest.raises(MlperfError, match=re.escape(expected)) as caught:
+    with pytest.raises(MlperfError, match=expected) as caught:
         ConversationsDataset(path=written(tmp_path, lines))
 
     assert str(caught.value).isprintable()
+
+
+def test_a_file_without_lines_or_with_some_lengths_is_refused(tmp_path: Path) -> None:
+    lines = [{**AGENT[0], "max_new_tokens": 9}, *AGENT[1:], *CHAT]
+
+    with pytest.raises(
+        MlperfError, match="max_new_tokens is missing of 3 of 5 turns that ask for an answer; give"
+    ):
+        ConversationsDataset(path=written(tmp_path, lines))
+    with pytest.raises(MlperfError, match="the file has no lines"):
+        ConversationsDataset(path=written(tmp_path, []))
 
 
 def test_a_line_that_is_cut_off_is_named(tmp_path: Path) -> None:

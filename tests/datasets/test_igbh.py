@@ -14,6 +14,7 @@ import pytest
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.files.tensors import read_tensor
 from pytest_mlperf.datasets.igbh import KINDS, RELATIONS, IgbhDataset
+from tests.datasets.hostile import Touch
 
 torch = pytest.importorskip("torch", reason="writes the files of torch")
 
@@ -92,14 +93,9 @@ def cut(name: str, length: int) -> Callable[[Path], object]:
     return lambda place: (place / name).write_bytes((place / name).read_bytes()[:length])
 
 
-class Executes:
-    def __reduce__(self) -> Any:
-        return Path.touch, (Path("executed"),)
-
-
 def hostile(place: Path) -> None:
     with zipfile.ZipFile(place / "val_idx.pt", "w") as archive:
-        archive.writestr("val_idx/data.pkl", pickle.dumps(Executes(), 2))
+        archive.writestr("val_idx/data.pkl", pickle.dumps(Touch(Path("executed"), shell=False), 2))
 
 
 @pytest.mark.parametrize(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import re
 import wave
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.datasets.librispeech import OFFICIAL, LibriSpeechDataset
 
 RATE = 16000
@@ -61,24 +61,29 @@ def entry(name: str, text: str, samples: int) -> dict[str, Any]:
     }
 
 
+def write_clips(
+    folder: Path, change: Change = lambda _: None, *, place: str = "/data/dev-all-repack"
+) -> Path:
+    """Write three clips, and a list of them that names them as on the machine it was made on."""
+    entries = []
+    for number, (sound, text) in enumerate(zip(SOUNDS, TEXTS, strict=True)):
+        name = f"84-121123_{number}.wav"
+        write_wav(folder / "dev-all-repack" / name, sound)
+        entries.append(entry(f"{place}/{name}", text, len(sound)))
+    change(entries[1])
+    path = folder / OFFICIAL[0]
+    path.write_text(json.dumps(entries, indent=2), "utf-8")
+    return path
+
+
+def tiny(folder: Path) -> dict[str, Any]:
+    write_clips(folder)
+    return {"path": str(folder)}
+
+
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Write three clips, and a list of them that names them as on the machine it was made on."""
-
-    def with_change(
-        change: Change = lambda _: None, *, place: str = "/data/dev-all-repack"
-    ) -> Path:
-        entries = []
-        for number, (sound, text) in enumerate(zip(SOUNDS, TEXTS, strict=True)):
-            name = f"84-121123_{number}.wav"
-            write_wav(tmp_path / "dev-all-repack" / name, sound)
-            entries.append(entry(f"{place}/{name}", text, len(sound)))
-        change(entries[1])
-        path = tmp_path / OFFICIAL[0]
-        path.write_text(json.dumps(entries, indent=2), "utf-8")
-        return path
-
-    return with_change
+    return partial(write_clips, tmp_path)
 
 
 def load(path: Path, **options: Any) -> LibriSpeechDataset:
@@ -125,16 +130,6 @@ def test_the_digest_is_of_sound_and_text_not_of_files(write: Write, tmp_path: Pa
 
     assert moved.digest == digest
     assert other_text.digest != digest
-    assert load(write(), count=2).digest != digest
-
-
-def test_a_checksum_is_that_of_the_list(write: Write) -> None:
-    path = write()
-    right = hashlib.md5(path.read_bytes()).hexdigest()
-
-    assert len(load(path, checksum=f"md5:{right}")) == 3
-    with pytest.raises(RunError, match=f"md5 is {right}"):
-        load(path, checksum=f"md5:{'0' * 32}")
 
 
 @pytest.mark.parametrize(
@@ -193,9 +188,6 @@ def test_damaged_files_are_found_before_an_engine_loads(write: Write, tmp_path: 
         file.write_bytes(content)
         with pytest.raises(RunError, match="this is no WAV of plain PCM"):
             load(path)
-    file.unlink()
-    with pytest.raises(UnavailableError, match="1 of the 3 clips listed in"):
-        load(path)
 
 
 def test_what_ends_a_little_early_is_found_when_it_is_heard(write: Write, tmp_path: Path) -> None:
@@ -207,14 +199,8 @@ def test_what_ends_a_little_early_is_found_when_it_is_heard(write: Write, tmp_pa
         dataset.input(1)
 
 
-def test_options_and_places_are_checked_without_reading(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match="count = 0 is not a number of clips"):
-        LibriSpeechDataset.look(path=str(tmp_path), count=0)
-    with pytest.raises(UnavailableError, match=re.escape("has no dev-all-repack.json")):
-        LibriSpeechDataset.look(path=str(tmp_path))
-    LibriSpeechDataset.look(path=str(write()))
-    with pytest.raises(SuiteError, match="count = 4, but it lists 3 clips"):
-        load(tmp_path, count=4)
+def test_an_empty_list_is_refused(tmp_path: Path) -> None:
     (tmp_path / OFFICIAL[0]).write_text("[]", "utf-8")
+
     with pytest.raises(RunError, match="it lists no clip"):
         load(tmp_path)

@@ -128,80 +128,57 @@ def test_the_digest_is_of_prompts_as_the_engine_gets_them_and_of_answers(write: 
     assert len(set(digests)) == len(digests)
 
 
-@pytest.mark.parametrize(
-    ("changed", "options", "message"),
-    [
-        ({"output": None}, {}, "no column 'output', the nearest is"),
-        (
-            {"tok_input": None, "tok_inputs": ["a", "b", "c"]},
-            {},
-            "no column 'tok_input', the nearest is 'tok_inputs'; needed are 'id', 'tok_input', "
-            "'output', it has 'id', 'system_prompt'",
-        ),
-        ({"id": None}, {}, "no column 'id'"),
-        (
-            {"question": None},
-            {"template": CHAT},
-            "needed are 'id', 'system_prompt', 'question', 'output'",
-        ),
-        (dict.fromkeys(ROWS, ()), {}, "the table has no rows"),
-        ({"tok_input": [[1], [], [3]]}, {}, "row 1, column 'tok_input': the prompt is empty"),
-        (
-            {"tok_input": [[1], np.array([], np.int64), [3]]},
-            {},
-            "row 1, column 'tok_input': the prompt is empty",
-        ),
-        (
-            {"tok_input": [[1], "[1, 2]", [3]]},
-            {},
-            "row 1, column 'tok_input': a value of type str is no list of whole numbers",
-        ),
-        ({"tok_input": [[1], [2], ["3"]]}, {}, "row 2, column 'tok_input': a list of str is"),
-        ({"tok_input": [[1], [True], [3]]}, {}, "row 1, column 'tok_input': a list of bool is"),
-        ({"tok_input": [[1.5], [2], [3]]}, {}, "row 0, column 'tok_input': a list of float is"),
-        (
-            {"tok_input": [np.array([1.0]), [2], [3]]},
-            {},
-            "row 0, column 'tok_input': an array of float64 is no list of whole numbers",
-        ),
-        ({"tok_input": [[1], [2, -1], [3]]}, {}, "row 1, column 'tok_input': a token is negative"),
-        ({"tok_input": [[1], [2], [2**31]]}, {}, "row 2, column 'tok_input': a token is negative"),
-        (
-            {"tok_input": [[1], None, [3]]},
-            {},
-            "row 1, column 'tok_input': a value of type NoneType",
-        ),
-        ({"output": ["a", 2, "c"]}, {}, "row 1, column 'output': a value of type int is no text"),
-        ({"output": ["a", "b", None]}, {}, "row 2, column 'output': a value of type NoneType"),
-        (
-            {"question": ["a", "", "c"]},
-            {"template": CHAT},
-            "row 1, column 'question': the prompt is empty",
-        ),
-        (
-            {"system_prompt": ["a", 1.0, "c"]},
-            {"template": CHAT},
-            "row 1, column 'system_prompt': a value of type float is no text",
-        ),
-        (
-            {"id": ["a", "b", "a"], "tok_input": [[1], [1], [1]]},
-            {},
-            "row 2, column 'id': 'a' is also the id of row 0",
-        ),
-        (
-            {"id": ["a", "a", "b"], "question": ["q", "q", "q"], "system_prompt": ["", "", ""]},
-            {"template": CHAT},
-            "row 1, column 'id': 'a' is also the id of row 0",
-        ),
-    ],
-)
+WRONG: list[tuple[dict[str, Any], str | None, str]] = [
+    ({"output": None}, None, "no column 'output', the nearest is"),
+    (
+        {"tok_input": None, "tok_inputs": ["a", "b", "c"]},
+        None,
+        "no column 'tok_input', the nearest is 'tok_inputs'; needed are 'id', 'tok_input', "
+        "'output', it has 'id', 'system_prompt'",
+    ),
+    ({"id": None}, None, "no column 'id'"),
+    ({"question": None}, CHAT, "needed are 'id', 'system_prompt', 'question', 'output'"),
+    (dict.fromkeys(ROWS, ()), None, "the table has no rows"),
+    ({"output": ["a", 2, "c"]}, None, "row 1, column 'output': a value of type int is no text"),
+    ({"output": ["a", "b", None]}, None, "row 2, column 'output': a value of type NoneType"),
+    ({"question": ["a", "", "c"]}, CHAT, "row 1, column 'question': the prompt is empty"),
+    ({"system_prompt": ["a", 1.0, "c"]}, CHAT, "row 1, column 'system_prompt': a value of type f"),
+    (
+        {"id": ["a", "b", "a"], "tok_input": [[1], [1], [1]]},
+        None,
+        "row 2, column 'id': 'a' is also the id of row 0",
+    ),
+    (
+        {"id": ["a", "a", "b"], "question": ["q", "q", "q"], "system_prompt": ["", "", ""]},
+        CHAT,
+        "row 1, column 'id': 'a' is also the id of row 0",
+    ),
+    *(
+        ({"tok_input": [[1], tokens, [3]]}, None, f"row 1, column 'tok_input': {message}")
+        for tokens, message in (
+            ([], "the prompt is empty"),
+            (np.array([], np.int64), "the prompt is empty"),
+            ("[1, 2]", "a value of type str is no list of whole numbers"),
+            (None, "a value of type NoneType"),
+            (["3"], "a list of str is"),
+            ([True], "a list of bool is"),
+            ([1.5], "a list of float is"),
+            (np.array([1.0]), "an array of float64 is no list of whole numbers"),
+            ([2, -1], "a token is negative"),
+            ([2**31], "a token is negative"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("changed", "template", "message"), WRONG)
 def test_a_wrong_table_is_one_error_with_file_row_and_column(
-    write: Write, changed: dict[str, Any], options: dict[str, Any], message: str
+    write: Write, changed: dict[str, Any], template: str | None, message: str
 ) -> None:
     path = write(**changed)
 
     with pytest.raises(RunError) as caught:
-        OpenOrcaDataset(path=str(path), **options)
+        OpenOrcaDataset(path=str(path), template=template)
 
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
@@ -222,24 +199,22 @@ def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("template", "message"),
     [
-        ({"template": "{system_prompt}"}, "lacks {question}"),
-        ({"template": "{question} {answer}"}, "has the field 'answer'"),
-        ({"template": "{question.__class__}"}, "has the field 'question.__class__'"),
-        ({"template": "{question!r}"}, "only {system_prompt} and {question} can be filled in"),
-        ({"template": "{question:>9}"}, "only {system_prompt} and {question} can be filled in"),
-        ({"template": "{}"}, "has the field ''"),
-        ({"template": "{question"}, "write {{ and }} for braces"),
+        ("{system_prompt}", "lacks {question}"),
+        ("{question} {answer}", "has the field 'answer'"),
+        ("{question.__class__}", "has the field 'question.__class__'"),
+        ("{question!r}", "only {system_prompt} and {question} can be filled in"),
+        ("{question:>9}", "only {system_prompt} and {question} can be filled in"),
+        ("{}", "has the field ''"),
+        ("{question", "write {{ and }} for braces"),
     ],
 )
-def test_a_wrong_option_is_named_with_its_value(
-    write: Write, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SuiteError) as caught:
-        OpenOrcaDataset(path=str(write()), **options)
-
-    assert message in str(caught.value)
+def test_a_wrong_template_is_refused(write: Write, template: str, message: str) -> None:
+    for ask in (OpenOrcaDataset, OpenOrcaDataset.look):
+        with pytest.raises(SuiteError) as caught:
+            ask(path=str(write()), template=template)
+        assert message in str(caught.value)
 
 
 @pytest.mark.slow

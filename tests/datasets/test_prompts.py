@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.datasets.openorca import OpenOrcaDataset
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.prompts import SampleFile, Template, TokenLists, encode, framed
 
 SOURCE = SampleFile(file=Path("table.pkl"))
@@ -57,15 +56,3 @@ def test_parts_of_a_digest_do_not_run_into_each_other(a: list[bytes], b: list[by
 @given(st.text(st.characters(exclude_categories=()), max_size=9))
 def test_any_text_has_bytes_of_its_own(text: str) -> None:
     assert encode(text).decode("utf-8", "surrogatepass") == text
-
-
-def test_looking_reads_nothing_but_refuses_wrong_options(tmp_path: Path) -> None:
-    path = tmp_path / "table.pkl"
-    path.write_bytes(b"nonsense")
-
-    OpenOrcaDataset.look(path=str(path), template="{question}", count=3)
-
-    with pytest.raises(SuiteError, match=r"lacks \{question\}"):
-        OpenOrcaDataset.look(path=str(path), template="x")
-    with pytest.raises(SuiteError, match="count = 0"):
-        OpenOrcaDataset.look(path=str(path), count=0)

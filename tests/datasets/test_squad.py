@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable
 from itertools import pairwise
@@ -13,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.squad import SquadDataset
 from pytest_mlperf.datasets.squad import _features as squad_features
 from pytest_mlperf.datasets.squad._features import WordPieces, basic_tokens
@@ -32,6 +31,11 @@ def content(context: str = CONTEXT, question: str = "Who sang?") -> dict[str, An
     asked = [{"id": "q1", "question": question, "answers": answers}]
     paragraphs = [{"context": context, "qas": asked}]
     return {"version": "1.1", "data": [{"title": "Opera", "paragraphs": paragraphs}]}
+
+
+def tiny(folder: Path) -> dict[str, Any]:
+    write(folder, content(), LINES)
+    return {"path": str(folder)}
 
 
 @pytest.fixture
@@ -143,7 +147,7 @@ def test_features_are_those_of_the_reference(
         assert best == expected.token_is_max_context
 
 
-@given(st.integers(1, 900), st.integers(1, 300), st.integers(1, 400))
+@given(st.integers(1, 250), st.integers(1, 90), st.integers(1, 120))
 def test_windows_cover_a_paragraph_and_each_piece_has_most_context_in_one(
     pieces: int, room: int, stride: int
 ) -> None:
@@ -226,22 +230,10 @@ def test_a_word_is_split_into_the_longest_pieces_from_the_left(
 
 def test_count_keeps_the_first_features(build: Build) -> None:
     made, lines = squad(1, paragraphs=3, questions=2)
-    every = build(made, lines)
-
-    some = build(made, lines, count=4)
+    every, some = build(made, lines), build(made, lines, count=4)
 
     assert len(some) == 4 < len(every)
     assert [some.reference(i) for i in range(4)] == [every.reference(i) for i in range(4)]
-    with pytest.raises(SuiteError, match=r"count = 99, but its questions give 6 features; lower"):
-        build(made, lines, count=99)
-
-
-@pytest.mark.parametrize("index", [-1, 1])
-def test_an_index_out_of_range_is_refused(build: Build, index: int) -> None:
-    with pytest.raises(IndexError, match=f"feature {index} of 1"):
-        build().input(index)
-    with pytest.raises(IndexError, match=f"feature {index} of 1"):
-        build().reference(index)
 
 
 def test_the_file_and_the_vocabulary_are_found_where_mlperf_keeps_them(
@@ -267,60 +259,6 @@ def test_lines_of_the_vocabulary_may_end_as_on_windows(build: Build, tmp_path: P
     assert SquadDataset(path=str(tmp_path)).digest == expected
 
 
-@pytest.mark.parametrize(
-    ("missing", "sentence"),
-    [
-        (
-            "dev-v1.1.json",
-            "this file does not exist; put SQuAD's official dev-v1.1.json there, as the README of "
-            "MLPerf's language/bert describes, or set the data set's path to it",
-        ),
-        (
-            "vocab.txt",
-            "this file does not exist; put the vocab.txt of MLPerf's BERT model there, or set the "
-            "data set's option vocab to its path",
-        ),
-    ],
-)
-def test_look_says_what_is_missing_and_so_does_the_data_set(
-    build: Build, tmp_path: Path, missing: str, sentence: str
-) -> None:
-    build()
-    SquadDataset.look(path=str(tmp_path), count=3, pad=False)
-    (tmp_path / missing).unlink()
-
-    for ask in (SquadDataset.look, SquadDataset):
-        with pytest.raises(UnavailableError) as caught:
-            ask(path=str(tmp_path))
-        assert str(caught.value) == f"{tmp_path / missing}: {sentence}"
-
-
-def test_questions_and_vocabulary_that_are_missing_are_named_together(tmp_path: Path) -> None:
-    for ask in (SquadDataset.look, SquadDataset):
-        with pytest.raises(UnavailableError) as caught:
-            ask(path=str(tmp_path))
-        assert str(caught.value) == (
-            f"{tmp_path}/dev-v1.1.json: this file does not exist; put SQuAD's official "
-            "dev-v1.1.json there, as the README of MLPerf's language/bert describes, or set the "
-            f"data set's path to it; also {tmp_path}/vocab.txt: this file does not exist; put the "
-            "vocab.txt of MLPerf's BERT model there, or set the data set's option vocab to its path"
-        )
-
-
-def test_look_refuses_wrong_options_too(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"^data set squad: count = 0 is not a number, at least 1"):
-        SquadDataset.look(path=str(tmp_path), count=0)
-    with pytest.raises(SuiteError, match="checksum = 'crc:1'"):
-        SquadDataset.look(path=str(tmp_path), checksum="crc:1")
-
-
-def test_look_reads_nothing(tmp_path: Path) -> None:
-    (tmp_path / "dev-v1.1.json").write_bytes(b"\xff")
-    (tmp_path / "vocab.txt").write_bytes(b"\xff")
-
-    SquadDataset.look(path=str(tmp_path))
-
-
 def changed(*keys: Any, to: Any = None, drop: bool = False) -> Any:
     """Return a file with one value changed or left out."""
     made = content()
@@ -338,51 +276,40 @@ PARAGRAPH = ("data", 0, "paragraphs", 0)
 QUESTION = (*PARAGRAPH, "qas", 0)
 
 
-@pytest.mark.parametrize(
-    ("made", "sentence"),
-    [
-        ([], "is a value of type list, where SQuAD 1.1 has an object with 'version', a text"),
-        (
-            {"images": [], "annotations": []},
-            "has 'images', 'annotations', where SQuAD 1.1 has an object with 'version', a text",
-        ),
-        ({}, "has no key, where SQuAD 1.1 has an object with 'version', a text"),
-        (
-            changed("version", to="v2.0"),
-            "is SQuAD of version 'v2.0', but MLPerf's BERT takes '1.1'; set path to dev-v1.1.json",
-        ),
-        (changed("data", drop=True), "has 'version', where SQuAD 1.1 has an object with 'data'"),
-        (changed("data", to={}), "has 'data' of type dict, where SQuAD 1.1 has an object with"),
-        (changed("data", to=[]), "has no question; get dev-v1.1.json again"),
-        (changed("data", 0, to=3), "article 1: is a value of type int, where SQuAD 1.1 has"),
-        (changed("data", 0, "paragraphs", drop=True), "article 1: has 'title', where SQuAD 1.1"),
-        (changed(*PARAGRAPH, "context", drop=True), "article 1, paragraph 1: has 'qas', where"),
-        (
-            changed(*PARAGRAPH, "context", to=" \u200b\n"),
-            r"article 1, paragraph 1: its context ' \u200b\n' has no word, so its questions have "
-            "no feature; correct the file, or get dev-v1.1.json again",
-        ),
-        (
-            changed(*QUESTION, "id", drop=True),
-            "article 1, paragraph 1, question 1: has 'question', 'answers', where SQuAD 1.1 has an "
-            "object with 'id', a text; correct the file, or get dev-v1.1.json again",
-        ),
-        (changed(*QUESTION, "question", to=1), "question 1: has 'question' of type int, where"),
-        (
-            changed(*QUESTION, "answers", to=[]),
-            "question 1: has no answer, but each question of SQuAD 1.1 has at least one; correct",
-        ),
-        (
-            changed(*QUESTION, "answers", 1, "text", to=None),
-            "question 1, answer 2: has 'text' of type NoneType, where SQuAD 1.1 has an object with "
-            "'text', a text;",
-        ),
-        (
-            changed(*PARAGRAPH, "qas", to=content()["data"][0]["paragraphs"][0]["qas"] * 2),
-            "article 1, paragraph 1: the id 'q1' is also that of an earlier question; correct",
-        ),
-    ],
-)
+WHERE = "where SQuAD 1.1 has an object with"
+AGAIN = "; correct the file, or get dev-v1.1.json again"
+TWICE = content()["data"][0]["paragraphs"][0]["qas"] * 2
+DEFECTS: list[tuple[Any, str]] = [
+    ([], f"is a value of type list, {WHERE} 'version', a text{AGAIN}"),
+    ({"images": [], "annotations": []}, f"has 'images', 'annotations', {WHERE} 'version', a text"),
+    ({}, f"has no key, {WHERE} 'version', a text"),
+    (changed("version", to="v2.0"), "is SQuAD of version 'v2.0', but MLPerf's BERT takes '1.1'; "),
+    (changed("data", drop=True), f"has 'version', {WHERE} 'data'"),
+    (changed("data", to={}), f"has 'data' of type dict, {WHERE}"),
+    (changed("data", to=[]), "has no question; get dev-v1.1.json again"),
+    (changed("data", 0, to=3), "article 1: is a value of type int, where SQuAD 1.1 has"),
+    (changed("data", 0, "paragraphs", drop=True), "article 1: has 'title', where SQuAD 1.1"),
+    (changed(*PARAGRAPH, "context", drop=True), "article 1, paragraph 1: has 'qas', where"),
+    (
+        changed(*PARAGRAPH, "context", to=" \u200b\n"),
+        r"article 1, paragraph 1: its context ' \u200b\n' has no word, so its questions have no "
+        f"feature{AGAIN}",
+    ),
+    (
+        changed(*QUESTION, "id", drop=True),
+        "article 1, paragraph 1, question 1: has 'question', 'answers', where SQuAD 1.1 has an ",
+    ),
+    (changed(*QUESTION, "question", to=1), "question 1: has 'question' of type int, where"),
+    (changed(*QUESTION, "answers", to=[]), "question 1: has no answer, but each question of SQuAD"),
+    (
+        changed(*QUESTION, "answers", 1, "text", to=None),
+        f"question 1, answer 2: has 'text' of type NoneType, {WHERE} 'text', a text;",
+    ),
+    (changed(*PARAGRAPH, "qas", to=TWICE), "the id 'q1' is also that of an earlier question;"),
+]
+
+
+@pytest.mark.parametrize(("made", "sentence"), DEFECTS)
 def test_a_file_of_another_kind_is_refused_with_the_place_and_the_key(
     build: Build, tmp_path: Path, made: object, sentence: str
 ) -> None:
@@ -392,16 +319,6 @@ def test_a_file_of_another_kind_is_refused_with_the_place_and_the_key(
     assert str(caught.value).startswith(f"{tmp_path / 'dev-v1.1.json'}: ")
     assert sentence in str(caught.value)
     assert caught.value.layer == "dataset"
-
-
-@pytest.mark.parametrize("kept", [0, 1, 100, -3])
-def test_a_truncated_file_is_refused(build: Build, tmp_path: Path, kept: int) -> None:
-    build()
-    file = tmp_path / "dev-v1.1.json"
-    file.write_bytes(file.read_bytes()[:kept])
-
-    with pytest.raises(RunError, match=r"is no JSON \(.*\): the file is incomplete or another one"):
-        SquadDataset(path=str(tmp_path))
 
 
 @pytest.mark.parametrize("data", [b"\xff\xfe\xfa", b'"\x80"'])
@@ -427,17 +344,6 @@ def test_a_file_that_is_no_vocabulary_is_refused(build: Build, tmp_path: Path) -
         SquadDataset(path=str(tmp_path))
 
 
-def test_the_checksum_is_that_of_the_file(build: Build, tmp_path: Path) -> None:
-    write(tmp_path, content(), LINES)
-    md5 = hashlib.md5((tmp_path / "dev-v1.1.json").read_bytes()).hexdigest()
-
-    assert len(build(checksum=f"md5:{md5}")) == 1
-    with pytest.raises(RunError, match=f"md5 is {md5}, not the 3e85deb501d4e538b6bc56f786231552"):
-        build(checksum="md5:3e85deb501d4e538b6bc56f786231552")
-    with pytest.raises(SuiteError, match="data set squad: checksum = 'md5:12' must be"):
-        SquadDataset(path="nowhere", checksum="md5:12")
-
-
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -445,7 +351,6 @@ def test_the_checksum_is_that_of_the_file(build: Build, tmp_path: Path) -> None:
         ({"max_seq_length": None}, "max_seq_length = None is not a number, at least 1"),
         ({"doc_stride": 1.5}, "doc_stride = 1.5 is not a number, at least 1"),
         ({"max_query_length": True}, "max_query_length = True is not a number, at least 1"),
-        ({"count": 0}, "count = 0 is not a number, at least 1"),
         ({"pad": 1}, "pad = 1 is not true or false"),
         (
             {"max_seq_length": 67},
@@ -457,11 +362,10 @@ def test_the_checksum_is_that_of_the_file(build: Build, tmp_path: Path) -> None:
 def test_a_wrong_option_is_refused_before_anything_is_looked_for(
     options: dict[str, Any], sentence: str
 ) -> None:
-    with pytest.raises(MlperfError) as caught:
-        SquadDataset(**{"path": "nowhere", **options})
-
-    assert type(caught.value) is SuiteError
-    assert str(caught.value) == f"data set squad: {sentence}"
+    for ask in (SquadDataset, SquadDataset.look):
+        with pytest.raises(SuiteError) as caught:
+            ask(**{"path": "nowhere", **options})
+        assert str(caught.value) == f"data set squad: {sentence}"
 
 
 def test_the_digest_is_of_the_content_not_of_its_packaging(build: Build, tmp_path: Path) -> None:
@@ -472,12 +376,11 @@ def test_the_digest_is_of_the_content_not_of_its_packaging(build: Build, tmp_pat
     (tmp_path / "dev-v1.1.json").write_text(json.dumps(made, indent=2, ensure_ascii=False), "utf-8")
 
     assert SquadDataset(path=str(tmp_path)).digest == expected
-    assert len(expected) == 64
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
+def test_the_digest_knows_what_the_engine_or_the_scorer_gets(build: Build) -> None:
+    changes: list[dict[str, Any]] = [
+        {},
         {"pad": False},
         {"max_seq_length": 80},
         {"made": content(question="Who sang")},
@@ -487,9 +390,6 @@ def test_the_digest_is_of_the_content_not_of_its_packaging(build: Build, tmp_pat
         {"made": changed(*QUESTION, "answers", 0, "text", to="He")},
         {"lines": [*LINES[:4], "more", *LINES[4:]]},
         {"max_seq_length": 11, "max_query_length": 3, "pad": False},
-    ],
-)
-def test_the_digest_knows_what_the_engine_or_the_scorer_gets(
-    build: Build, options: dict[str, Any]
-) -> None:
-    assert build(**options).digest != build().digest
+    ]
+
+    assert len({build(**change).digest for change in changes}) == len(changes)

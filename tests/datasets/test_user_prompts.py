@@ -95,73 +95,56 @@ def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     assert [dataset.input(index) for index in range(len(dataset))] == ["0", "0", "1", "1", "2"]
 
 
-BAD_FILES = {
-    "missing column": (
-        "a.jsonl",
+NEAREST = "has no column 'prompt', the nearest is 'promt'; needed are 'prompt', it has 'promt'"
+NO_LINES = "the file has no lines; get it from its source again"
+BAD_JSONL: list[tuple[str, str]] = [
+    (
         '{"prompt": "x"}\n\n{"promt": "x"}\n',
-        "line 3: the object has no column 'prompt', the nearest is 'promt'; needed are 'prompt', "
-        "it has 'promt'. Name the columns in columns, or set the data set's path to another file",
+        f"line 3: the object {NEAREST}. Name the columns in columns, or set the data set's path to "
+        "another file",
     ),
-    "missing in CSV": (
-        "a.csv",
-        "promt,b\nx,y\n",
-        "a.csv: the table has no column 'prompt', the nearest is 'promt'; needed are",
-    ),
-    "twice in CSV": ("a.csv", "prompt,prompt\nx,y\n", "more than one column 'prompt'"),
-    "no JSON": (
-        "a.jsonl",
-        '{"prompt": "x"}\n{"prompt": \n',
-        "line 2: it is no JSON: Expecting value; correct the file, or the data set's path",
-    ),
-    "too deep": ("a.jsonl", "[" * 200_000, "line 1: it is no JSON: "),
-    "a list": ("a.jsonl", '[{"prompt": "x"}]\n', "line 1: it is of type list, not a JSON object"),
-    "no text": (
-        "a.jsonl",
-        '{"prompt": 3}\n',
-        "line 1, column 'prompt': a value of type int is neither text nor a list of token ids",
-    ),
-    "no ids": (
-        "a.jsonl",
-        '{"prompt": [1, "x"]}',
-        "line 1, column 'prompt': a list of int and str is no list of whole numbers",
-    ),
-    "large ids": ("a.jsonl", '{"prompt": [2147483648]}', "a token is negative or above 2**31"),
-    "true": ("a.jsonl", '{"prompt": [true]}', "a list of bool is no list of whole numbers"),
-    "empty prompt": ("a.jsonl", '{"prompt": ""}', "line 1, column 'prompt': the prompt is empty"),
-    "no ids at all": ("a.jsonl", '{"prompt": []}', "line 1, column 'prompt': the prompt is empty"),
-    "two kinds": (
-        "a.jsonl",
-        '{"prompt": "x"}\n{"prompt": [1]}',
-        "line 2, column 'prompt': the first prompt is text and this one token ids, or the other",
-    ),
-    "empty": ("a.jsonl", "", "the file has no lines; get it from its source again"),
-    "empty CSV": ("a.csv", "", "the file has no lines; get it from its source again"),
-    "header alone": ("a.csv", "prompt\n", "the file has no lines; get it from its source again"),
-    "cells": ("a.csv", "prompt,b\nx\n", "line 2: it has 1 cells, and the header 2"),
-    "open quote": ("a.csv", 'prompt\n"x\n', "line 2: it is no CSV: unexpected end of data"),
-    "no UTF-8": ("a.jsonl", b'{"prompt": "x"}\n\xff\n', "line 2: it is no UTF-8 (invalid start"),
-}
+    ('{"prompt": "x"}\n{"prompt": \n', "line 2: it is no JSON: Expecting value; correct the file,"),
+    ("[" * 200_000, "line 1: it is no JSON: "),
+    ('[{"prompt": "x"}]\n', "line 1: it is of type list, not a JSON object"),
+    ('{"prompt": 3}', "line 1, column 'prompt': a value of type int is neither text nor a list of"),
+    ('{"prompt": [1, "x"]}', "line 1, column 'prompt': a list of int and str is no list of whole"),
+    ('{"prompt": [2147483648]}', "a token is negative or above 2**31"),
+    ('{"prompt": [true]}', "a list of bool is no list of whole numbers"),
+    ('{"prompt": ""}', "line 1, column 'prompt': the prompt is empty"),
+    ('{"prompt": []}', "line 1, column 'prompt': the prompt is empty"),
+    ('{"prompt": "x"}\n{"prompt": [1]}', "line 2, column 'prompt': the first prompt is text and"),
+    ("", NO_LINES),
+    ('{"prompt": "x"}\n\udcff\n', "line 2: it is no UTF-8 (invalid start"),
+]
+BAD_CSV: list[tuple[str, str]] = [
+    ("promt,b\nx,y\n", "the table has no column 'prompt', the nearest is 'promt'; needed are"),
+    ("prompt,prompt\nx,y\n", "more than one column 'prompt'"),
+    ("", NO_LINES),
+    ("prompt\n", NO_LINES),
+    ("prompt,b\nx\n", "line 2: it has 1 cells, and the header 2"),
+    ('prompt\n"x\n', "line 2: it is no CSV: unexpected end of data"),
+]
 
 
-@pytest.mark.parametrize(("name", "text", "message"), BAD_FILES.values(), ids=BAD_FILES)
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [("a.jsonl", *row) for row in BAD_JSONL] + [("a.csv", *row) for row in BAD_CSV],
+)
 def test_a_bad_file_is_one_sentence_with_its_place(
-    tmp_path: Path, name: str, text: str | bytes, message: str
+    tmp_path: Path, name: str, text: str, message: str
 ) -> None:
-    (tmp_path / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
 
     with pytest.raises(RunError, match=re.escape(message)):
         UserPromptsDataset(path=str(tmp_path / name))
 
 
-@pytest.mark.parametrize("length", ["x", "0", "1.5", "-3", "1" * 5000, "", "²", "4194305"])
-def test_a_length_is_a_whole_number(tmp_path: Path, length: str) -> None:
-    (tmp_path / "a.csv").write_text(f"prompt,n\nx,{length}\n", "utf-8")
-    columns = {"output_tokens": "n"}
-
-    with pytest.raises(RunError, match=r"line 2, column 'n': .* is no number of tokens") as caught:
-        UserPromptsDataset(path=str(tmp_path / "a.csv"), columns=columns)
-
-    assert len(str(caught.value)) < 300
+def test_a_length_is_a_whole_number(tmp_path: Path) -> None:
+    for length in ("x", "0", "1.5", "-3", "1" * 5000, "", "²", "4194305"):
+        (tmp_path / "a.csv").write_text(f"prompt,n\nx,{length}\n", "utf-8")
+        with pytest.raises(RunError, match=r"line 2, column 'n': .* is no number of to") as caught:
+            UserPromptsDataset(path=str(tmp_path / "a.csv"), columns={"output_tokens": "n"})
+        assert len(str(caught.value)) < 300
 
 
 def test_what_a_message_quotes_of_a_file_is_no_terminal_output(tmp_path: Path) -> None:
@@ -194,16 +177,16 @@ def test_a_line_or_a_file_without_an_end_does_not_fill_the_memory(
         UserPromptsDataset(path=str(tmp_path / name))
 
 
+NO_LENGTHS: Sequence[Any] = [
+    *("1k", True, 10**9, {}, {"fixed": 1.5}, {"low": 3, "high": 2}),
+    *({"mean": 10, "sd": 0}, {"mean": float("nan")}),
+]
 BAD_OPTIONS: Sequence[tuple[dict[str, Any], str, str]] = [
     ({"input_tokens": 0}, "input_tokens", "from 1 to 4194304 tokens: write a mean, e.g. 1024"),
-    ({"input_tokens": "1k"}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": True}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": {"mean": 10, "sd": 0}}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": {"mean": float("nan")}}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": {"low": 3, "high": 2}}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": {"fixed": 1.5}}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": {}}, "input_tokens", "is no distribution of lengths"),
-    ({"input_tokens": 10**9}, "input_tokens", "is no distribution of lengths"),
+    *(
+        ({"input_tokens": value}, "input_tokens", "is no distribution of lengths")
+        for value in NO_LENGTHS
+    ),
     ({"output_tokens": 1}, "output_tokens", "from 2 to"),
     ({"shared": {"prefixes": 1}}, "shared", "shared = .* is not { prefixes = 8, tokens"),
     ({"shared": {"prefixes": 1, "tokens": 5, "share": 2}}, "shared", "at most 1"),
@@ -398,27 +381,26 @@ def test_with_a_tokenizer_a_trace_has_its_lengths(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("column", "value", "words"),
     [
-        ({"timestamp": -1}, "line 3, column 'timestamp': -1 is no time in milliseconds"),
-        ({"timestamp": "0"}, "'0' is no time in milliseconds"),
-        ({"timestamp": float("nan")}, "nan is no time in milliseconds"),
-        ({"timestamp": True}, "True is no time in milliseconds"),
-        ({"timestamp": 1}, "column 'timestamp': 1 is earlier than the request before, at 27.5"),
-        ({"input_length": 0}, "column 'input_length': 0 is no number of tokens from 1"),
-        ({"output_length": 2.5}, "column 'output_length': 2.5 is no number of tokens"),
-        ({"hash_ids": [1.5]}, "column 'hash_ids': \\[1.5\\] is no list of whole numbers"),
-        ({"hash_ids": None}, "column 'hash_ids': None is no list of whole numbers"),
+        ("timestamp", -1, "-1 is no time in milliseconds"),
+        ("timestamp", "0", "'0' is no time in milliseconds"),
+        ("timestamp", float("nan"), "nan is no time in milliseconds"),
+        ("timestamp", True, "True is no time in milliseconds"),
+        ("timestamp", 1, "1 is earlier than the request before, at 27.5"),
+        ("input_length", 0, "0 is no number of tokens from 1"),
+        ("output_length", 2.5, "2.5 is no number of tokens"),
+        ("hash_ids", [1.5], "[1.5] is no list of whole numbers"),
+        ("hash_ids", None, "None is no list of whole numbers"),
     ],
 )
 def test_a_line_that_is_none_of_a_trace_is_named(
-    tmp_path: Path, changes: dict[str, Any], words: str
+    tmp_path: Path, column: str, value: Any, words: str
 ) -> None:
-    lines = [TRACE[0], TRACE[1], {**TRACE[2], **changes}]
-    path = tmp_path / "trace.jsonl"
-    path.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    lines = [TRACE[0], TRACE[1], {**TRACE[2], column: value}]
+    path = as_jsonl(tmp_path / "trace.jsonl", lines)
 
-    with pytest.raises(RunError, match=words):
+    with pytest.raises(RunError, match=re.escape(f"line 5, column '{column}': {words}")):
         UserPromptsDataset(path=str(path), trace=True)
 
 

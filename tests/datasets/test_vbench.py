@@ -10,16 +10,20 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.vbench import VBenchDataset
-from pytest_mlperf.testing import check_dataset
 
 SHAPE = [1, 4, 3, 2, 2]
 NOISE = np.random.default_rng(0).standard_normal(SHAPE).astype(np.float32)
 
 
+def tiny(folder: Path) -> dict[str, Any]:
+    (folder / "vbench_prompts.txt").write_text("  a cat runs\n\na dog's nap \n", "utf-8")
+    np.save(folder / "fixed_latent.npy", NOISE)
+    return {"path": str(folder), "shape": SHAPE}
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    (tmp_path / "vbench_prompts.txt").write_text("  a cat runs\n\na dog's nap \n", "utf-8")
-    np.save(tmp_path / "fixed_latent.npy", NOISE)
+    tiny(tmp_path)
     return tmp_path
 
 
@@ -46,11 +50,6 @@ def test_latents_of_torch_are_the_same(folder: Path) -> None:
     assert VBenchDataset(path=str(folder), shape=SHAPE).digest == before
 
 
-@pytest.mark.process
-def test_it_keeps_the_contract_of_data_sets(folder: Path) -> None:
-    check_dataset(VBenchDataset, options={"path": str(folder), "shape": SHAPE}, samples=2)
-
-
 @pytest.mark.parametrize("latents", [False, "none"])
 def test_an_engine_may_draw_its_own_latents(folder: Path, latents: Any) -> None:
     dataset = VBenchDataset(path=str(folder / "vbench_prompts.txt"), latents=latents)
@@ -61,12 +60,11 @@ def test_an_engine_may_draw_its_own_latents(folder: Path, latents: Any) -> None:
 def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:
     digests = {
         VBenchDataset(path=str(folder), shape=SHAPE).digest,
-        VBenchDataset(path=str(folder), shape=SHAPE, count=1).digest,
         VBenchDataset(path=str(folder), latents=False).digest,
     }
     np.save(folder / "fixed_latent.npy", NOISE * 2)
 
-    assert len({*digests, VBenchDataset(path=str(folder), shape=SHAPE).digest}) == 4
+    assert len({*digests, VBenchDataset(path=str(folder), shape=SHAPE).digest}) == 3
 
 
 @pytest.mark.parametrize(
@@ -80,9 +78,6 @@ def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:
         ({"shape": [1, 2]}, SuiteError, r"shape = \[1, 2\] is not five lengths"),
         ({"latents": True}, SuiteError, "latents = True is neither the path of a file nor false"),
         ({"latents": "no.pt"}, UnavailableError, "no.pt: these latents are not here"),
-        ({"path": "nowhere"}, UnavailableError, "nowhere: these prompts are not here"),
-        ({"shape": SHAPE, "count": 3}, SuiteError, "count = 3, but the file has 2 prompts"),
-        ({"shape": SHAPE, "checksum": f"md5:{'0' * 32}"}, RunError, "not the 0{32} asked for"),
     ],
 )
 def test_what_is_wrong_is_said(
