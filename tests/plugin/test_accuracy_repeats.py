@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from pytest_mlperf.core.baseline import AccuracyBaseline
@@ -98,27 +96,39 @@ def kept(own: Project) -> AccuracyBaseline:
     return found[0]
 
 
-def test_outputs_that_change_without_a_score_are_said(own: Project) -> None:
+def test_a_pass_beside_the_baseline_of_one_pass(own: Project) -> None:
+    """Changed outputs are said; another build and a drop are no repeat."""
     assert own.run("suites", *RECORD).ret == 0
+    outputs = accuracy_baselines.load_outputs(own.path / BASELINE)
+    assert outputs is not None
+    assert len(set(outputs)) > 390, "400 outputs, told apart by two bytes"
+
+    own.run("suites", *ACCURACY)
+    assert newest(own).notes == ()
+
     answers(own, tail=b"!")
-
     result = own.run("suites", *ACCURACY)
-
     assert (result.ret, newest(own).outcome) == (0, Outcome.OK)
     note = "outputs changed but scores did not: 400 of 400 outputs are others than the baseline's"
     assert newest(own).notes == (note,)
     assert note in " ".join(" ".join(section(result)).split())
 
+    answers(own)
+    text = (own.path / SUITE).read_text("utf-8")
+    other = text.replace('use = "own:Answers"', 'use = "own:Answers"\noptions = { options = 1 }')
+    (own.path / SUITE).write_text(other, "utf-8")
+    own.run("suites", *APPEND)
+    assert newest(own).outcome is Outcome.OK
+    assert newest(own).notes[-1].startswith("not kept as a repeat: it is no pass of the baseline's")
 
-def test_an_unchanged_build_says_nothing_of_outputs(own: Project) -> None:
-    own.run("suites", *RECORD)
+    (own.path / SUITE).write_text(text, "utf-8")
+    answers(own, wrong="0 100")
+    assert own.run("suites", *APPEND).ret == 1
+    assert newest(own).outcome is Outcome.ACC_DROP
+    assert kept(own).rerun == {}
 
-    own.run("suites", *ACCURACY)
 
-    assert newest(own).notes == ()
-
-
-def test_repeats_of_one_build_are_kept_and_the_scores_stay(own: Project) -> None:
+def test_repeats_of_one_build_are_kept_and_say_what_is_near_the_gate(own: Project) -> None:
     own.run("suites", *RECORD)
     scores = accuracy_baselines.scores_path(own.path / BASELINE).read_bytes()
     before = kept(own)
@@ -126,8 +136,24 @@ def test_repeats_of_one_build_are_kept_and_the_scores_stay(own: Project) -> None
 
     first = own.run("suites", *APPEND)
     again = kept(own)
+    near_gate = {}
+    suite(own, reference="reference = { top1 = 98.383838 }")  # gate 97.4
+    for wrong in ("1 11", "1 12"):
+        answers(own, wrong=wrong)
+        result = own.run("suites", *ACCURACY)
+        near_gate[wrong] = newest(own)
+        assert "NEAR-GATE: top1 is" in result.stdout.str()
+    suite(own)
+    answers(own, wrong="1 11")
     own.run("suites", *APPEND)
 
+    for wrong, outcome, side in (
+        ("1 11", Outcome.OK, "0.1 inside"),
+        ("1 12", Outcome.GATE_FAIL, "0.15 short of"),
+    ):
+        assert near_gate[wrong].outcome is outcome
+        assert near_gate[wrong].notes[0].startswith(f"NEAR-GATE: top1 is {side} its gate, 0.")
+        assert "re-run standard deviations (0.25 points)" in near_gate[wrong].notes[0]
     assert (first.ret, newest(own).outcome) == (0, Outcome.RECORDED)
     assert newest(own).headline == f"pass 3 of one build in {BASELINE}"
     # two of 400 samples moved by 100 points, one up and one down
@@ -136,50 +162,6 @@ def test_repeats_of_one_build_are_kept_and_the_scores_stay(own: Project) -> None
     assert (again.rerun["top1"].passes, kept(own).rerun["top1"].passes) == (1, 2)
     assert (again.scores, again.history) == (before.scores, before.history)
     assert accuracy_baselines.scores_path(own.path / BASELINE).read_bytes() == scores
-
-
-def test_a_pass_of_another_build_is_no_repeat(own: Project) -> None:
-    own.run("suites", *RECORD)
-    text = (own.path / SUITE).read_text("utf-8")
-    text = text.replace('use = "own:Answers"', 'use = "own:Answers"\noptions = { options = 1 }')
-    (own.path / SUITE).write_text(text, "utf-8")
-
-    own.run("suites", *APPEND)
-
-    assert newest(own).outcome is Outcome.OK
-    assert newest(own).notes[-1].startswith("not kept as a repeat: it is no pass of the baseline's")
-    assert kept(own).rerun == {}
-
-
-def test_a_repeat_that_fell_is_a_drop(own: Project) -> None:
-    own.run("suites", *RECORD)
-    answers(own, wrong="0 100")
-
-    assert own.run("suites", *APPEND).ret == 1
-
-    assert newest(own).outcome is Outcome.ACC_DROP
-    assert kept(own).rerun == {}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "outcome", "side"),
-    [("1 11", Outcome.OK, "0.1 inside"), ("1 12", Outcome.GATE_FAIL, "0.15 short of")],
-)
-def test_a_score_near_its_gate_is_said_where_passes_were_repeated(
-    own: Project, wrong: str, outcome: Outcome, side: str
-) -> None:
-    own.run("suites", *RECORD)
-    answers(own, wrong="1 11")
-    own.run("suites", *APPEND)  # re-run standard deviation: 0.25 points
-    suite(own, reference="reference = { top1 = 98.383838 }")  # gate 97.4
-    answers(own, wrong=wrong)
-
-    result = own.run("suites", *ACCURACY)
-
-    assert newest(own).outcome is outcome
-    assert newest(own).notes[0].startswith(f"NEAR-GATE: top1 is {side} its gate, 0.")
-    assert "re-run standard deviations (0.25 points)" in newest(own).notes[0]
-    assert "NEAR-GATE: top1 is" in result.stdout.str()
 
 
 def test_accepting_the_same_build_anew_counts_as_a_repeat(own: Project) -> None:
@@ -212,12 +194,3 @@ def test_a_failure_that_comes_and_goes_is_no_news_either_way(own: Project) -> No
     assert (held.ret, away.outcome) == (0, Outcome.OK)
     assert "stayed away; it is not strict" in away.notes[-1]
     assert (strict.ret, newest(own).outcome) == (1, Outcome.UNEXPECTED_PASS)
-
-
-def test_every_file_of_a_baseline_is_read_without_a_pickle(own: Project) -> None:
-    own.run("suites", *RECORD)
-
-    outputs = accuracy_baselines.load_outputs(Path(own.path / BASELINE))
-
-    assert outputs is not None
-    assert len(set(outputs)) > 390, "400 outputs, told apart by two bytes"

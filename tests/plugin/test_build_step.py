@@ -65,30 +65,30 @@ def quantising(project: Project, monkeypatch: pytest.MonkeyPatch) -> Quantising:
     return Quantising(project)
 
 
-def test_the_engine_gets_what_was_built(quantising: Quantising) -> None:
-    """Built once for two sessions; its folder is the worker's model."""
+def test_the_engine_gets_what_was_built_and_another_recipe_has_no_baseline(
+    quantising: Quantising,
+) -> None:
+    """Looking builds nothing; built once for two sessions, its folder is the worker's model."""
     quantising.suite()
     project = quantising.project
     project.baseline(near(RATE), of=QUANTISED)
+    for looks in ("--collect-only", "--mlperf-plan"):
+        result = project.run("suites", looks)
+        assert result.ret == 0
+        assert "null-Acme-int8-cpu" in result.stdout.str()
+    assert not (project.path / ".mlperf" / "builds").exists()
 
-    project.run("suites").assert_outcomes(passed=1)
-    project.run("suites").assert_outcomes(passed=1)
+    for _ in range(2):
+        project.run("suites").assert_outcomes(passed=1)
 
     (key,) = quantising.builds
     models = {spec_of(folder)["model"] for folder in project.run_folders()}
     assert models == {str(project.path / ".mlperf" / "builds" / key / "model")}
-
-
-def test_another_recipe_has_no_baseline(quantising: Quantising) -> None:
     quantising.suite("int4")
-    quantising.project.baseline(near(RATE), of=QUANTISED)
-
-    result = quantising.project.run("suites")
-
-    verdict = quantising.project.verdicts()["performance"]
+    assert project.run("suites", "--mlperf-json=int4.json").ret == 0
+    verdict = project.verdicts("int4.json")["performance"]
     assert verdict.case.id == "first-Offline-null-Acme-int4-int8-cpu"
     assert verdict.outcome is Outcome.NO_BASELINE
-    assert result.ret == 0
 
 
 def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None:
@@ -123,17 +123,3 @@ def test_a_builder_that_breaks_is_an_error(quantising: Quantising) -> None:
     assert verdict.log.endswith("build.log")
     assert quantising.builds == []
     result.assert_outcomes(failed=1)
-
-
-@pytest.mark.parametrize("arguments", [("--collect-only",), ("--mlperf-plan",)])
-def test_looking_at_a_suite_builds_nothing(
-    quantising: Quantising, arguments: tuple[str, ...]
-) -> None:
-    """A build may take hours: only a test that runs asks for one."""
-    quantising.suite()
-
-    result = quantising.project.run("suites", *arguments)
-
-    assert result.ret == 0
-    assert not (quantising.project.path / ".mlperf" / "builds").exists()
-    assert "null-Acme-int8-cpu" in result.stdout.str()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -114,27 +113,26 @@ def newest(project: Project) -> CaseResult:
     return project.results().cases[-1]
 
 
-def rescale(fake: Fake, watts: float) -> None:
-    fake.write(*scenario(f"wave const {watts:g}"))
-
-
 def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: Project) -> None:
     """The same speed at three times the power is a POWER DROP, and no PERF DROP."""
     suite(project)
-    rescale(fake, 250)
+    fake.write(*scenario("wave const 250"))
     project.record("suites", COLD, "-k", "performance", own_process=True)
     project.over_days()
 
     run(project)
     before = outcomes(project)
-    rescale(fake, 750)
+    fake.write(*scenario("wave const 750"))
     hungrier = run(project, "-k", "performance or efficiency")
+    after, metrics = outcomes(project), last(project)["efficiency"].metrics
+    fake.write("driver 600.10", "device", "wave const 250", "clocks 1500 3201")
+    other = run(project, "-k", "performance")
 
     assert before == {"performance": Outcome.OK, "efficiency": Outcome.OK}
-    assert outcomes(project) == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
+    assert after == {"performance": Outcome.OK, "efficiency": Outcome.POWER_DROP}
     # The speed is the machine's; the power is what the fake draws.
-    metrics = {each.metric: each.change for each in last(project)["efficiency"].metrics}
-    faster, worse = metrics["throughput"], metrics["samples_per_joule"]
+    changes = {metric.metric: metric.change for metric in metrics}
+    faster, worse = changes["throughput"], changes["samples_per_joule"]
     assert faster is not None
     assert worse == pytest.approx((1 + faster) / 3 - 1, abs=0.02)
     hungrier.stdout.re_match_lines(
@@ -144,55 +142,75 @@ def test_samples_per_joule_are_judged_against_the_baseline(fake: Fake, project: 
             r".*J \(± \d+\) in \d+\.\d s, 7[45]\d W",
         ]
     )
-
-
-def test_what_is_other_than_with_the_baseline_is_told_beside_ok(
-    fake: Fake, project: Project
-) -> None:
-    suite(project)
-    project.record("suites", COLD, "-k", "performance", own_process=True)
-    project.over_days()
-
-    fake.write("driver 600.10", "device", "wave const 500", "clocks 1500 3201")
-    result = run(project, "-k", "performance")
-
+    # What is other than with the baseline stands beside OK.
     assert outcomes(project) == {"performance": Outcome.OK}
     case = "first-Offline-Working-fp32-H200"
-    told = " ".join(" ".join(result.outlines).split())
-    assert f"changed {case}: machine.driver 595.45.04 → 600.10 since the baseline" in told
-    assert f"note {case}: beside the baseline: SM clock −24.2 %, power cap share" in told
+    text = " ".join(" ".join(other.outlines).split())
+    assert f"changed {case}: machine.driver 595.45.04 → 600.10 since the baseline" in text
+    assert f"note {case}: beside the baseline: SM clock −24.2 %, power cap share" in text
 
 
-def test_while_a_baseline_is_recorded_efficiency_is_too(fake: Fake, project: Project) -> None:
+SEES = """
+names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
+Path("seen").write_text(" ".join(os.environ[name] for name in names))
+"""
+
+
+def test_efficiency_is_recorded_by_a_worker_that_sees_only_its_gpu(
+    fake: Fake, project: Project
+) -> None:
+    fake.write(*scenario("wave const 500"), "device", "wave const 500")
+    project.pytester.makepyfile(working=WORKING + SEES)
     suite(project)
 
     result = run(project, "--mlperf-update=missing", ONE_RUN)
 
-    assert outcomes(project) == {
-        "performance": Outcome.RECORDED,
-        "efficiency": Outcome.RECORDED,
-    }
+    assert outcomes(project) == {"performance": Outcome.RECORDED, "efficiency": Outcome.RECORDED}
     result.assert_outcomes()
     result.stdout.re_match_lines([r"2 tests: 2 recorded; 1 run, .*"])
+    assert (project.path / "seen").read_text("utf-8") == "0 PCI_BUS_ID"
 
 
-def test_a_run_on_a_gpu_that_is_throttled_may_not_be_judged(fake: Fake, project: Project) -> None:
-    suite(project)
-    fake.write(*scenario("wave const 500", "event 0x40 after=0"))
+@pytest.mark.parametrize(
+    ("lines", "engine", "keys", "headline"),
+    [
+        (
+            ["event 0x40 after=0"],
+            "working:Working",
+            [Key.HW_THERMAL_SLOWDOWN],
+            r"heat \(hardware slowdown\) halted the clocks for \d\.\d\d s, 100\.0% of",
+        ),
+        (["proc 4242 2000000000"], "working:Working", None, "in use before the engine .*4242"),
+        (
+            [],
+            "null",
+            None,
+            "the GPU did not do the work: 500 W, 500 W before the engine was loaded, no utilis",
+        ),
+    ],
+    ids=["heat", "neighbour", "idle"],
+)
+def test_a_run_that_may_not_be_judged_is_invalid(
+    fake: Fake,
+    project: Project,
+    lines: list[str],
+    engine: str,
+    keys: list[Key] | None,
+    headline: str,
+) -> None:
+    project.suite(engines=ENGINE.replace("working:Working", engine), more=LIMITS)
+    fake.write(*scenario("wave const 500", *lines))
 
     result = run(project, "-k", "performance")
 
     assert outcomes(project) == {"performance": Outcome.INVALID}
-    found = newest(project).verdict
-    assert [each.key for each in found.reasons] == [Key.HW_THERMAL_SLOWDOWN]
-    assert [len(run.invalid) for run in found.invalid_runs] == [1] * INVALID_TRIES
-    assert len(found.measured_again) == INVALID_TRIES - 1
-    result.stdout.re_match_lines(
-        [
-            r"INVALID heat \(hardware slowdown\) halted the clocks for \d\.\d\d s, 100\.0% of",
-            r"note +not judged: samples/s \d+",
-        ]
-    )
+    result.stdout.re_match_lines([f"INVALID {headline}"])
+    if keys:
+        found = newest(project).verdict
+        assert [reason.key for reason in found.reasons] == keys
+        assert [len(run.invalid) for run in found.invalid_runs] == [1] * INVALID_TRIES
+        assert len(found.measured_again) == INVALID_TRIES - 1
+        result.stdout.re_match_lines([r"note +not judged: samples/s \d+"])
 
 
 RECOVERS = """
@@ -233,78 +251,41 @@ def test_a_run_that_was_invalid_and_measured_again_is_told(fake: Fake, project: 
     ).read_text("utf-8")
 
 
-def test_someone_elses_process_makes_a_run_invalid(fake: Fake, project: Project) -> None:
-    suite(project)
-    fake.write(*scenario("wave const 500", "proc 4242 2000000000"))
-
-    result = run(project, "-k", "performance")
-
-    assert outcomes(project) == {"performance": Outcome.INVALID}
-    result.stdout.re_match_lines([r"INVALID in use before the engine was loaded: .*4242"])
-
-
-@pytest.mark.parametrize(
-    ("arguments", "skipped", "failed"),
-    [((), 1, 0), (("-omlperf_power=require",), 0, 1), (("-omlperf_power=off",), 1, 0)],
-    ids=["auto", "require", "off"],
-)
-def test_an_energy_that_nobody_can_read_is_never_0(
-    fake: Fake, project: Project, arguments: Sequence[str], skipped: int, failed: int
-) -> None:
-    suite(project)
+def test_an_energy_that_nobody_can_read_is_never_0(fake: Fake, project: Project) -> None:
+    project.suite(engines=ENGINE, more=LIMITS)
     fake.write(
         *scenario("energy none", "instant none", "average none"), "fail nvmlDeviceGetPowerUsage 3"
     )
+    for power, skipped in (("auto", 1), ("require", 0), ("off", 1)):
+        result = run(project, "-rs", f"-omlperf_power={power}")
 
-    result = run(project, "-rs", *arguments)
-
-    result.assert_outcomes(skipped=skipped, failed=failed)
-    assert outcomes(project)["performance"] is Outcome.NO_BASELINE
-    if "off" not in "".join(arguments):
-        result.stdout.fnmatch_lines(["*H200: energy is not known: *"])
-
-
-def test_a_short_run_is_reported_and_not_gated(fake: Fake, project: Project) -> None:
-    project.pytester.makeconftest("")
-    suite(project)
-
-    result = run(project, "-k", "efficiency")
-
-    assert outcomes(project) == {"efficiency": Outcome.NOT_EVALUATED}
-    result.stdout.fnmatch_lines(["*not evaluated*a window of 1.* s is too short for energy*"])
+        result.assert_outcomes(skipped=skipped, failed=1 - skipped)
+        assert outcomes(project)["performance"] is Outcome.NO_BASELINE
+        if power != "off":
+            result.stdout.fnmatch_lines(["*H200: energy is not known: *"])
 
 
-def test_of_runs_whose_energy_may_not_be_judged_none_is_recorded(
+def test_energy_of_a_short_run_is_reported_and_neither_gated_nor_recorded(
     fake: Fake, project: Project
 ) -> None:
     """Speed is recorded from the same runs; the test of efficiency says why it is not."""
     project.pytester.makeconftest("")
     suite(project)
 
-    result = run(project, "--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    short = run(project, "-k", "efficiency")
+    first = outcomes(project)
+    recorded = run(project, "--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
+    assert first == {"efficiency": Outcome.NOT_EVALUATED}
+    short.stdout.fnmatch_lines(["*not evaluated*a window of 1.* s is too short for energy*"])
     assert outcomes(project) == {
         "performance": Outcome.RECORDED,
         "efficiency": Outcome.NOT_EVALUATED,
     }
-    result.stdout.fnmatch_lines(["*not evaluated*run 1 of 2: a window of 1.* s is too short*"])
+    recorded.stdout.fnmatch_lines(["*not evaluated*run 1 of 2: a window of 1.* s is too short*"])
     (file,) = project.path.glob("baselines/H200/**/*.json")
     assert "throughput" in file.read_text("utf-8")
     assert "per_joule" not in file.read_text("utf-8")
-
-
-def test_a_gpu_that_did_nothing_did_not_do_the_work(fake: Fake, project: Project) -> None:
-    project.suite(accelerators=["H200"], scenarios=OFFLINE, more=LIMITS)
-
-    result = run(project, "-k", "performance")
-
-    assert outcomes(project) == {"performance": Outcome.INVALID}
-    result.stdout.fnmatch_lines(
-        [
-            "INVALID the GPU did not do the work: 500 W, 500 W before the engine was loaded, no "
-            "utilisation,*"
-        ]
-    )
 
 
 def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
@@ -317,18 +298,6 @@ def test_a_gpu_that_is_lost_is_told_where_its_cases_are_deselected(
 
     told = " ".join(result.outlines)
     assert "accelerator not here: H200 (2); here: cpu (GPU 0 may not be asked: GPU is lost" in told
-
-
-def test_a_worker_sees_only_the_gpus_of_its_case(fake: Fake, project: Project) -> None:
-    fake.write(*scenario("wave const 500"), "device", "wave const 500")
-    names = ("CUDA_VISIBLE_DEVICES", "CUDA_DEVICE_ORDER")
-    seen = f'Path("seen").write_text(" ".join(os.environ[name] for name in {names}))\n'
-    project.pytester.makepyfile(working=WORKING + seen)
-    suite(project)
-
-    run(project, "-k", "performance")
-
-    assert Path(project.path / "seen").read_text("utf-8") == "0 PCI_BUS_ID"
 
 
 SLOW_THIRD = """
@@ -403,7 +372,7 @@ class Working(Working):
 def test_a_case_is_loaded_when_the_gpu_has_its_memory_back(fake: Fake, project: Project) -> None:
     project.pytester.makepyfile(working=WORKING + KEEPS_MEMORY)
     entries = [ENGINE.replace("use =", f'name = "e{n}"\nuse =') for n in range(2)]
-    project.suite(engines="".join(entries), scenarios=OFFLINE)
+    project.suite(engines="".join(entries))
 
     run(project, "-k", "performance")
 
@@ -444,21 +413,19 @@ class Working(NullEngine):
 """
 
 
-def test_four_cases_are_measured_at_once_on_four_gpus(fake: Fake, project: Project) -> None:
-    device = ("device", "wave const 500")
-    fake.write(*scenario("wave const 500"), *device * 3)
-    project.pytester.makepyfile(working=WORKING + MEETS_FOUR)
-    entries = [ENGINE.replace("use =", f'name = "e{n}"\nuse =') for n in range(4)]
-    project.suite(engines="".join(entries), scenarios=OFFLINE)
-    shared = ("-n4", "-omlperf_neighbours=yes", "-omlperf_control=off")
+def test_two_cases_are_measured_at_once_on_two_gpus(fake: Fake, project: Project) -> None:
+    fake.write(*scenario("wave const 500"), "device", "wave const 500")
+    project.pytester.makepyfile(working=WORKING + MEETS_FOUR.replace("< 4", "< 2"))
+    entries = [ENGINE.replace("use =", f'name = "e{n}"\nuse =') for n in range(2)]
+    project.suite(engines="".join(entries))
+    shared = ("-n2", "-omlperf_neighbours=yes", "-omlperf_control=off")
 
     recorded = run(project, "-k", "performance", *shared, "--mlperf-update=missing", ONE_RUN)
 
     assert recorded.ret == 0
-    assert sorted(file.suffix for file in project.path.glob("seen.*")) == [".0", ".1", ".2", ".3"]
-    cases = read_results(max(project.path.glob(".mlperf/runs/*/results.json"))).cases
-    subjects = [case.verdict.subject for case in cases]
-    assert len(subjects) == 4
+    assert sorted(file.suffix for file in project.path.glob("seen.*")) == [".0", ".1"]
+    subjects = [case.verdict.subject for case in project.results().cases]
+    assert len(subjects) == 2
     assert all(subject and subject.identity["shared_host"] is True for subject in subjects)
 
 
@@ -466,7 +433,7 @@ def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_
     fake: Fake, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A regression may not hide behind a setting of the machine."""
-    suite(project)
+    project.suite(engines=ENGINE)
     recorded = run(project, "-k", "performance", "--mlperf-update=missing", ONE_RUN)
     fake.write(*scenario("wave const 500", "limit 500"))
     monkeypatch.setenv("CI", "true")

@@ -32,9 +32,8 @@ def suite(project: Project, where: str, *, more: str = "") -> Path:
     )
 
 
-@pytest.mark.parametrize("way", ["python", "command"])
-def test_a_session_measures_scores_and_records_what_runs_elsewhere(
-    project: Project, python: Path, way: str, monkeypatch: pytest.MonkeyPatch
+def test_a_session_measures_scores_and_records_by_a_command(
+    project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Performance and accuracy are made there, the scores here; the baseline names no path.
 
@@ -42,24 +41,22 @@ def test_a_session_measures_scores_and_records_what_runs_elsewhere(
     """
     wrapper = project.path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
-    command = json.dumps([sys.executable, str(wrapper), "${THERE}"])
-    named = {"python": 'python = "${THERE}"', "command": f"command = {command}"}[way]
-    suite(project, named)
+    suite(project, f"command = {json.dumps([sys.executable, str(wrapper), '${THERE}'])}")
     monkeypatch.setenv("THERE", str(python))
-    options = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
-    result = project.run("suites", "-v", *options)
+    result = project.run("suites", "-v", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
 
     assert last_line(result) == "2 recorded"
+    command = f"command {placeless(sys.executable)} wrapper.py ${{THERE}}"
+    recorded_there(project, python, result, command)
+
+
+def recorded_there(project: Project, python: Path, result: pytest.RunResult, where: str) -> None:
     facts = project.recorded(ACME).fingerprint
     assert facts["engine.prefix"] == placeless(str(python.parents[1])) != sys.prefix
     assert facts["python"] == ".".join(map(str, sys.version_info[:3]))
-    shown = {
-        "python": "python ${THERE}",
-        "command": f"command {placeless(sys.executable)} wrapper.py ${{THERE}}",
-    }
     summary = " ".join(" ".join(section(result)).split())
-    assert f"runs in {shown[way]} ({facts['python']})" in summary
+    assert f"runs in {where} ({facts['python']})" in summary
     # What the engine says of itself is its own affair; this one names folders on purpose.
     own = {key: value for key, value in facts.items() if not key.startswith("engine.")}
     assert str(python.parents[1]) not in json.dumps(own)
@@ -67,14 +64,15 @@ def test_a_session_measures_scores_and_records_what_runs_elsewhere(
 
 
 def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
-    project: Project, python: Path
+    project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    suite(project, f'python = "{python}"\noptions = {{ slow = "nowhere" }}')
-    project.record("suites")
+    monkeypatch.setenv("THERE", str(python))
+    suite(project, 'python = "${THERE}"\noptions = { slow = "nowhere" }')
+    recorded_there(project, python, project.record("suites"), "python ${THERE}")
     project.over_days()
     suite(project, f'python = "{python}"\noptions = {{ slow = "there" }}')
 
-    result = project.run("suites")
+    result = project.run("suites", "-k", "performance")
 
     text = result.stdout.str()
     assert re.search(r"PERF DROP samples/s −[45]\d", text)
@@ -109,30 +107,20 @@ def test_a_library_of_the_engine_is_needed_there_only(
     assert "engine.onnxruntime" in subject.fingerprint
 
 
-@pytest.mark.parametrize(
-    ("where", "why"),
-    [
-        (
-            'python = "../venv/bin/python"',
-            "engines[0].python, ../venv/bin/python, is no program here (looked at",
-        ),
-        (
-            'command = ["no-such-docker", "run", "python"]',
-            "engines[0].command, no-such-docker, is no program here",
-        ),
-        ('python = "${NO_SUCH}/python"', "engines[0].python: ${NO_SUCH} is not set"),
-    ],
-)
-def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(
-    project: Project, where: str, why: str
-) -> None:
-    suite(project, where)
+def test_a_python_that_is_not_here_is_a_skip_that_says_what_to_do(project: Project) -> None:
+    rows = [
+        ('python = "../venv/bin/python"', "python, ../venv/bin/python, is no program here (looked"),
+        ('command = ["no-such-docker", "run"]', "command, no-such-docker, is no program here"),
+        ('python = "${NO_SUCH}/python"', "python: ${NO_SUCH} is not set"),
+    ]
+    for where, why in rows:
+        suite(project, where)
 
-    result = project.run("suites")
+        result = project.run("suites")
 
-    assert last_line(result) == "2 skipped"
-    shown = " ".join(result.stdout.str().split())
-    assert f"first.mlperf.toml:12: {why}" in shown
+        assert last_line(result) == "2 skipped"
+        shown = " ".join(result.stdout.str().split())
+        assert f"first.mlperf.toml:12: engines[0].{why}" in shown
     assert not project.run_folders()
 
 

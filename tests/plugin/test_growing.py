@@ -54,22 +54,7 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four(project: Proje
     assert "recorded" not in last_line(last)
 
 
-def test_only_the_same_build_is_added(project: Project) -> None:
-    project.suite()
-    project.run("suites", *FIRST)
-    before = project.baseline_file().read_bytes()
-    project.suite(options=OPTIONS.replace("batch_size = 16", "batch_size = 8"))
-
-    result = project.run("suites", *GROW)
-
-    assert project.baseline_file().read_bytes() == before
-    assert ("baseline not grown (1 of 4 sessions): engine.batch_size 16 → 8; options ") in told(
-        result
-    )
-    assert "only a session of the same build is added" in told(result)
-
-
-def test_only_the_same_code_is_added_and_a_committed_baseline_changes_none(
+def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_none(
     project: Project,
 ) -> None:
     project.suite()
@@ -88,11 +73,16 @@ def test_only_the_same_code_is_added_and_a_committed_baseline_changes_none(
     dirty = project.run("suites", *GROW)
     git(project.path, "commit", "--quiet", "--all", "--message=code")
     changed = project.run("suites", *GROW)
+    project.suite(options=OPTIONS.replace("batch_size = 16", "batch_size = 8"))
+    other = project.run("suites", *GROW)
 
     assert len(grown.sessions) == 2
     assert len({run.commit for run in grown.runs}) == 2
     assert "(2 of 4 sessions): files were changed and not committed (" in told(dirty)
     assert re.search(r"\(2 of 4 sessions\): commit \w{12} → \w{12}: only a", told(changed))
+    not_grown = "baseline not grown (2 of 4 sessions): engine.batch_size 16 → 8; options "
+    assert not_grown in told(other)
+    assert "only a session of the same build is added" in told(other)
     assert project.recorded() == grown
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from tests.plugin.project import Project
 
 SUITE = """\
@@ -44,24 +42,19 @@ class Steady(NullEngine):
 '''
 
 
-@pytest.mark.parametrize(
-    ("scenario", "outcome"),
-    [("Server", "NO BASELINE"), ("Interactive", "GATE FAIL")],
-)
-def test_limits_are_those_of_the_scenario_that_the_suite_names(
-    project: Project, scenario: str, outcome: str
-) -> None:
+def test_limits_are_those_of_the_scenario_that_the_suite_names(project: Project) -> None:
     """80 ms a token are within the 200 ms of Llama 2's Server, not within Interactive's 40 ms."""
     (project.path / "acme.py").write_text(ENGINE, "utf-8")
     project.pytester.syspathinsert()
     (project.path / "suites").mkdir()
-    (project.path / "suites/chat.mlperf.toml").write_text(SUITE.format(scenario=scenario), "utf-8")
+    for name in ("Server", "Interactive"):
+        file = project.path / f"suites/{name}.mlperf.toml"
+        file.write_text(SUITE.format(scenario=name), "utf-8")
 
     project.run("suites", "-k", "performance")
 
-    verdict = project.verdicts()["performance"]
-    assert verdict.outcome.value == outcome
-    assert verdict.case.scenario == scenario
+    outcomes = {r.verdict.case.scenario: r.verdict.outcome.value for r in project.results().cases}
+    assert outcomes == {"Server": "NO BASELINE", "Interactive": "GATE FAIL"}
     logs = [file.read_text("utf-8") for file in project.path.rglob("mlperf_log_summary.txt")]
-    assert logs
+    assert len(logs) >= len(outcomes)
     assert all("Scenario : Server" in log for log in logs)

@@ -45,22 +45,6 @@ def test_one_that_fails_keeps_no_other_from_being_written(tmp_path: Path) -> Non
     ]
 
 
-def test_results_are_written_where_the_others_cannot_be(project: Project) -> None:
-    project.suite()
-    (project.path / "folder.json").mkdir()
-
-    result = project.run("suites", "--mlperf-json=folder.json")
-
-    assert result.ret == 3
-    assert len(project.results().cases) == 1
-    result.stdout.fnmatch_lines(
-        ["ERROR *folder.json: the results cannot be written: Is a directory*"]
-    )
-
-
-# --- reports -----------------------------------------------------------------------------------
-
-
 def test_a_session_that_fails_writes_every_report_that_was_asked_for(project: Project) -> None:
     """Into folders that are not there yet, and each with the test that failed."""
     project.suite()
@@ -80,43 +64,38 @@ def test_a_session_that_fails_writes_every_report_that_was_asked_for(project: Pr
     assert '"plot":"latency"' in page or '"plot":"history"' in page  # baselines were read
 
 
-def test_a_report_that_cannot_be_written_costs_no_other_and_no_results(project: Project) -> None:
+def test_a_file_that_cannot_be_written_costs_no_other_and_no_results(project: Project) -> None:
     project.suite()
-    (project.path / "folder.md").mkdir()
+    for name in ("folder.md", "folder.json"):
+        (project.path / name).mkdir()
+    options = ("json=folder.json", "report=markdown=folder.md", "report=csv=all.csv")
 
-    result = project.run(
-        "suites", "--mlperf-report=markdown=folder.md", "--mlperf-report=csv=all.csv"
-    )
+    result = project.run("suites", *(f"--mlperf-{option}" for option in options))
 
     assert result.ret == 3
     assert len(project.results().cases) == 1
     assert (project.path / "all.csv").read_text("utf-8").count("\n") > 1
-    result.stdout.fnmatch_lines(
-        [
-            "ERROR *folder.md cannot be written: Is a directory",
-            "csv: all.csv",
-        ]
-    )
+    unwritten = "ERROR *folder.json: the results cannot be written: Is a directory*"
+    result.stdout.fnmatch_lines([unwritten])
+    report = "ERROR *folder.md cannot be written: Is a directory"
+    result.stdout.fnmatch_lines([report, "csv: all.csv"])
 
 
-def test_a_session_that_measured_nothing_has_its_report_too(project: Project) -> None:
+def test_a_session_that_measured_nothing_has_its_report_and_a_plan_has_none(
+    project: Project,
+) -> None:
     """As `--html` and `--junitxml` have it: a CI that uploads the file does not fail for it."""
     project.suite(accelerators=["H200"])
 
-    asked = ("--mlperf-report=html=page.html", "--mlperf-report=text=all.txt")
-    result = project.run_process("suites", *asked)
+    reports = ("--mlperf-report=html=page.html", "--mlperf-report=text=all.txt")
+    result = project.run("suites", *reports)
+    project.suite()
+    plan = project.run("suites", "--mlperf-plan", "--mlperf-report=csv=all.csv")
 
     assert result.ret == 5
     assert "<html" in (project.path / "page.html").read_text("utf-8")
     assert (project.path / "all.txt").exists()
-
-
-def test_a_plan_writes_no_report(project: Project) -> None:
-    project.suite()
-
-    result = project.run("suites", "--mlperf-plan", "--mlperf-report=csv=all.csv")
-
-    assert "csv:" not in result.stdout.str()
+    assert "csv:" not in plan.stdout.str()
     assert not (project.path / "all.csv").exists()
 
 
@@ -130,39 +109,23 @@ def test_under_xdist_the_controller_alone_writes_a_report_of_all(project: Projec
     assert result.stdout.str().count("json: all.json") == 1
 
 
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
-        (
-            ["htlm=x.html"],
-            "*--mlperf-report: 'htlm=x.html' is not *did you mean 'html'*",
-        ),
-        (["html"], "*--mlperf-report: 'html' is not FORMAT=FILE with one of text, html, *"),
-        (["html=a", "csv=./a"], "*--mlperf-report: html and csv both go to *"),
-    ],
-)
 def test_a_report_that_nobody_can_make_is_refused_before_anything_is_measured(
-    project: Project, given: list[str], expected: str
-) -> None:
-    project.suite()
-
-    result = project.run("suites", *(f"--mlperf-report={one}" for one in given))
-
-    assert result.ret == 4
-    result.stderr.fnmatch_lines([expected])
-    assert not (project.path / ".mlperf").exists()
-
-
-def test_a_missing_library_of_a_report_is_named_before_anything_is_measured(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project.suite()
     monkeypatch.setitem(sys.modules, "vl_convert", None)
+    rows = [
+        (["htlm=x.html"], "'htlm=x.html' is not *did you mean 'html'*"),
+        (["html"], "'html' is not FORMAT=FILE with one of text, html, *"),
+        (["text=a", "csv=./a"], "text and csv both go to *"),
+        (["html=page.html"], "* pip install 'pytest-mlperf[[]html[]]'*"),
+    ]
+    for reports, expected in rows:
+        result = project.run("suites", *(f"--mlperf-report={report}" for report in reports))
 
-    result = project.run("suites", "--mlperf-report=html=page.html")
-
-    assert result.ret == 4
-    result.stderr.fnmatch_lines(["*--mlperf-report: * pip install 'pytest-mlperf[[]html[]]'*"])
+        assert result.ret == 4
+        result.stderr.fnmatch_lines([f"*--mlperf-report: {expected}"])
+    assert not (project.path / ".mlperf").exists()
 
 
 def test_an_ini_file_may_ask_for_reports(pytester: pytest.Pytester) -> None:
