@@ -56,86 +56,68 @@ def field(options: Options, name: str) -> object:
     return getattr(options, name.replace("-", "_"))
 
 
-@pytest.mark.parametrize(("name", "text", "value"), NAMES)
-def test_an_ini_setting_equals_its_option(
-    pytester: pytest.Pytester, name: str, text: str, value: object
-) -> None:
-    by_option = read_options(pytester.parseconfig(f"--mlperf-{name}={text}"))
-    pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = {text}\n")
-    by_ini = read_options(pytester.parseconfig())
-
-    assert field(by_option, name) == field(by_ini, name) == value
+def read(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> Options:
+    """Return the options of a command line beside an ini file."""
+    pytester.makeini(f"[pytest]\n{ini}\n")
+    return read_options(pytester.parseconfig("--rootdir", pytester.path, *arguments))
 
 
-@pytest.mark.parametrize(("name", "text", "value"), SETTINGS)
-def test_what_is_seldom_set_is_set_in_ini_files_alone(
-    pytester: pytest.Pytester, name: str, text: str, value: object
-) -> None:
+def set_by(name: str, text: str) -> tuple[str, str]:
+    """Return the argument and the line of an ini file that set an option."""
     ini = f"mlperf_{name.replace('-', '_')}"
-    by_override = read_options(pytester.parseconfig("-o", f"{ini}={text}"))
-    pytester.makeini(f"[pytest]\n{ini} = {text}\n")
-    by_ini = read_options(pytester.parseconfig())
+    settings = {setting for setting, *_ in SETTINGS}
+    argument = f"-o{ini}={text}" if name in settings else f"--mlperf-{name}={text}"
+    return argument, f"{ini} = {text}"
 
-    assert field(by_override, name) == field(by_ini, name) == value
-    with pytest.raises(pytest.UsageError, match="unrecognized arguments"):
-        pytester.parseconfig(f"--mlperf-{name}={text}")
+
+def refusal(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> str:
+    """Return the message that refuses a command line."""
+    try:
+        return f"accepted: {read(pytester, *arguments, ini=ini)}"
+    except pytest.UsageError as error:
+        return str(error)
+
+
+def test_an_ini_setting_equals_its_option(pytester: pytest.Pytester) -> None:
+    rows = [*NAMES, *SETTINGS]
+    values = {}
+    for alone in (False, True):  # what is slowed or pretended records nothing
+        names = [name for name, *_ in rows if (name == "update") is alone]
+        texts = [set_by(name, text) for name, text, _ in rows if name in names]
+        by_option = read(pytester, *(argument for argument, _ in texts))
+        by_ini = read(pytester, ini="\n".join(ini for _, ini in texts))
+        values |= {name: (field(by_option, name), field(by_ini, name)) for name in names}
+
+    assert values == {name: (value, value) for name, _, value in rows}
+    unknown = [f"--mlperf-{name}={text}" for name, text, _ in SETTINGS]
+    with pytest.raises(pytest.UsageError, match="unrecognized arguments") as refused:
+        pytester.parseconfig(*unknown)
+    assert [argument for argument in unknown if argument not in str(refused.value)] == []
+    plans = read(pytester), read(pytester, "--mlperf-plan"), read(pytester, ini="mlperf_plan = 1")
+    assert [options.plan for options in plans] == [False, True, True]
 
 
 def test_the_page_of_an_exporter_is_read_wherever_it_is_named(pytester: pytest.Pytester) -> None:
     sample = 'DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION{UUID="GPU-a"} 7\n'
     with exporting(page(sample)) as exporter:
-        by_option = read_options(pytester.parseconfig(f"--mlperf-dcgm={exporter.url}"))
-        pytester.makeini(f"[pytest]\nmlperf_dcgm = {exporter.url}\n")
-        by_ini = read_options(pytester.parseconfig())
+        by_option = read(pytester, f"--mlperf-dcgm={exporter.url}")
+        by_ini = read(pytester, ini=f"mlperf_dcgm = {exporter.url}")
 
     assert by_option.dcgm == by_ini.dcgm == exporter.url
     assert by_option.metered
     assert exporter.asked == 1
 
 
-@pytest.mark.parametrize(
-    "text", ["skips,inconclusive", "skips inconclusive", "skips\n inconclusive"]
-)
-def test_what_fails_is_a_list(pytester: pytest.Pytester, text: str) -> None:
-    pytester.makeini(f"[pytest]\nmlperf_fail_on = {text}\n")
-
-    assert read_options(pytester.parseconfig()).fail_on == {"skips", "inconclusive"}
-    assert read_options(pytester.parseconfig("--mlperf-fail-on=no:skips")).fail_on == {"no:skips"}
+def test_what_fails_is_a_list(pytester: pytest.Pytester) -> None:
+    for text in ("skips,inconclusive", "skips inconclusive", "skips\n inconclusive"):
+        ini = f"mlperf_fail_on = {text}"
+        assert read(pytester, ini=ini).fail_on == {"skips", "inconclusive"}
+        assert read(pytester, "--mlperf-fail-on=no:skips", ini=ini).fail_on == {"no:skips"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("skip", "'skip' is not known; did you mean 'skips'?"),
-        ("skips,no:baseline", "'no:baseline' is not known; did you mean 'no:no-baseline'?"),
-        ("skips,no:skips", "'skips,no:skips' is not valid; expected WORD"),
-        (",", "',' is not valid; expected WORD"),
-    ],
-)
-def test_a_word_that_does_not_exist_is_told_with_the_one_that_is_near(
-    pytester: pytest.Pytester, text: str, message: str
-) -> None:
-    with pytest.raises(pytest.UsageError, match=re.escape(f"--mlperf-fail-on: {message}")):
-        read_options(pytester.parseconfig(f"--mlperf-fail-on={text}"))
-
-
-@pytest.mark.parametrize("name", ["plan"])
-def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) -> None:
-    without = read_options(pytester.parseconfig())
-    by_option = read_options(pytester.parseconfig(f"--mlperf-{name}"))
-    pytester.makeini(f"[pytest]\nmlperf_{name} = true\n")
-    by_ini = read_options(pytester.parseconfig())
-
-    assert (field(without, name), field(by_option, name), field(by_ini, name)) == (
-        False,
-        True,
-        True,
-    )
-
-
-@pytest.mark.parametrize(
-    ("given", "ini", "value"),
-    [
+def test_confirm_may_stand_without_a_value(pytester: pytest.Pytester) -> None:
+    """As the flag that it was, also before a file or folder to collect, and in an ini file."""
+    rows: list[tuple[list[str], str, str]] = [
         ([], "", "auto"),
         (["--mlperf-confirm"], "", "always"),
         (["--mlperf-confirm", "."], "", "always"),
@@ -145,30 +127,20 @@ def test_an_ini_setting_equals_its_flag(pytester: pytest.Pytester, name: str) ->
         ([], "Yes", "always"),
         ([], "0", "never"),
         (["--mlperf-confirm=auto"], "never", "auto"),
-    ],
-)
-def test_confirm_may_stand_without_a_value(
-    pytester: pytest.Pytester, given: list[str], ini: str, value: str
-) -> None:
-    """As the flag that it was, also before a file or folder to collect, and in an ini file."""
-    pytester.makeini(f"[pytest]\n{f'mlperf_confirm = {ini}' if ini else ''}\n")
+    ]
+    read_rows = []
+    for arguments, ini, _ in rows:
+        pytester.makeini(f"[pytest]\n{f'mlperf_confirm = {ini}' if ini else ''}\n")
+        config = pytester.parseconfig(*arguments)
+        read_rows.append((arguments, ini, read_options(config).confirm))
+        assert config.args == ["."] if "." in arguments else config.args == [str(pytester.path)]
 
-    config = pytester.parseconfig(*given)
-
-    assert read_options(config).confirm == value
-    assert config.args == ["."] if "." in given else config.args == [str(pytester.path)]
+    assert read_rows == rows
 
 
-def test_what_confirm_does_not_know_is_refused_in_one_line(pytester: pytest.Pytester) -> None:
-    for given in ("nevre", ""):
-        wrong = rf"'{given}' is not valid; expected auto\|always"
-        with pytest.raises(pytest.UsageError, match=wrong):
-            read_options(pytester.parseconfig(f"--mlperf-confirm={given}"))
-
-
-@pytest.mark.parametrize(
-    ("given", "kept"),
-    [
+def test_a_reproduction_keeps_the_value_of_an_option_and_no_file() -> None:
+    unkept = ["-o", "mlperf_update=replace", "-o", "mlperf_reason=x", "-oconsole_output_style=none"]
+    rows: list[tuple[list[str], tuple[str, ...]]] = [
         (["--mlperf-confirm", "suites"], ("--mlperf-confirm",)),
         (["--mlperf-confirm", "never", "suites"], ("--mlperf-confirm", "never")),
         (["--mlperf-confirm=always"], ("--mlperf-confirm=always",)),
@@ -178,16 +150,9 @@ def test_what_confirm_does_not_know_is_refused_in_one_line(pytester: pytest.Pyte
         (["-o", "mlperf_control=off", "suites"], ("-o", "mlperf_control=off")),
         (["-omlperf_control=off", "-o", "addopts="], ("-o", "mlperf_control=off")),
         (["--override-ini=mlperf_max_runs=3"], ("-o", "mlperf_max_runs=3")),
-        (
-            ["-o", "mlperf_update=replace", "-o", "mlperf_reason=x", "-oconsole_output_style=none"],
-            (),
-        ),
-    ],
-)
-def test_a_reproduction_keeps_the_value_of_an_option_and_no_file(
-    given: list[str], kept: tuple[str, ...]
-) -> None:
-    assert reproducing(given) == kept
+        (unkept, ()),
+    ]
+    assert [(arguments, reproducing(arguments)) for arguments, _ in rows] == rows
 
 
 def test_every_option_is_covered_here() -> None:
@@ -197,122 +162,99 @@ def test_every_option_is_covered_here() -> None:
     assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
 
 
-@pytest.mark.parametrize(
-    ("text", "file"),
-    [("sqlite", ".mlperf/results.db"), ("a.db", "a.db"), ("sqlite:///a.db", "a.db")],
-)
-def test_a_store_in_a_file_starts_at_the_ini_file(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, text: str, file: str
-) -> None:
-    pytester.makeini(f"[pytest]\nmlperf_store = {text}\n")
-    monkeypatch.chdir(pytester.mkdir("below"))
-
-    options = read_options(pytester.parseconfig("--rootdir", pytester.path))
-
-    assert options.store == str(pytester.path / file)
-
-
 def test_the_command_line_wins_over_the_ini_file(pytester: pytest.Pytester) -> None:
-    pytester.makeini("[pytest]\nmlperf_max_runs = 3\nmlperf_handicap = 50%\n")
+    ini = "mlperf_max_runs = 3\nmlperf_handicap = 50%"
 
-    options = read_options(pytester.parseconfig("--mlperf-max-runs=4"))
+    options = read(pytester, "--mlperf-max-runs=4", ini=ini)
 
     assert (options.max_runs, options.handicap) == (4, 0.5)
 
 
-@pytest.mark.parametrize("name", PATHS)
 def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, name: str
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     below = pytester.mkdir("below")
-    pytester.makeini(f"[pytest]\nmlperf_{name.replace('-', '_')} = here\n")
     monkeypatch.chdir(below)
-    text = {"meter": "time,watts\n"}.get(name, '{"kind": "none"}')  # these are looked at
-    for path in (pytester.path / "here", below / "there", pytester.path / "x"):
-        path.write_text(text, "utf-8")
+    paths = (pytester.path / "here", below / "there", pytester.path / "x")
+    failures = []
+    for name in PATHS:
+        text = {"meter": "time,watts\n"}.get(name, '{"kind": "none"}')  # these are looked at
+        for path in paths:
+            path.write_text(text, "utf-8")
+        by_ini = read(pytester, ini=f"mlperf_{name.replace('-', '_')} = here")
+        by_option = read(pytester, f"--mlperf-{name}=there")
+        absolute = read(pytester, f"--mlperf-{name}={pytester.path}/x")
+        if tuple(field(options, name) for options in (by_ini, by_option, absolute)) != paths:
+            failures.append(name)
+    assert failures == []
 
-    by_ini = read_options(pytester.parseconfig("--rootdir", pytester.path))
-    by_option = read_options(pytester.parseconfig(f"--mlperf-{name}=there"))
-    absolute = read_options(pytester.parseconfig(f"--mlperf-{name}={pytester.path}/x"))
-
-    assert field(by_ini, name) == pytester.path / "here"
-    assert field(by_option, name) == below / "there"
-    assert field(absolute, name) == pytester.path / "x"
+    stores = {"sqlite": ".mlperf/results.db", "a.db": "a.db", "sqlite:///a.db": "a.db"}
+    assert {text: read(pytester, ini=f"mlperf_store = {text}").store for text in stores} == {
+        text: str(pytester.path / file) for text, file in stores.items()
+    }
 
 
-@pytest.mark.parametrize("place", ["option", "ini"])
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("profile", "fast"),
-        ("update", "always"),
-        ("baseline-runs", "0"),
-        ("baseline-runs", "many"),
-        ("fail-on", "maybe"),
-        ("max-runs", "1"),
-        ("power", "on"),
-        ("handicap", "100%"),
-        ("handicap", "-1%"),
-        ("handicap", "half"),
-        ("handicap", "nan"),
-        ("timeout", "0"),
-        ("timeout", "nan"),
-        ("timeout", "inf"),
-        ("timeout", "1min"),
-        ("lease-timeout", "-5"),
-        ("on", "ray"),
-        ("on", "ray://head"),
-    ],
-)
-def test_a_bad_value_is_one_line_with_the_value_and_what_would_be_valid(
-    project: Project, name: str, text: str, place: str
+def test_a_bad_value_is_refused_with_the_value_and_what_would_be_valid(
+    pytester: pytest.Pytester,
 ) -> None:
-    ini = f"mlperf_{name.replace('-', '_')}"
-    setting = name in {each for each, *_ in SETTINGS}
-    option = ["-o", f"{ini}={text}"] if setting else [f"--mlperf-{name}={text}"]
-    arguments = option if place == "option" else []
-    if place == "ini":
-        project.pytester.makeini(f"[pytest]\n{ini} = {text}\n")
+    rows = {
+        "profile": ["fast"],
+        "update": ["always"],
+        "baseline-runs": ["0", "many"],
+        "max-runs": ["1"],
+        "power": ["on"],
+        "handicap": ["100%", "-1%", "half", "nan"],
+        "timeout": ["0", "nan", "inf", "1min"],
+        "lease-timeout": ["-5"],
+        "on": ["ray", "ray://head"],
+        "confirm": ["nevre"],
+        "fail-on": ["skips,no:skips", ","],
+    }
+    settings = {setting for setting, *_ in SETTINGS}
+    failures = []
+    for name, texts in rows.items():
+        label = f"mlperf_{name.replace('-', '_')}" if name in settings else f"--mlperf-{name}"
+        messages = [refusal(pytester, ini=set_by(name, texts[0])[1])]
+        messages += [refusal(pytester, set_by(name, text)[0]) for text in texts]
+        for text, message in zip([texts[0], *texts], messages, strict=True):
+            if not message.startswith(f"{label}: {text!r} is not valid; expected "):
+                failures.append(message)
+    assert failures == []
+    empty = refusal(pytester, "--mlperf-confirm=")
+    assert empty.startswith("--mlperf-confirm: '' is not valid; expected auto|always|never: ")
 
-    result = project.run(*arguments)
 
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    (line,) = filter(None, result.errlines)
-    assert line.startswith(f"ERROR: {ini if setting else f'--mlperf-{name}'}: {text!r} is not ")
-
-
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        (
-            ("--mlperf-update=missing", "--mlperf-handicap=50%"),
-            "--mlperf-update with --mlperf-handicap: such a run is never recorded",
-        ),
-        (
-            ("--mlperf-update=missing", "--mlperf-pretend=H200"),
-            "--mlperf-update with --mlperf-pretend: such a run is never recorded",
-        ),
-        (
-            ("-n2", "--mlperf-on=head:6379"),
-            "--mlperf-on with -n: one of them can distribute; leave -n away",
-        ),
-        (
-            ("--mlperf-update=replace",),
-            '--mlperf-update=replace needs --mlperf-reason "why this value is accepted"',
-        ),
-        (
-            ("--mlperf-update=append",),
-            '--mlperf-update=append needs --mlperf-reason "why this value is accepted"',
-        ),
-    ],
-)
-def test_options_that_exclude_or_need_each_other_are_refused(
-    project: Project, arguments: tuple[str, ...], line: str
+def test_options_that_are_unknown_or_exclude_or_need_each_other_are_refused(
+    pytester: pytest.Pytester,
 ) -> None:
-    result = project.run(*arguments)
+    never = "such a run is never recorded"
+    reason = '--mlperf-reason "why this value is accepted"'
+    rows = {
+        "fail-on=skip": "fail-on: 'skip' is not known; did you mean 'skips'?",
+        "fail-on=skips,no:baseline": (
+            "fail-on: 'no:baseline' is not known; did you mean 'no:no-baseline'?"
+        ),
+        "update=missing --mlperf-handicap=50%": f"update with --mlperf-handicap: {never}",
+        "update=missing --mlperf-pretend=H200": f"update with --mlperf-pretend: {never}",
+        "update=replace": f"update=replace needs {reason}",
+        "update=append": f"update=append needs {reason}",
+    }
+    assert {text: refusal(pytester, *f"--mlperf-{text}".split()) for text in rows} == {
+        text: f"--mlperf-{message}" for text, message in rows.items()
+    }
 
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    assert [text for text in result.errlines if text] == [f"ERROR: {line}"]
+
+def test_a_session_that_is_refused_prints_one_line(project: Project) -> None:
+    rows = {
+        ("--mlperf-update=append",): "--mlperf-update=append needs --mlperf-reason *",
+        ("-n2", "--mlperf-on=head:6379"): "--mlperf-on with -n: one of them can distribute; *",
+    }
+    for arguments, line in rows.items():
+        result = project.run(*arguments)
+
+        assert result.ret == pytest.ExitCode.USAGE_ERROR
+        assert len([text for text in result.errlines if text]) == 1
+        result.stderr.fnmatch_lines([f"ERROR: {line}"])
 
 
 def test_help_lists_every_option_and_markers_the_marker(project: Project) -> None:
@@ -327,17 +269,17 @@ def test_help_lists_every_option_and_markers_the_marker(project: Project) -> Non
     assert f"@pytest.mark.mlperf({fields})" in markers
 
 
-# --- plan ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("distribution", [[], ["-n", "2"]], ids=["alone", "xdist"])
 def test_a_plan_lists_the_chosen_cases_and_runs_nothing(
     project: Project, distribution: list[str]
 ) -> None:
     stream = '[[scenarios]]\nname = "SingleStream"\nmin_duration = "2min"\n'
     project.suite(top1=100.0, scenarios=OFFLINE + stream)
+    project.pytester.makepyfile("def test_own(): open('ran', 'w')")
+    run = project.run_process if distribution else project.run
 
-    result = project.run_process("suites", "--mlperf-plan", *distribution)
+    result = run("suites", "test_a_plan_lists_the_chosen_cases_and_runs_nothing.py",
+                 "--mlperf-plan", *distribution)  # fmt: skip
 
     assert result.ret == pytest.ExitCode.OK
     offline, stream = (line for line in section(result) if line.startswith("first-"))
@@ -346,53 +288,34 @@ def test_a_plan_lists_the_chosen_cases_and_runs_nothing(
     assert re.search(r"\b2 min\b.*\b10 min\b.*\baccuracy, performance$", stream)
     assert any(line.startswith("2 cases: 2 min") for line in section(result))
     assert not (project.path / ".mlperf").exists()
-
-
-def test_a_plan_runs_no_test_of_the_project_either(project: Project) -> None:
-    project.pytester.makepyfile("def test_own(): open('ran', 'w')")
-
-    result = project.run("--mlperf-plan")
-
-    assert result.ret == pytest.ExitCode.OK
     assert not (project.path / "ran").exists()
 
 
 def test_a_plan_of_a_broken_suite_is_no_success(project: Project) -> None:
     project.suite().write_text("schema = 2\n", "utf-8")
 
-    result = project.run("suites", "--mlperf-plan")
-
-    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    assert project.run("suites", "--mlperf-plan").ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_plan_is_of_every_accelerator(project: Project) -> None:
+def test_a_plan_is_of_every_accelerator_or_of_a_pretended_one(project: Project) -> None:
     project.suite(accelerators=["cpu", "H200", "8xH100"])
-
-    result = project.run("suites", "--mlperf-plan")
-
-    assert result.ret == pytest.ExitCode.OK
-    lines = section(result)
-    assert [line.split()[0] for line in lines if line.startswith("first-")] == [
-        "first-Offline-null-fp32-cpu",
-        "first-Offline-null-fp32-H200",
-        "first-Offline-null-fp32-8xH100",
+    absent = "accelerator not here: 8xH100 (1)"
+    rows: list[tuple[tuple[str, ...], str, list[str]]] = [
+        ((), f"2 tests planned, {absent}, H200 (1); here: cpu (", ["cpu", "H200", "8xH100"]),
+        (
+            ("--mlperf-pretend", "H200"),
+            f"1 test deselected, {absent}; here: cpu (",
+            ["cpu", "H200"],
+        ),
     ]
-    planned = "2 tests planned, accelerator not here: 8xH100 (1), H200 (1); here: cpu ("
-    assert lines[0].startswith(planned)
+    for arguments, first, accelerators in rows:
+        result = project.run("suites", "--mlperf-plan", *arguments)
 
-
-def test_a_plan_can_pretend_an_accelerator(project: Project) -> None:
-    project.suite(accelerators=["cpu", "H200", "8xH100"])
-
-    result = project.run("suites", "--mlperf-plan", "--mlperf-pretend", "H200")
-
-    lines = section(result)
-    assert [line.split()[0] for line in lines if line.startswith("first-")] == [
-        "first-Offline-null-fp32-cpu",
-        "first-Offline-null-fp32-H200",
-    ]
-    deselected = "1 test deselected, accelerator not here: 8xH100 (1); here: cpu ("
-    assert lines[0].startswith(deselected)
+        assert result.ret == pytest.ExitCode.OK
+        lines = section(result)
+        assert lines[0].startswith(first)
+        planned = [line.split()[0] for line in lines if line.startswith("first-")]
+        assert planned == [f"first-Offline-null-fp32-{name}" for name in accelerators]
 
 
 def test_a_plan_of_an_official_suite_shows_mlperfs_own_durations(project: Project) -> None:
@@ -404,16 +327,16 @@ def test_a_plan_of_an_official_suite_shows_mlperfs_own_durations(project: Projec
     assert re.search(r"\b10 min\b.*\b50 min\b.*\bperformance$", line)
 
 
-# --- one run that uses several -------------------------------------------------------------------
-
-
-def test_a_required_accelerator_runs_its_cases_only(project: Project) -> None:
+def test_one_session_with_an_accelerator_a_handicap_and_paths_elsewhere(project: Project) -> None:
+    """The baseline in the default folder is twice as fast: it would fail the test."""
     project.suite(accelerators=["cpu", "H200"])
     project.baseline(near(RATE))
+    project.baseline(near(RATE / 2), folder="loose")
 
     result = project.run(
         "suites", "--mlperf-accelerator", "cpu", "--mlperf-json", "out/mine.json",
-        "--mlperf-runs-dir", "elsewhere",
+        "--mlperf-runs-dir", "elsewhere", "--mlperf-baselines", "loose",
+        "--mlperf-handicap", "50%",
     )  # fmt: skip
 
     assert last_line(result) == "1 passed, 1 deselected"
@@ -424,41 +347,24 @@ def test_a_required_accelerator_runs_its_cases_only(project: Project) -> None:
     assert read_results(own) == written
     assert written.deselected == {"H200": 1}
     assert not (project.path / ".mlperf").exists()
+    (found,) = written.cases
+    assert found.verdict.baseline_file == "loose/cpu/quick/first/Offline.null.fp32.json"
+    specs = [spec_of(file.parent) for file in project.path.glob("elsewhere/runs/*/*/spec.json")]
+    assert {spec["handicap"] for spec in specs} == {0.5}
 
 
-def test_a_runs_folder_that_cannot_be_written_is_exit_3_before_anything_is_measured(
-    project: Project,
-) -> None:
-    path = project.suite()
-
-    result = project.run("suites", "--mlperf-runs-dir", path / "runs")
-
-    assert result.ret == 3
-    result.stdout.fnmatch_lines(["!*mlperf: * cannot be written *--mlperf-runs-dir*"])
-
-
-def test_results_that_cannot_be_kept_are_named_and_exit_3(project: Project) -> None:
+def test_what_cannot_be_written_is_exit_3(project: Project) -> None:
+    """A folder of runs before anything is measured; a file of results is named at the end."""
     path = project.suite()
     project.baseline(near(RATE))
 
-    result = project.run("suites", "--mlperf-json", path / "results.json")
+    runs = project.run("suites", "--mlperf-runs-dir", path / "runs")
+    results = project.run("suites", "--mlperf-json", path / "results.json")
 
-    assert result.ret == 3
-    assert last_line(result) == "1 passed"
-    assert section(result)[-1].startswith(f"ERROR {path}/results.json: ")
-
-
-def test_baselines_are_looked_for_where_the_option_says(project: Project) -> None:
-    project.suite()
-    project.baseline(near(RATE))
-    project.baseline(near(RATE * 2), folder="strict")
-
-    result = project.run("suites", "--mlperf-baselines", "strict")
-
-    assert last_line(result) == "1 failed"
-    assert project.verdicts()["performance"].baseline_file == (
-        "strict/cpu/quick/first/Offline.null.fp32.json"
-    )
+    assert (runs.ret, results.ret) == (3, 3)
+    runs.stdout.fnmatch_lines(["!*mlperf: * cannot be written *--mlperf-runs-dir*"])
+    assert last_line(results) == "1 passed"
+    assert section(results)[-1].startswith(f"ERROR {path}/results.json: ")
 
 
 def test_a_pretended_accelerator_is_measured_but_marked(project: Project) -> None:
@@ -468,15 +374,6 @@ def test_a_pretended_accelerator_is_measured_but_marked(project: Project) -> Non
 
     assert last_line(result) == "1 no baseline"
     assert project.cases()["performance"].pretended
-
-
-def test_the_handicap_reaches_the_worker(project: Project) -> None:
-    project.suite()
-    project.baseline(near(RATE / 2))
-
-    project.run("suites", "--mlperf-handicap", "50%")
-
-    assert [spec_of(folder)["handicap"] for folder in project.run_folders()] == [0.5]
 
 
 def test_the_profile_option_overrules_every_suite(project: Project) -> None:

@@ -7,13 +7,12 @@ import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
+from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import (
     RATE,
     SERVER,
@@ -30,7 +29,8 @@ RECORD = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 REASON = "--mlperf-reason=kernels were fused"
 
 
-def test_an_absent_baseline_is_recorded_once_and_judged_from_then_on(project: Project) -> None:
+def test_an_absent_baseline_is_recorded_once_judged_and_appended_to(project: Project) -> None:
+    """An engine of other options is not appended to it."""
     project.suite(top1=100.0)
 
     first = project.run("suites", *RECORD, "--mlperf-json=1.json")
@@ -60,23 +60,26 @@ def test_an_absent_baseline_is_recorded_once_and_judged_from_then_on(project: Pr
     assert project.verdicts("2.json")["performance"].metrics[0].runs_baseline == 2
     assert project.recorded() == record
 
+    third = project.run("suites", "--mlperf-update=append", REASON)
 
-def test_append_adds_a_session_of_two_runs_and_keeps_the_others(project: Project) -> None:
-    project.suite()
-    project.run("suites", *RECORD)
-    before = project.recorded()
-
-    result = project.run("suites", "--mlperf-update=append", REASON)
-
-    after = project.recorded()
-    assert last_line(result) == "1 recorded"
-    assert after.runs[:2] == before.runs
-    assert len(after.runs) == 4
-    assert len({run.session for run in after.runs}) == 2
-    assert [(e.action, e.reason, e.runs) for e in after.history] == [
+    appended = project.recorded()
+    assert last_line(third) == "2 recorded"
+    assert appended.runs[:2] == record.runs
+    assert len(appended.runs) == 4
+    assert len({run.session for run in appended.runs}) == 2
+    assert [(e.action, e.reason, e.runs) for e in appended.history] == [
         ("record", "first baseline", 2),
         ("append", "kernels were fused", 4),
     ]
+
+    project.suite(options="{ latency_s = 0.002, batch_size = 8, threads = 1 }")
+    refused = project.run("suites", "--mlperf-update=append", REASON)
+
+    assert last_line(refused) == "1 failed"
+    refused.stdout.fnmatch_lines(
+        ["ERROR baseline: cannot append to the baseline: engine.batch_size ('16' → '8')*"]
+    )
+    assert project.recorded() == appended
 
 
 BESIDE = """
@@ -94,19 +97,16 @@ class Beside(NullEngine):
 """
 
 
-def recording_beside(project: Project) -> Path:
-    """Write a suite whose engine can put what another session recorded in place."""
+def test_what_another_session_recorded_meanwhile_stays(project: Project) -> None:
+    """What it appended is kept below ours; what it recorded first, `missing` does not replace."""
     project.pytester.makepyfile(beside=BESIDE)
     entry = '[[engines]]\nuse = "beside:Beside"\nprecision = "fp32"\naccelerators = ["cpu"]\n'
     project.suite(engines=f"{entry}options = {{ latency_s = 0.002 }}\n")
-    return project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
-
-
-def test_what_another_session_appended_meanwhile_stays(project: Project) -> None:
-    file = recording_beside(project)
+    file = project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
     project.run("suites", *RECORD)
     alone = file.read_bytes()
     project.run("suites", "--mlperf-update=append", "--mlperf-reason=theirs")
+    theirs = file.read_bytes()
     file.rename(project.path / "other.json")
     file.write_bytes(alone)
 
@@ -117,33 +117,12 @@ def test_what_another_session_appended_meanwhile_stays(project: Project) -> None
     assert [entry["reason"] for entry in record["history"]] == ["first baseline", "theirs", "ours"]
     result.stdout.fnmatch_lines(["*6 runs in baselines/*"])
 
-
-def test_what_another_session_recorded_first_is_not_replaced_by_missing(project: Project) -> None:
-    file = recording_beside(project)
-    project.run("suites", *RECORD)
-    theirs = file.read_bytes()
-    file.rename(project.path / "other.json")
-
-    result = project.run("suites", *RECORD)
+    file.unlink()
+    missing = project.run("suites", *RECORD)
 
     assert file.read_bytes() == theirs
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["ERROR baseline: *another session recorded it while this one*"])
-
-
-def test_append_is_refused_when_the_engine_has_other_options(project: Project) -> None:
-    project.suite()
-    project.run("suites", *RECORD)
-    before = project.recorded()
-    project.suite(options="{ latency_s = 0.002, batch_size = 8, threads = 1 }")
-
-    result = project.run("suites", "--mlperf-update=append", REASON)
-
-    assert last_line(result) == "1 failed"
-    result.stdout.fnmatch_lines(
-        ["ERROR baseline: cannot append to the baseline: engine.batch_size ('16' → '8')*"]
-    )
-    assert project.recorded() == before
+    missing.assert_outcomes(failed=1)
+    missing.stdout.fnmatch_lines(["ERROR baseline: *another session recorded it while this one*"])
 
 
 def test_append_without_a_baseline_is_refused_before_anything_is_measured(
@@ -187,16 +166,6 @@ def test_replace_accepts_another_offered_rate(project: Project) -> None:
     assert project.recorded(server).target_qps == 2000
 
 
-def test_a_record_of_another_machine_stays_beside_the_new_one(project: Project) -> None:
-    project.suite()
-    path = project.baseline(near(RATE), identity={"cpu": "Other", "cores": 96, "governor": None})
-
-    project.run("suites", *RECORD)
-
-    records = json.loads(path.read_text("utf-8"))["records"]
-    assert [record["identity"]["cpu"] for record in records] == ["Other", cpu.identity()["cpu"]]
-
-
 @pytest.mark.parametrize(
     ("change", "outcome"),
     [
@@ -217,44 +186,49 @@ def test_nothing_is_recorded_when_a_run_fails(
     assert not list(project.path.rglob("baselines/**/*.json"))
 
 
-@pytest.mark.parametrize("option", [(), RECORD], ids=["judge", "record"])
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (lambda path: path.write_text("{", "utf-8"), "is not JSON: line 1, column 2"),
-        (
-            lambda path: path.write_text('{"schema": 99}', "utf-8"),
+def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
+    project: Project,
+) -> None:
+    """Whether it is judged by or recorded."""
+    baseline = project.baseline(near(RATE))
+    text = baseline.read_text("utf-8").replace("first", "other")
+    baseline.unlink()
+    rows = {
+        "damaged": ("{", "is not JSON: line 1, column 2"),
+        "newer": (
+            '{"schema": 99}',
             "written by a newer pytest-mlperf (schema 99; this one reads up to 1): upgrade",
         ),
-        (
-            lambda path: path.write_text(
-                path.read_text("utf-8").replace('"workload": "first"', '"workload": "other"'),
-                "utf-8",
-            ),
-            "this is the baseline of other-Offline-null-fp32-cpu, not of",
-        ),
-        (lambda path: (path.unlink(), path.mkdir()), "is a folder where a baseline file should"),
-        (
-            lambda path: (path.unlink(), path.parent.rmdir(), path.parent.write_text("")),
-            "cannot be read: Not a directory",
-        ),
-    ],
-    ids=["damaged", "newer", "another case's", "folder", "no folder"],
-)
-def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
-    project: Project, damage: Callable[[Path], object], reason: str, option: tuple[str, ...]
-) -> None:
-    project.suite()
-    path = project.baseline(near(RATE))
-    damage(path)
+        "foreign": (text, "this is the baseline of other-Offline-null-fp32-cpu, not of"),
+        "folder": (None, "is a folder where a baseline file should"),
+        "file": (None, "cannot be read: Not a directory"),
+    }
+    files = {}
+    for name, (content, _) in rows.items():
+        project.suite(f"suites/{name}.mlperf.toml", name=name)
+        path = files[name] = project.baseline_file(case(workload=name))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if name == "file":
+            path.parent.rmdir()
+            path.parent.write_text("")
+        elif content is None:
+            path.mkdir()
+        else:
+            path.write_text(content, "utf-8")
 
-    result = project.run("suites", *option)
+    for option in ((), RECORD):
+        result = project.run("suites", *option, "--mlperf-json=all.json")
 
-    assert last_line(result) == "1 failed"
-    headline = project.verdicts()["performance"].headline
-    assert headline.startswith(f"baseline: {path.relative_to(project.path)}: ")
-    assert reason in headline
-    assert project.run_folders() == []
+        assert last_line(result) == "5 failed"
+        verdicts = {
+            each.verdict.case.workload: each.verdict.headline
+            for each in read_results(project.path / "all.json").cases
+        }
+        for name, (_, reason) in rows.items():
+            place = files[name].relative_to(project.path)
+            assert verdicts[name].startswith(f"baseline: {place}: ")
+            assert reason in verdicts[name]
+        assert project.run_folders() == []
 
 
 def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured(
@@ -273,30 +247,27 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
     assert project.run_folders() == []
 
 
-def test_without_a_folder_of_baselines_above_the_suite_one_is_made_beside_it(
-    project: Project,
-) -> None:
-    (project.path / "baselines").rmdir()
-    project.suite()
-
-    project.run("suites", *RECORD)
-
-    assert (project.path / "suites/baselines/cpu/quick/first/Offline.null.fp32.json").is_file()
-
-
 def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Project) -> None:
+    """A record of another machine stays beside the new one."""
     project.suite("suites/old.mlperf.toml")
     project.suite("suites/new.mlperf.toml", name="new")
+    project.suite("suites/other.mlperf.toml", name="other")
     before = project.baseline(near(RATE)).read_bytes()
+    identity = {"cpu": "Other", "cores": 96, "governor": None}
+    path = project.baseline(near(RATE), of=case(workload="other"), identity=identity)
 
     result = project.run("suites", *RECORD)
 
-    assert last_line(result) == "1 passed, 1 recorded"
+    assert last_line(result) == "1 passed, 2 recorded"
     assert len(project.recorded(case(workload="new")).runs) == 2
     assert project.baseline_file().read_bytes() == before
+    records = json.loads(path.read_text("utf-8"))["records"]
+    assert [record["identity"]["cpu"] for record in records] == ["Other", cpu.identity()["cpu"]]
 
 
 def test_a_record_that_cannot_prove_its_limit_says_what_it_can_prove(project: Project) -> None:
+    """Without a folder of baselines above the suite one is made beside it."""
+    (project.path / "baselines").rmdir()
     project.suite(more='[limits]\nthroughput = { max_drop = "1%" }\n')
 
     result = project.run("suites", *RECORD)
@@ -305,6 +276,7 @@ def test_a_record_that_cannot_prove_its_limit_says_what_it_can_prove(project: Pr
     assert re.search(
         r"throughput: can prove changes of .* the limit is 1 %: .*--mlperf-update=append", shown
     )
+    assert (project.path / "suites/baselines/cpu/quick/first/Offline.null.fp32.json").is_file()
 
 
 def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:
