@@ -7,13 +7,15 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.results import read_results, write_results
 from tests import forked
 from tests.sessions import spread
 
@@ -158,3 +160,17 @@ def performance(results: Path | Results) -> CaseResult:
     found = read_results(results) if isinstance(results, Path) else results
     (only,) = [case for case in found.cases if case.verdict.kind == "performance"]
     return only
+
+
+def edit_cases(file: Path, edit: Callable[[CaseResult], CaseResult]) -> Results:
+    """Change each test of a results file."""
+    found = read_results(file)
+    changed = replace(found, cases=tuple(map(edit, found.cases)))
+    write_results(file, changed)
+    return changed
+
+
+def with_runs(case: CaseResult, **fields: Any) -> CaseResult:
+    """Return a test with changed runs."""
+    runs = tuple(replace(run, **fields) for run in case.verdict.runs)
+    return replace(case, verdict=replace(case.verdict, runs=runs))

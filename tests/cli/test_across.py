@@ -44,7 +44,6 @@ H100 = { usd_per_gpu_hour = 2.0, as_of = 2026-10-01 }
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     Path("prices.toml").write_text(PRICES, "utf-8")
     return tmp_path
 

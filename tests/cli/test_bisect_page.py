@@ -105,7 +105,6 @@ def shown(search: Bisection, proof: Proof) -> str:
 
 @pytest.fixture(autouse=True)
 def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.chdir(tmp_path)
 
 

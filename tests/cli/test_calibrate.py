@@ -65,7 +65,6 @@ STEADY = engine("steady", '["cpu", "H200"]', latency_s=0.001, batch_size=4)
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A project with one suite, in a terminal of 80 columns."""
-    monkeypatch.setenv("COLUMNS", "80")
     path = tmp_path / "project"
     (path / "suites").mkdir(parents=True)
     (path / "baselines").mkdir()

@@ -17,8 +17,8 @@ from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseS
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import calibration
-from pytest_mlperf.stores.results import read_results, write_results
-from tests.cli.lab import CASE, Lab, git, performance
+from pytest_mlperf.stores.results import write_results
+from tests.cli.lab import CASE, Lab, edit_cases, git, performance
 from tests.cli.text import Say, differing, flat, one_line, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import SERVER, SUBJECT, result, run, session
@@ -96,18 +96,12 @@ def test_a_damaged_baseline_in_git_is_left_out_and_told(own_lab: Lab, say: Say) 
 
 
 def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
-    slow(own_lab.upgraded)
+    edit_cases(own_lab.upgraded, lambda case: replace(case, handicap=0.5))
 
     shown = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in shown
     shown = say.ends(2, "compare", "acme==1.0", "acme==2.0")
     assert "ran acme==2.0; versions of acme there: 1.0" in shown
-
-
-def slow(file: Path) -> None:
-    found = read_results(file)
-    cases = tuple(replace(case, handicap=0.5) for case in found.cases)
-    write_results(file, replace(found, cases=cases))
 
 
 def test_a_side_that_names_nothing_says_what_it_could_be(

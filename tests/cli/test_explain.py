@@ -6,6 +6,7 @@ import json
 import math
 import re
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,11 +19,21 @@ from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.numbers import change, percent
-from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import detect
-from pytest_mlperf.stores.results import read_results, write_results
-from tests.cli.lab import ACCURACY, BASELINE, CASE, PERFORMANCE, SUITE, Lab, performance
+from pytest_mlperf.stores.results import write_results
+from tests.cli.lab import (
+    ACCURACY,
+    BASELINE,
+    CASE,
+    PERFORMANCE,
+    SUITE,
+    Lab,
+    edit_cases,
+    performance,
+    with_runs,
+)
 from tests.cli.text import Say, differing, flat, one_line, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
@@ -98,20 +109,8 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     assert widest(shown) <= 80
 
 
-def with_control(file: Path, control: dict[str, float]) -> Results:
-    """Rewrite what the fixed micro-benchmark found beside each run of a session."""
-    found = read_results(file)
-    cases = []
-    for one in found.cases:
-        runs = tuple(replace(run, control=control) for run in one.verdict.runs)
-        cases.append(replace(one, verdict=replace(one.verdict, runs=runs)))
-    changed = replace(found, cases=tuple(cases))
-    write_results(file, changed)
-    return changed
-
-
 def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> None:
-    found = with_control(own_lab.upgraded, {})
+    found = edit_cases(own_lab.upgraded, partial(with_runs, control={}))
     (drop,) = [one for one in found.cases if one.verdict.kind == "performance"]
     moved = [
         other(drop, "bert", "Acme", drop.verdict),
@@ -154,7 +153,8 @@ def test_a_baseline_that_was_replaced_since_gives_no_evidence(own_lab: Lab, say:
         one["control"] = {"copy_bytes_per_s": 2e10}
     text = json.dumps(content)
     file.write_text(text, "utf-8")
-    with_control(own_lab.upgraded, {"copy_bytes_per_s": 1e10})
+    control = {"copy_bytes_per_s": 1e10}
+    edit_cases(own_lab.upgraded, partial(with_runs, control=control))
     said = "the machine's own speed: copy −50.0 % of the baseline's"
     assert said in " ".join(say("explain", PERFORMANCE)[1].split())
 
@@ -287,12 +287,7 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
 
 def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say) -> None:
     """A value that no run gives, and sessions that are no results."""
-    found = read_results(own_lab.upgraded)
-    cases = []
-    for one in found.cases:
-        runs = tuple(replace(run, metrics={"throughput": -1.0}) for run in one.verdict.runs)
-        cases.append(replace(one, verdict=replace(one.verdict, runs=runs)))
-    write_results(own_lab.upgraded, replace(found, cases=tuple(cases)))
+    edit_cases(own_lab.upgraded, partial(with_runs, metrics={"throughput": -1.0}))
 
     shown = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
     assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in shown

@@ -39,11 +39,10 @@ VERSIONS = (
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An empty repository as the working folder, in a terminal of 80 columns."""
+    """An empty repository as the working folder."""
     path = tmp_path / "repository"
     path.mkdir()
     monkeypatch.chdir(path)
-    monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
     git(path, "init", "-q", "-b", "main")
     return path

@@ -226,25 +226,22 @@ def _system(tree: Path) -> Path:
 def test_a_description_that_is_hostile_or_a_link_that_leads_out_is_refused(
     say: Say, tree: Path, tmp_path: Path
 ) -> None:
-    escapes = '{"accelerators_per_node": "\\u001b[2Jmany"}'
-    for content in ("", "[]", "[" * 100_000, escapes, " " * 2**21):
-        _system(tree).write_text(content, "utf-8")
-
-        shown = refused(say, tree / SERVER)
-
-        assert "H200-SXM-141GBx8_TRT.json" in shown
-        assert "\x1b" not in shown
-
     secret = tmp_path / "secret.json"
     secret.write_text('{"accelerator_model_name": "s3cret"}', "utf-8")
     _system(tree).unlink()
     _system(tree).symlink_to(secret)
     (tree / "v4.1" / "again").symlink_to(tree / "v4.1")
-
     shown = refused(say, tree / SERVER)
-
     assert "a link that leads out of" in shown
     assert "s3cret" not in shown
+
+    _system(tree).unlink()
+    escapes = '{"accelerators_per_node": "\\u001b[2Jmany"}'
+    for content in ("", "[]", "[" * 100_000, " " * 2**21, escapes):  # what can be read is kept
+        _system(tree).write_text(content, "utf-8")
+        shown = refused(say, tree / SERVER)
+        assert "H200-SXM-141GBx8_TRT.json" in shown
+        assert "\x1b" not in shown
 
 
 def test_hostile_names_reach_no_terminal(say: Say, tree: Path) -> None:

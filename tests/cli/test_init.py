@@ -7,34 +7,28 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli import main
 from pytest_mlperf.cli.init import ENGINES
 from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
+from tests.cli.text import Say
 
-
-@pytest.fixture(autouse=True)
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def tree(folder: Path) -> set[str]:
     return {str(p.relative_to(folder)) for p in folder.rglob("*") if p.is_file()}
 
 
-def test_the_suite_runs_anywhere_as_written(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init"]) == 0
-
-    assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
-    assert capsys.readouterr().out == (
+def test_the_suite_runs_anywhere_as_written(here: Path, say: Say) -> None:
+    assert say.ends(0, "init") == (
         "wrote suites/demo.mlperf.toml\n"
         "wrote baselines/README.md\n"
         "next: pytest suites                            measure; there is no baseline yet\n"
         "      pytest suites --mlperf-update=missing    record, commit; on 3 days more\n"
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
+    assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
 
     (planned,) = plan_suite(here / "suites" / "demo.mlperf.toml")
 
@@ -42,9 +36,7 @@ def test_the_suite_runs_anywhere_as_written(here: Path, capsys: pytest.CaptureFi
     assert (here / "suites" / "demo.mlperf.toml").read_text("utf-8").count("# edit") == 3
 
 
-def test_every_engine_has_a_first_suite_that_is_valid_and_marks_what_to_edit(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_every_engine_has_a_first_suite_that_marks_what_to_edit(here: Path, say: Say) -> None:
     expected = {
         "null": ["demo-Offline-null-fp32-cpu"],
         "onnxruntime": [
@@ -58,7 +50,7 @@ def test_every_engine_has_a_first_suite_that_is_valid_and_marks_what_to_edit(
     }
     assert set(expected) == set(ENGINES)
     for engine, cases in expected.items():
-        assert main(["init", engine, "--engine", engine]) == 0
+        say.ends(0, "init", engine, "--engine", engine)
 
         suite = here / engine / "suites" / "demo.mlperf.toml"
         assert [planned.case.id for planned in plan_suite(suite)] == cases
@@ -66,23 +58,19 @@ def test_every_engine_has_a_first_suite_that_is_valid_and_marks_what_to_edit(
         assert max(map(len, suite.read_text("utf-8").splitlines())) <= 100
 
 
-def test_a_form_says_what_to_edit_and_who_checks_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_form_says_what_to_edit_and_who_checks_it(say: Say) -> None:
     for engine in ("onnxruntime", "torch"):
-        main(["init", engine, "--engine", engine])
-
         assert re.search(
             rf"next: edit {engine}/suites/demo.mlperf.toml +model, data, accelerator\n"
             rf" +pytest-mlperf doctor {engine}/suites +what is still missing\n"
             rf" +pytest {engine}/suites +measure; there is no baseline yet\n$",
-            capsys.readouterr().out,
+            say.ends(0, "init", engine, "--engine", engine),
         )
 
 
 @pytest.mark.parametrize("engine", ["vllm", "tensorrt_llm", "openai"])
-def test_the_longest_answer_that_a_curve_draws_is_one_that_its_engine_may_give(
-    here: Path, engine: str
-) -> None:
-    main(["init", "--engine", engine])
+def test_a_curve_draws_answers_that_its_engine_may_give(here: Path, engine: str, say: Say) -> None:
+    say.ends(0, "init", "--engine", engine)
     suite = here / "suites" / "demo.mlperf.toml"
     (planned,) = plan_suite(suite)
     dataset = UserPromptsDataset(**dataset_of(planned).options)
@@ -95,49 +83,43 @@ def test_the_longest_answer_that_a_curve_draws_is_one_that_its_engine_may_give(
     assert len(set(lengths)) > 100
 
 
-def test_another_folder_may_be_named(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["init", "sub/project"]) == 0
+def test_another_folder_may_be_named(here: Path, say: Say) -> None:
+    shown = say.ends(0, "init", "sub/project")
 
     names = {"suites/demo.mlperf.toml", "baselines/README.md"}
     assert tree(here / "sub/project") == names
-    assert "next: pytest sub/project/suites " in capsys.readouterr().out
-    assert main(["init", str(here / "x")]) == 0
+    assert "next: pytest sub/project/suites " in shown
+    say.ends(0, "init", here / "x")
     assert tree(here / "x") == names
 
 
 @pytest.mark.parametrize("existing", ["suites/demo.mlperf.toml", "baselines/README.md"])
 def test_nothing_is_overwritten_and_nothing_half_written(
-    here: Path, existing: str, capsys: pytest.CaptureFixture[str]
+    here: Path, existing: str, say: Say
 ) -> None:
     (here / existing).parent.mkdir()
     (here / existing).write_text("mine")
 
-    assert main(["init"]) == 2
-
-    assert tree(here) == {existing}
-    assert (here / existing).read_text() == "mine"
-    assert capsys.readouterr() == (
-        "",
+    assert say("init") == (
+        2,
         f"pytest-mlperf: {existing} exists; nothing was written. "
         "Another place: pytest-mlperf init FOLDER\n",
     )
+    assert tree(here) == {existing}
+    assert (here / existing).read_text() == "mine"
 
 
-def test_a_link_to_nowhere_is_not_written_through(here: Path) -> None:
+def test_a_link_to_nowhere_is_not_written_through(here: Path, say: Say) -> None:
     (here / "suites").mkdir()
     (here / "suites" / "demo.mlperf.toml").symlink_to(here / "elsewhere")
 
-    assert main(["init"]) == 2
+    say.ends(2, "init")
     assert not (here / "elsewhere").exists()
 
 
 @pytest.mark.parametrize("blocked", ["suites", "baselines"])
-def test_all_files_are_written_or_none(
-    here: Path, blocked: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_all_files_are_written_or_none(here: Path, blocked: str, say: Say) -> None:
     (here / blocked).write_text("a file where a folder should be")
 
-    assert main(["init"]) == 2
-
+    assert "cannot be written: " in say.ends(2, "init")
     assert tree(here) == {blocked}
-    assert "cannot be written: " in capsys.readouterr().err

@@ -27,7 +27,6 @@ FELL = result(DROP)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the working folder, with the results of two machines and the plan of both."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     write_results(tmp_path / "h100.json", session(FINE))
     write_results(tmp_path / "h200.json", session(FELL))
     plan(tmp_path / "plan.json", FINE, FELL)

@@ -7,14 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
+from tests.cli.test_across import on
 from tests.cli.text import Say, one_line, widest
-from tests.reports import verdicts
-from tests.reports.verdicts import CASE, result, run, session
+from tests.reports.verdicts import CASE, session
 
 BEST = max(
     each.value / each.count
@@ -27,13 +25,6 @@ BEST = max(
 @pytest.fixture(autouse=True)
 def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
-
-
-def on(gpu: str, *values: float, case: Case = CASE) -> CaseResult:
-    runs = tuple(run(n, case=case, throughput=value) for n, value in enumerate(values, start=1))
-    subject = Subject(identity={"gpu": gpu}, fingerprint={})
-    return result(replace(verdicts.OK, case=case, runs=runs, subject=subject))
 
 
 def compared(say: Say, *results: CaseResult, published: str = "v4.1") -> tuple[int, str]:

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, runner_labels
@@ -177,6 +177,7 @@ def test_the_matrix_is_refused_where_github_would_cut_it(
     assert (code, len(json.loads(shown)["include"])) == (0, 3)
 
 
+@settings(max_examples=25)
 @given(st.from_regex(r"\A([1-9]x)?[A-Z][A-Za-z0-9._]{0,8}\Z"))
 def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
     labels = runner_labels(accelerator)

@@ -19,6 +19,7 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Gate, GateState, Outcome, Verdict
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import write_results
+from tests.cli.text import Say, one_line
 from tests.reports import verdicts
 from tests.reports.verdicts import CASE, SUITE, result, run, session
 
@@ -83,18 +84,10 @@ def stored(path: Path = FILE) -> Baseline:
     return found
 
 
-@pytest.fixture
-def shown(capsys: pytest.CaptureFixture[str]) -> Any:
-    """Return what was printed since the last call."""
-    return lambda: capsys.readouterr().out
-
-
-def test_without_write_it_only_shows(shown: Any) -> None:
+def test_without_write_it_only_shows(say: Say) -> None:
     save(measured())
 
-    assert update() == 0
-
-    assert shown() == (
+    assert say.ends(0, "update") == (
         f"from {RESULTS}, run 20261120-ab12\n"
         "resnet50-Offline-ort-fp16-H200\n"
         "  throughput new 100.5\n"
@@ -104,12 +97,12 @@ def test_without_write_it_only_shows(shown: Any) -> None:
     assert list(Path("baselines").iterdir()) == []
 
 
-def test_write_records_the_runs_with_reason_and_history(shown: Any) -> None:
+def test_write_records_the_runs_with_reason_and_history(say: Say) -> None:
     save(measured())
 
-    assert update(*WRITE) == 0
-
-    assert shown().endswith("wrote 1, refused 0; review and commit: git add baselines\n")
+    assert say.ends(0, "update", *WRITE).endswith(
+        "wrote 1, refused 0; review and commit: git add baselines\n"
+    )
     found = stored()
     (record,) = found.records
     assert (found.workload, found.scenario, found.profile) == ("resnet50", "Offline", "quick")
@@ -123,48 +116,40 @@ def test_write_records_the_runs_with_reason_and_history(shown: Any) -> None:
     assert 0 < record.minimum_detectable_change["throughput"] < 0.05
 
 
-def test_a_session_that_was_added_elsewhere_is_added_here(shown: Any) -> None:
+def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     """Where the machine's baselines cannot be committed, as in a CI job."""
     save(measured(*(100.0, 101.0) * 4))
-    update(*WRITE)
+    assert update(*WRITE) == 0
     grown = measured(99.0, 100.0, outcome=Outcome.RECORDED)
     runs = [replace(one, session="20261121-cd34") for one in grown.verdict.runs]
     save(replace(grown, verdict=replace(grown.verdict, runs=tuple(runs))))
-    shown()
-
-    assert update(*WRITE, "--no-runs") == 0
-
-    assert "  10 runs -> " in shown()
+    assert "  10 runs -> " in say.ends(0, "update", *WRITE, "--no-runs")
     (record,) = stored().records
     assert [len(record.runs), len(record.sessions)] == [10, 2]
     assert [entry.action for entry in record.history] == ["record", "append"]
     assert record.session_noise["throughput"].df == 1.0
-    assert update(*WRITE, "--no-runs") == 0
-    assert "  kept: these very runs are in the baseline already\n" in shown()
+    assert "  kept: these very runs are in the baseline already\n" in say.ends(
+        0, "update", *WRITE, "--no-runs"
+    )
 
 
-def test_a_baseline_that_stays_says_how_it_grows(shown: Any) -> None:
+def test_a_baseline_that_stays_says_how_it_grows(say: Say) -> None:
     accept(measured())
     again = measured(100.2, outcome=Outcome.OK)
     save(again)
-    shown()
-
-    assert update() == 0
-
     assert (
         "it stays (--case replaces it); 1 of 4 sessions: "
         f'pytest "{again.test}" --mlperf-update=missing adds one'
-    ) in " ".join(shown().split())
+    ) in one_line(say.ends(0, "update"))
 
 
-def test_better_values_replace_the_record_and_keep_its_history(shown: Any) -> None:
+def test_better_values_replace_the_record_and_keep_its_history(say: Say) -> None:
     accept(measured())
-    shown()
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
 
-    assert update("--write", "--reason", "faster kernels") == 0
-
-    assert "  throughput 100.5 -> 110 (+9.5 %)\n" in shown()
+    assert "  throughput 100.5 -> 110 (+9.5 %)\n" in say.ends(
+        0, "update", "--write", "--reason", "faster kernels"
+    )
     (record,) = stored().records
     assert [r.metrics["throughput"] for r in record.runs] == [110.0] * 8
     assert [(h.action, h.reason) for h in record.history] == [
@@ -173,8 +158,7 @@ def test_better_values_replace_the_record_and_keep_its_history(shown: Any) -> No
     ]
     assert record.history[1].old["throughput"] == pytest.approx(100.499, abs=0.01)
     before = FILE.read_bytes()
-    assert update(*WRITE) == 0
-    assert "  kept: these very runs are in the baseline already\n" in shown()
+    assert "  kept: these very runs are in the baseline already\n" in say.ends(0, "update", *WRITE)
     assert FILE.read_bytes() == before
 
 
@@ -186,7 +170,7 @@ def test_other_machines_keep_their_records() -> None:
     assert [record.identity["ecc"] for record in stored().records] == [True, False]
 
 
-def test_the_newest_results_with_the_named_cases_are_taken(shown: Any) -> None:
+def test_the_newest_results_with_the_named_cases_are_taken(say: Say) -> None:
     other = replace(CASE, engine="trt")
     folder = Path(".mlperf/runs")
     save(measured(), measured(case=other), path=folder / "20261119-ffff/results.json")
@@ -200,13 +184,10 @@ def test_the_newest_results_with_the_named_cases_are_taken(shown: Any) -> None:
         (("--case", CASE.id), ".mlperf/runs/20261119-ffff/"),
         (("--accept-regression", other.id), ".mlperf/runs/20261121-0000/"),
     ):
-        update("--runs-dir", "nothing")
-        shown()
-        update(*arguments)
-        assert shown().startswith(f"from {source}results.json, ")
+        assert say("update", *arguments)[1].startswith(f"from {source}results.json, ")
 
 
-def test_only_named_cases_are_taken(shown: Any) -> None:
+def test_only_named_cases_are_taken(say: Say) -> None:
     other = replace(CASE, engine="trt")
     save(measured(), measured(case=other))
 
@@ -217,13 +198,11 @@ def test_only_named_cases_are_taken(shown: Any) -> None:
 
 
 @pytest.mark.process
-def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(shown: Any) -> None:
+def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(say: Say) -> None:
     save(result(verdicts.UNGATED))
 
-    assert update("--no-runs") == 0
-    assert shown().endswith("nothing to write, 0 refused\n")
-    assert update() == 1
-    assert shown().splitlines()[1:] == [
+    assert say.ends(0, "update", "--no-runs").endswith("nothing to write, 0 refused\n")
+    assert say.ends(1, "update").splitlines()[1:] == [
         f"{CASE.id} accuracy",
         "  refused: scores are kept of a whole data set, and H200 is not here; where it is: "
         f'pytest "{SUITE}::test_accuracy[{CASE.id}]" --mlperf-update=replace '
@@ -247,27 +226,29 @@ def test_what_may_be_a_baseline_is_written(found: CaseResult) -> None:
     assert FILE.exists()
 
 
-def test_several_tests_of_one_case_are_one_baseline(shown: Any) -> None:
+def test_several_tests_of_one_case_are_one_baseline(say: Say) -> None:
     save(measured(test="tests/test_x.py::test[a]"), measured(test="tests/test_x.py::test[b]"))
 
-    assert update(*WRITE) == 0
-
-    assert shown().count(f"{CASE.id}\n") == 1
+    assert say.ends(0, "update", *WRITE).count(f"{CASE.id}\n") == 1
 
 
-def test_the_folder_that_git_is_to_add_is_the_one_that_was_written(shown: Any) -> None:
+def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
+    """The folder that git is to add is the one that was written."""
+    used = "kept/H200/quick/resnet50/Offline.ort.fp16.json"
+    kept = measured(verdict={"baseline_file": used})
+    assert refusal(kept, say) == (
+        f"it was judged against {used}, not {FILE}; name that folder of baselines with --baselines"
+    )
+    shown = say.ends(0, "update", "--baselines", "kept", *WRITE)
+    assert shown.endswith("; review and commit: git add kept\n")
+    assert Path(used).exists()
     save(measured())
-    kept = measured(verdict={"baseline_file": "kept/H200/quick/resnet50/Offline.ort.fp16.json"})
-
-    assert update("--baselines", "some folder/kept", *WRITE) == 0
-    assert shown().endswith("; review and commit: git add 'some folder/kept'\n")
-    save(kept)
-    assert update("--baselines", "kept", *WRITE) == 0
-    assert shown().endswith("; review and commit: git add kept\n")
+    shown = say.ends(0, "update", "--baselines", "some folder/kept", *WRITE)
+    assert shown.endswith("; review and commit: git add 'some folder/kept'\n")
 
 
 @pytest.mark.process
-def test_scores_are_kept_where_their_session_looked_for_them(shown: Any) -> None:
+def test_scores_are_kept_where_their_session_looked_for_them(say: Say) -> None:
     for file, expected in (
         ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
         ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
@@ -276,12 +257,10 @@ def test_scores_are_kept_where_their_session_looked_for_them(shown: Any) -> None
         scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
         save(measured(verdict=scores))
 
-        update("--case", CASE.id)
-
-        assert expected in shown()
+        assert expected in say("update", "--case", CASE.id)[1]
 
 
-def test_a_record_that_was_changed_meanwhile_is_not_written_over(shown: Any) -> None:
+def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> None:
     accept(measured())
     record = stored().records[0]
     other = replace(record, target_qps=1.0)
@@ -295,23 +274,22 @@ def test_a_record_that_was_changed_meanwhile_is_not_written_over(shown: Any) -> 
 
 
 @pytest.mark.process
-def test_one_refused_case_does_not_hinder_the_others(shown: Any) -> None:
+def test_one_refused_case_does_not_hinder_the_others(say: Say) -> None:
     other = replace(CASE, engine="trt")
     save(measured(100.0), measured(case=other))
 
-    assert update(*WRITE) == 1
-
-    assert shown().endswith("wrote 1, refused 1; review and commit: git add baselines\n")
+    assert say.ends(1, "update", *WRITE).endswith(
+        "wrote 1, refused 1; review and commit: git add baselines\n"
+    )
     assert not FILE.exists()
 
 
-def refusal(found: CaseResult, shown: Any, *arguments: str) -> str:
+def refusal(found: CaseResult, say: Say, *arguments: str) -> str:
     """Return why a result is refused, after checking that nothing was written."""
     before = {p: p.read_bytes() for p in Path("baselines").rglob("*.json")}
     save(found)
-    assert update(*arguments, *WRITE) == 1
+    lines = say.ends(1, "update", *arguments, *WRITE).splitlines()
     assert {p: p.read_bytes() for p in Path("baselines").rglob("*.json")} == before
-    lines = str(shown()).splitlines()
     assert lines[-1] == "nothing to write, 1 refused"
     assert lines[1].partition(" ")[0] == found.verdict.case.id
     assert lines[2].startswith("  refused: ")
@@ -370,8 +348,8 @@ REFUSED: list[tuple[CaseResult, str]] = [
 
 
 @pytest.mark.process
-def test_what_may_never_be_a_baseline_is_refused(shown: Any) -> None:
-    reasons = [refusal(found, shown) for found, _ in REFUSED]
+def test_what_may_never_be_a_baseline_is_refused(say: Say) -> None:
+    reasons = [refusal(found, say) for found, _ in REFUSED]
 
     assert [
         (reason, expected)
@@ -382,18 +360,18 @@ def test_what_may_never_be_a_baseline_is_refused(shown: Any) -> None:
 
 
 def test_what_does_not_fit_the_files_here_is_refused(
-    shown: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Too few runs, a damaged baseline, and another folder than pytest's root."""
-    assert refusal(measured(*(100.0,) * 4), shown, "--no-runs") == (
+    assert refusal(measured(*(100.0,) * 4), say, "--no-runs") == (
         f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
     )
     FILE.parent.mkdir(parents=True)
     FILE.write_text('{"schema": 1}')
-    assert refusal(measured(), shown).startswith(f"{FILE.resolve()}: ")
+    assert refusal(measured(), say).startswith(f"{FILE.resolve()}: ")
     Path("elsewhere/baselines").mkdir(parents=True)
     monkeypatch.chdir("elsewhere")
-    assert refusal(measured(), shown) == (
+    assert refusal(measured(), say) == (
         f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
         "or name the folder of its baselines with --baselines"
     )
@@ -437,14 +415,12 @@ WORSE: dict[str, tuple[list[CaseResult], list[CaseResult], str]] = {
 
 
 @pytest.mark.parametrize("change", WORSE)
-def test_worse_values_need_to_be_accepted_by_name(change: str, shown: Any) -> None:
+def test_worse_values_need_to_be_accepted_by_name(change: str, say: Say) -> None:
     before, after, reason = WORSE[change]
     accept(*before)
-    shown()
     save(*after)
 
-    assert update(*WRITE) == 1
-    refused = shown()
+    refused = say.ends(1, "update", *WRITE)
     assert f"  refused: gets worse ({reason}" in refused
     assert f"; to accept it: --accept-regression {CASE.id}" in refused
     assert update("--accept-regression", CASE.id, *WRITE) == 0
@@ -459,55 +435,41 @@ def test_a_lower_latency_is_not_worse_and_a_provisional_drop_fails() -> None:
     assert PROVISIONAL.verdict.fails
 
 
-def test_the_baseline_of_another_case_is_not_written_over(shown: Any) -> None:
+def test_the_baseline_of_another_case_is_not_written_over(say: Say) -> None:
     other = replace(CASE, workload="mobilenet")
     accept(measured(case=other))
     moved = Path("baselines/H200/quick/mobilenet/Offline.ort.fp16.json")
     FILE.parent.mkdir(parents=True)
     moved.rename(FILE)
-    shown()
-
-    assert refusal(measured(), shown) == (
+    assert refusal(measured(), say) == (
         f"{FILE.resolve()}: this is the baseline of mobilenet-Offline-ort-fp16-H200, not of "
         f"{CASE.id}; move it away, or rename the engine entry"
     )
 
 
-def test_other_baselines_than_those_of_the_session_must_be_named(shown: Any) -> None:
-    used = "kept/H200/quick/resnet50/Offline.ort.fp16.json"
-    found = measured(verdict={"baseline_file": used})
-
-    assert refusal(found, shown) == (
-        f"it was judged against {used}, not {FILE}; name that folder of baselines with --baselines"
-    )
-    assert update("--baselines", "kept", *WRITE) == 0
-    assert Path(used).exists()
+def complaint(say: Say, *arguments: str) -> str:
+    return say.ends(2, "update", *arguments).removeprefix("pytest-mlperf: ").rstrip("\n")
 
 
-def complaint(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    assert update(*arguments) == 2
-    return capsys.readouterr().err.removeprefix("pytest-mlperf: ").rstrip("\n")
-
-
-def test_wrong_usage_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert complaint(capsys) == (
+def test_wrong_usage_is_one_sentence(say: Say) -> None:
+    assert complaint(say) == (
         "no results in .mlperf/runs: measure first (pytest suites), or run this in pytest's root "
         "folder, where it keeps them"
     )
-    assert complaint(capsys, "gone.json") == "gone.json: cannot be read: No such file or directory"
+    assert complaint(say, "gone.json") == "gone.json: cannot be read: No such file or directory"
     save(measured(), measured(case=replace(CASE, engine="trt")))
     reason = 'update --write needs --reason "why these values are accepted"'
-    assert complaint(capsys, "--write") == reason
-    assert complaint(capsys, "--write", "--reason", " ") == reason
+    assert complaint(say, "--write") == reason
+    assert complaint(say, "--write", "--reason", " ") == reason
     assert not FILE.exists()
     for option in ("--case", "--accept-regression"):
-        assert complaint(capsys, option, "resnet50") == (
+        assert complaint(say, option, "resnet50") == (
             f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
         )
 
 
 @pytest.mark.slow
-def test_a_damaged_or_newer_results_file_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_damaged_or_newer_results_file_is_named(say: Say) -> None:
     save(measured())
     content = json.loads(RESULTS.read_text("utf-8"))
     for text, message in (
@@ -523,4 +485,4 @@ def test_a_damaged_or_newer_results_file_is_named(capsys: pytest.CaptureFixture[
     ):
         Path("r.json").write_text(text, "utf-8")
 
-        assert complaint(capsys, "r.json").startswith(f"r.json: {message}")
+        assert complaint(say, "r.json").startswith(f"r.json: {message}")

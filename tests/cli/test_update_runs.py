@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.cli import main
 from pytest_mlperf.cli.update import repeated, taken
 from pytest_mlperf.cli.update._proposals import Terms, ToMeasure
 from pytest_mlperf.core.baseline import AccuracyBaseline, Record
@@ -32,17 +31,13 @@ ACCEPT = ("--accept-regression", CASE)
 def update(
     own_lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> Say:
-    """Run the command in a project of its own; return its exit code and what it printed."""
+    """Run the command, and the processes that it starts, in a project of its own."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
     monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -p no:cacheprovider")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
-    def run(results: Path, *arguments: str) -> tuple[int, str]:
-        code = main(["update", str(results), *arguments])
-        return code, "".join(capfd.readouterr())
-
     assert own_lab.path == Path.cwd()
-    return run
+    return Say(capfd)
 
 
 @pytest.mark.parametrize(
@@ -79,9 +74,7 @@ def content() -> dict[str, bytes]:
 
 
 def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
-    code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
-
-    assert code == 0, shown
+    shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "wrote 2, refused 0; review and commit: git add baselines" in shown
     record = speed()
     assert record.fingerprint["engine.acme"] == scores().fingerprint["engine.acme"] == "2.0"
@@ -97,9 +90,7 @@ def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
 def test_a_dry_run_says_what_would_be_measured(own_lab: Lab, update: Say) -> None:
     before = content()
 
-    code, shown = update(own_lab.upgraded, *ACCEPT)
-
-    assert code == 0
+    shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT)
     runs = len(speed_of(own_lab.upgraded).verdict.runs)
     assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
     assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
@@ -114,21 +105,17 @@ def speed_of(results: Path) -> CaseResult:
 
 
 def test_a_drop_is_not_measured_before_it_is_accepted(own_lab: Lab, update: Say) -> None:
-    code, shown = update(own_lab.upgraded, "--case", CASE)
-
-    assert code == 1
+    shown = update.ends(1, "update", own_lab.upgraded, "--case", CASE)
     assert "refused: gets worse (PERF DROP samples/s −" in one_line(shown)
     assert f"to accept it: --accept-regression {CASE}" in one_line(shown)
 
 
 def test_what_is_ok_with_its_baseline_s_build_stays(own_lab: Lab, update: Say) -> None:
-    code, shown = update(own_lab.unchanged)
-
-    assert code == 0
+    shown = update.ends(0, "update", own_lab.unchanged)
     assert shown.count("  kept: ok, and the build is the baseline's: ") == 2
     assert shown.endswith("nothing to write, 0 refused\n")
 
-    code, shown = update(own_lab.unchanged, "--case", CASE)
+    _, shown = update("update", own_lab.unchanged, "--case", CASE)
 
     assert "dry run: 0 to write, 2 to measure first" in one_line(shown)
 
@@ -157,9 +144,7 @@ def test_a_session_of_another_machine_says_what_to_run_there(own_lab: Lab, updat
         case["verdict"]["subject"]["identity"]["cores"] = 192
     own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
 
-    code, shown = update(own_lab.upgraded, *ACCEPT, "--case", CASE)
-
-    assert code == 1
+    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
     assert "and it was measured on another machine (cores 192 there," in one_line(shown)
     assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
@@ -184,9 +169,7 @@ def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
         "utf-8",
     )
 
-    code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
-
-    assert code == 1
+    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "pytest-mlperf: interrupted; nothing was written" in shown
     assert content() == before
     assert list(Path(".mlperf").glob("update-*")) == []
@@ -197,8 +180,6 @@ def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: S
     suite = Path("suites/first.mlperf.toml")
     suite.write_text(suite.read_text("utf-8").replace('"first"', '"second"'), "utf-8")
 
-    code, shown = update(own_lab.upgraded, *ACCEPT, *WRITE)
-
-    assert code == 2
+    shown = update.ends(2, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "pytest ended with exit code 4, see above; nothing was written" in one_line(shown)
     assert content() == before

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ import pytest
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results, write_results
+from tests.cli.test_merge import plan
 from tests.reports.verdicts import CASE, DROP, OK, result, session
 from tests.workflows.github import Runner, workflow
 
@@ -45,19 +45,7 @@ def runner(tmp_path: Path) -> Runner:
     """Return the job after its downloads: the plan of three machines, and no part yet."""
     found = Runner(tmp_path)
     found.scripts_of_ours()
-    (found.workspace / "merged").mkdir()
-    tests = [
-        {
-            "test": one.test,
-            "kind": one.verdict.kind,
-            "case": one.verdict.case.id,
-            "accelerator": one.verdict.case.accelerator,
-            "pairs": 1,
-        }
-        for one in (FINE_A, FINE_B, FINE_C)
-    ]
-    document = {"schema": 1, "kind": "pytest-mlperf plan", "tests": tests}
-    (found.workspace / "merged" / "plan.json").write_text(json.dumps(document), "utf-8")
+    plan(found.workspace / "merged/plan.json", FINE_A, FINE_B, FINE_C)
     return found
 
 
