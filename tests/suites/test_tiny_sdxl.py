@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import shutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -21,6 +23,7 @@ pytestmark = [
 ]
 
 NAME = "stable-diffusion-xl"
+UNET = Path("unet") / "diffusion_pytorch_model.safetensors"
 SIZE = 64
 
 
@@ -57,6 +60,19 @@ def found(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(TINY / NAME)
 
 
+def damaged(model: Path, copy: Path, share: float) -> Path:
+    """Copy a pipeline with a seeded share of the UNet's weights ten times as large."""
+    from safetensors.numpy import load_file, save_file
+
+    shutil.copytree(model, copy)
+    weights, rng = load_file(copy / UNET), np.random.default_rng(0)
+    for name in sorted(weights):
+        hit = rng.random(weights[name].shape) < share
+        weights[name] = np.where(hit, weights[name] * 10, weights[name]).astype(np.float16)
+    save_file(weights, copy / UNET, metadata={"format": "pt"})
+    return copy
+
+
 def test_it_paints_what_its_trainer_reached(twin: Painter, answers: list[bytes]) -> None:
     """Its reference, its trainer's scores and those here agree but for rounding."""
     scores = twin.scores(answers)
@@ -78,6 +94,17 @@ def test_chance_is_far_below(twin: Painter, answers: list[bytes]) -> None:
     assert noise["fid"] > 10 * scores["fid"]
     assert {"clip", "fid"} <= twin.missed([rng.bytes(SIZE * SIZE * 3) for _ in answers])
     assert twin.missed([*answers[1:], answers[0]]) == {"clip"}
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("share", [0.01, 0.1])
+def test_damaged_weights_are_outside_the_gate(twin: Painter, tmp_path: Path, share: float) -> None:
+    copy = damaged(twin.model, tmp_path / "damaged", share)
+
+    answers = twin.answers(copy)
+
+    assert twin.missed(answers) == {"clip", "fid"}
+    assert twin.scores(answers)["fid"] > 2 * twin.training["fid"]
 
 
 def test_its_data_set_has_a_caption_for_each_colour_and_digit(twin: Painter) -> None:
