@@ -36,7 +36,11 @@ NAMES = st.text("az09_-", min_size=1, max_size=8).filter(re.compile(NAME).fullma
 
 
 @FEWER
-@given(st.dictionaries(st.integers(0, 2**40), st.dictionaries(NAMES, st.binary(), max_size=4)))
+@given(
+    st.dictionaries(
+        st.integers(0, 2**40), st.dictionaries(NAMES, st.binary(), max_size=3), max_size=5
+    )
+)
 def test_what_is_written_is_what_is_read(
     tmp_path_factory: pytest.TempPathFactory, tables: dict[int, dict[str, bytes]]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -38,52 +39,48 @@ def verdict(worker_spec: WorkerSpec) -> tuple[RunError, Verdict]:
     return raised.value, broken(CASE, "performance", raised.value, str)
 
 
-def test_a_wrong_data_set_is_one_sentence_without_log_and_traceback(tmp_path: Path) -> None:
-    expected = Expected(samples=50_000, whose="MLPerf's resnet50")
-    data = {"samples": 32}
-
-    # The engine does not exist: who loads it first says so.
-    error, told = verdict(
-        spec(tmp_path, engine="no.such:Engine", dataset_options=data, expected=expected)
-    )
-
-    assert isinstance(error, Designed)
-    assert told.headline == (
-        "dataset: the data set has 32 samples, MLPerf's resnet50 has 50,000: it is another one, or "
-        "incomplete; correct its path, or for a part of it set count in the quick profile, or give "
-        'the workload a name of its own with twin_of = "..."'
-    )
-    assert told.notes == ()
-    assert told.log == str(tmp_path / "engine.log")
-    assert "Traceback" in (tmp_path / "engine.log").read_text("utf-8"), "who looks there sees it"
-
-
-def test_a_layer_is_not_named_twice(tmp_path: Path) -> None:
+def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path: Path) -> None:
+    """A layer is not named twice, and what happens in a run says when."""
     model = tmp_path / "m.onnx"
     model.write_bytes(b"no model")
-    engine = "pytest_mlperf.engines.onnxruntime:OnnxRuntimeEngine"
-    options = {"task": "anwser"}
-
-    _, told = verdict(
-        spec(tmp_path, engine=engine, options=options, model=str(model), precision="fp32")
-    )
-
-    assert told.headline == (
-        "engine onnxruntime: task = 'anwser' is not one of classify, answer, detect, yolo, "
-        "segment, tensor"
-    )
-    assert told.notes == ()
-
-
-def test_what_the_sink_refuses_says_when(tmp_path: Path) -> None:
-    error, told = verdict(spec(tmp_path, engine=f"{FAILING}CompletesUnknown"))
-
-    assert isinstance(error, Designed)
-    assert told.headline == (
-        "engine: done() was given id 1, which is not outstanding: it was never issued, or it was "
-        "completed before (during the end of a run)"
-    )
-    assert told.notes == ()
+    onnx = {
+        "engine": "pytest_mlperf.engines.onnxruntime:OnnxRuntimeEngine",
+        "options": {"task": "anwser"},
+        "model": str(model),
+        "precision": "fp32",
+    }
+    # The engine does not exist: who loads it first says so.
+    other_data = {
+        "engine": "no.such:Engine",
+        "dataset_options": {"samples": 32},
+        "expected": Expected(samples=50_000, whose="MLPerf's resnet50"),
+    }
+    cases: list[tuple[dict[str, Any], str]] = [
+        (
+            other_data,
+            "dataset: the data set has 32 samples, MLPerf's resnet50 has 50,000: it is another "
+            "one, or incomplete; correct its path, or for a part of it set count in the quick "
+            'profile, or give the workload a name of its own with twin_of = "..."',
+        ),
+        (
+            onnx,
+            "engine onnxruntime: task = 'anwser' is not one of classify, answer, detect, yolo, "
+            "segment, tensor",
+        ),
+        (
+            {"engine": f"{FAILING}CompletesUnknown"},
+            "engine: done() was given id 1, which is not outstanding: it was never issued, or it "
+            "was completed before (during the end of a run)",
+        ),
+    ]
+    for number, (changes, headline) in enumerate(cases):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        error, told = verdict(spec(folder, **changes))
+        assert isinstance(error, Designed)
+        assert (told.headline, told.notes) == (headline, ())
+        assert told.log == str(folder / "engine.log")
+    assert "Traceback" in (tmp_path / "0" / "engine.log").read_text("utf-8")
 
 
 def test_an_exception_of_an_engine_keeps_its_place_and_the_end_of_its_log(tmp_path: Path) -> None:

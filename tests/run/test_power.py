@@ -132,18 +132,6 @@ def test_each_event_reason_has_its_span_and_its_duration(fake: Fake) -> None:
 
 
 @pytest.mark.process
-def test_what_was_there_before_us_is_said_unless_it_may_be(fake: Fake) -> None:
-    fake.write("device", "proc 42 1000", "proc 43 2000")
-    with sampling(fake) as running:
-        pass
-    (gpu,) = running.log.gpus
-
-    assert [process.pid for process in gpu.before_us()] == [42, 43]
-    assert [process.pid for process in gpu.before_us(allowed=[42])] == [43]
-    assert gpu.foreign(time.monotonic()) == ()
-
-
-@pytest.mark.process
 def test_a_driver_that_does_not_answer_is_not_waited_for(fake: Fake) -> None:
     fake.write("latency nvmlInitWithFlags 60000000", "device")
     with PowerSampling(["GPU-0"], fake.folder, patience_s=0.7) as running:

@@ -148,7 +148,8 @@ def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
         happened(nvlinks={"0": False, "1": True}),
     ]
 
-    cases = [(gpu, (text,), ()) for gpu, text in invalid]
+    cases: list[tuple[GpuLog, tuple[str, ...], tuple[str, ...]]] = []
+    cases += [(gpu, (text,), ()) for gpu, text in invalid]
     cases += [(gpu, (), (text,)) for gpu, text in noted]
     found_of = [(gpu, found(gpu)) for gpu, *_ in cases]
     assert [(gpu, texts(x), notes(x)) for gpu, x in found_of] == cases

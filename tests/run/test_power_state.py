@@ -57,7 +57,9 @@ POWER = Power(
 def run(by_gpu: dict[str, float | None], **metrics: float) -> Run:
     joules = sum(value or 0.0 for value in by_gpu.values())
     power = replace(POWER, joules=joules, mean_w=joules / 20, by_gpu=by_gpu)
-    return replace(valid_run(**metrics), samples=100, queries=100, duration_s=20.0, power=power)
+    return replace(
+        valid_run(), metrics=metrics, samples=100, queries=100, duration_s=20.0, power=power
+    )
 
 
 def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:

@@ -160,7 +160,7 @@ def test_files_that_cannot_be_kept_are_an_error_of_who_writes_them(tmp_path: Pat
         ("in the way", {}, "worker", "performance"),
     ):
         (tmp_path / name).mkdir(exist_ok=True)
-        events, code = run_to_end(spec(tmp_path / name, **given))  # type: ignore[arg-type]
+        events, code = run_to_end(spec(tmp_path / name, **given))
         error = error_of(events)
         assert (code, error["layer"]) == (70, layer)
         assert message in error["message"]

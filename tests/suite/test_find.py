@@ -15,8 +15,6 @@ from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import settings_of
 
 FILE = "s.mlperf.toml"
-LINE = 13
-"""Where `find` stands."""
 
 
 def write(
@@ -49,29 +47,21 @@ def table(subject_to: str, more: str = "") -> str:
     return f'{{ maximise = "target_qps", subject_to = {subject_to}{more} }}'
 
 
-@pytest.mark.parametrize(
-    ("text", "conditions", "words"),
-    [
-        ('"ttft_p99 < 1 s"', [("ttft_p99", 1.0)], "ttft_p99 < 1 s"),
+def test_conditions_name_a_latency_and_a_duration(tmp_path: Path) -> None:
+    both = '["ttft_p99 < 1 s", "tpot_p99 < 50 ms"]'
+    pairs = [("ttft_p99", 1.0), ("tpot_p99", 0.05)]
+    for text, conditions, words in (
+        ('"ttft_p99 < 1 s"', pairs[:1], "ttft_p99 < 1 s"),
         ('"  ttft_p50<.5s "', [("ttft_p50", 0.5)], "ttft_p50 < 500 ms"),
-        (
-            '["ttft_p99 < 1 s", "tpot_p99 < 50 ms"]',
-            [("ttft_p99", 1.0), ("tpot_p99", 0.05)],
-            "ttft_p99 < 1 s and tpot_p99 < 50 ms",
-        ),
+        (both, pairs, "ttft_p99 < 1 s and tpot_p99 < 50 ms"),
         ('["itl_p99 < 0.1s"]', [("itl_p99", 0.1)], "itl_p99 < 100 ms"),
         ('"latency_p90 < 1 min"', [("latency_p90", 60.0)], "latency_p90 < 60 s"),
-    ],
-)
-def test_conditions_name_a_latency_and_a_duration(
-    tmp_path: Path, text: str, conditions: list[tuple[str, float]], words: str
-) -> None:
-    find = planned(tmp_path, table(text)).scenario.find
-
-    assert find is not None
-    assert find.subject_to == tuple(Condition(metric=m, below=s) for m, s in conditions)
-    assert find.in_words == words
-    assert (find.precision, find.max_runs, find.start) == (0.02, 8, None)
+    ):
+        find = planned(tmp_path, table(text)).scenario.find
+        assert find is not None
+        assert find.subject_to == tuple(Condition(metric=m, below=s) for m, s in conditions)
+        assert find.in_words == words
+        assert (find.precision, find.max_runs, find.start) == (0.02, 8, None)
 
 
 def test_precision_runs_and_start_can_be_named(tmp_path: Path) -> None:

@@ -66,30 +66,25 @@ def test_all_unset_variables_of_options_are_named_at_the_line_of_the_first(suite
     )
 
 
-@pytest.mark.parametrize(
-    ("text", "advice"),
-    [
+def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
+    suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLPERF_A", str(suite.parent / "bert"))
+    monkeypatch.setenv("MLPERF_B", str(suite.parent / "brt"))
+    none_is_near = "correct the path in the suite, or put it there"
+    for text, advice in (
         ("bert/data/sqad", "did you mean bert/data/squad?"),
         ("./bert/dta/squad", "did you mean bert/data/squad?"),
         ("bert/dta/nothing", "did you mean bert/data?"),
         ("brt", "did you mean bert?"),
-        ("zzz/data", "correct the path in the suite, or put it there"),
+        ("zzz/data", none_is_near),
         ("s.mlperf.toml/inside", "did you mean s.mlperf.toml?"),
         ("${MLPERF_A}/data/sqad", "did you mean ${MLPERF_A}/data/squad?"),
-        ("${MLPERF_B}", "correct the path in the suite, or put it there"),
-    ],
-)
-def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
-    suite: Path, monkeypatch: pytest.MonkeyPatch, text: str, advice: str
-) -> None:
-    monkeypatch.setenv("MLPERF_A", str(suite.parent / "bert"))
-    monkeypatch.setenv("MLPERF_B", str(suite.parent / "brt"))
-
-    told = missing(suite, DATA, text)
-
-    head, _, said = told.rpartition("); ")
-    assert head.startswith(f"6: the dataset {text} is not here (looked at {suite.parent}/")
-    assert said == advice
+        ("${MLPERF_B}", none_is_near),
+    ):
+        head, _, said = missing(suite, DATA, text).rpartition("); ")
+        assert head.startswith(f"6: the dataset {text} is not here (looked at {suite.parent}/")
+        assert said == advice
 
 
 def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:

@@ -28,42 +28,26 @@ def seen(planned: list[Planned]) -> dict[str, int | None]:
     return {one.case.id.removeprefix("mine-Offline-"): one.limit_w for one in planned}
 
 
-@pytest.mark.parametrize(
-    ("entry", "cases"),
-    [
-        ('accelerators = ["H200"]', {"null-fp32-H200": None}),
-        ('accelerators = ["H200"]\npower_limit_w = 500', {"null-500W-fp32-H200": 500}),
-        (
-            'accelerators = ["H200", "8xH200"]\npower_limit_w = [700, 400]',
-            {
-                "null-700W-fp32-H200": 700,
-                "null-700W-fp32-8xH200": 700,
-                "null-400W-fp32-H200": 400,
-                "null-400W-fp32-8xH200": 400,
-            },
-        ),
-        (
-            'accelerators = ["cpu", "H200", "H100"]\non = { H200.power_limit_w = [400, 700] }',
-            {
-                "null-fp32-cpu": None,
-                "null-fp32-H100": None,
-                "null-400W-fp32-H200": 400,
-                "null-700W-fp32-H200": 700,
-            },
-        ),
-        (
-            'accelerators = ["H200", "H100"]\npower_limit_w = 400\n'
-            "on = { H100.power_limit_w = 300 }",
-            {"null-400W-fp32-H200": 400, "null-300W-fp32-H100": 300},
-        ),
-    ],
-    ids=["none", "one", "several", "on one", "otherwise on one"],
-)
-def test_each_limit_makes_a_case(file: Path, entry: str, cases: dict[str, int | None]) -> None:
-    planned = plan(file, entry)
-
-    assert seen(planned) == cases
-    assert {one.engine_key for one in planned} == {("engines", 0)}
+def test_each_limit_makes_a_case(file: Path) -> None:
+    on_one = 'accelerators = ["cpu", "H200", "H100"]\non = { H200.power_limit_w = [400, 700] }'
+    otherwise = 'accelerators = ["H200", "H100"]\npower_limit_w = 400\n'
+    both = ("H200", "8xH200")
+    several = {f"null-{watts}W-fp32-{name}": watts for watts in (700, 400) for name in both}
+    apart = {"null-400W-fp32-H200": 400, "null-700W-fp32-H200": 700}
+    entries: dict[str, dict[str, int | None]] = {
+        'accelerators = ["H200"]': {"null-fp32-H200": None},
+        'accelerators = ["H200"]\npower_limit_w = 500': {"null-500W-fp32-H200": 500},
+        'accelerators = ["H200", "8xH200"]\npower_limit_w = [700, 400]': {**several},
+        on_one: {"null-fp32-cpu": None, "null-fp32-H100": None, **apart},
+        f"{otherwise}on = {{ H100.power_limit_w = 300 }}": {
+            "null-400W-fp32-H200": 400,
+            "null-300W-fp32-H100": 300,
+        },
+    }
+    for entry, cases in entries.items():
+        planned = plan(file, entry)
+        assert seen(planned) == cases
+        assert {case.engine_key for case in planned} == {("engines", 0)}
 
 
 def test_scores_are_of_the_entry_at_whatever_power(file: Path) -> None:

@@ -60,40 +60,36 @@ def refusal(planned: Planned, *, scorer: bool = True) -> str:
 TWIN = 'mine"\nreference = { mbxp = 60.0 }\ntwin_of = "mixtral-8x7b'
 
 
-@pytest.mark.parametrize(
-    ("round_name", "name", "profile", "option", "missing"),
-    [
+def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measured(
+    tmp_path: Path,
+) -> None:
+    runs, file = ", run_generated_code = true", tmp_path / "s.mlperf.toml"
+    options = {"mbxp": "run_generated_code = true", "rougeLsum": "punkt"}
+    for round_name, name, profile, option, metric in (
         ("v4.1", "mixtral-8x7b", "official", "", "mbxp"),
-        ("v4.1", "mixtral-8x7b", "official", ", run_generated_code = true", ""),
+        ("v4.1", "mixtral-8x7b", "official", runs, ""),
         ("v4.1", "mixtral-8x7b", "quick", "", ""),
         ("v4.1", "llama2-70b-99", "official", "", ""),
         ("v5.1", "llama3_1-8b", "official", "", "rougeLsum"),
         ("v5.1", "llama3_1-8b", "quick", "", ""),
         ("v4.1", TWIN, "quick", "", "mbxp"),
-    ],
-)
-def test_a_score_that_the_gate_must_have_is_asked_for_before_anything_is_measured(
-    tmp_path: Path, round_name: str, name: str, profile: str, option: str, missing: str
-) -> None:
-    use = "rouge" if "llama" in name else "mixtral"
-    text = (
-        f'schema = 1\nround = "{round_name}"\nprofile = "{profile}"\n[workload]\nname = "{name}"\n'
-        f'model = "gone"\ndataset = {{ use = "synthetic" }}\nscorer = {{ use = "{use}"{option} }}\n'
-        '[[engines]]\nuse = "null"\n[[scenarios]]\nname = "Offline"\n'
-    )
-    file = tmp_path / "s.mlperf.toml"
-    file.write_text(text, "utf-8")
-    (planned,) = plan_suite(file)
-
-    found = [str(p.error) for p in problems(planned, scorer=True) if p.part == "scorer"]
-
-    said = [text for text in found if "leaves out" in text]
-    assert len(said) == bool(missing)
-    if missing:
-        option = {"mbxp": "run_generated_code = true", "rougeLsum": "punkt"}[missing]
-        assert f"scorer {use} leaves out {missing}, which " in said[0]
-        assert f"set {option}" in said[0]
-        assert said[0].startswith(f"{file}:")
+    ):
+        use = "rouge" if "llama" in name else "mixtral"
+        file.write_text(
+            f'schema = 1\nround = "{round_name}"\nprofile = "{profile}"\n'
+            f'[workload]\nname = "{name}"\nmodel = "gone"\ndataset = {{ use = "synthetic" }}\n'
+            f'scorer = {{ use = "{use}"{option} }}\n'
+            '[[engines]]\nuse = "null"\n[[scenarios]]\nname = "Offline"\n',
+            "utf-8",
+        )
+        (planned,) = plan_suite(file)
+        found = [str(p.error) for p in problems(planned, scorer=True) if p.part == "scorer"]
+        told = [text for text in found if "leaves out" in text]
+        assert len(told) == bool(metric)
+        if metric:
+            assert f"scorer {use} leaves out {metric}, which " in told[0]
+            assert f"set {options[metric]}" in told[0]
+            assert told[0].startswith(f"{file}:")
 
 
 def test_a_variable_in_the_place_of_a_number_is_told_once(

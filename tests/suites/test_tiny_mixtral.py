@@ -14,7 +14,7 @@ from pytest_mlperf.scorers.mixtral import MixtralScorer
 from pytest_mlperf.scorers.text import answer as number_of
 from pytest_mlperf.suite.plan import plan_suite
 from tests.scorers.test_sandbox import isolation
-from tests.suites.tiny_twin import LANGUAGE, TINY, Twin, ids_of, load_tool, packed, twin_marks
+from tests.suites.tiny_twin import LANGUAGE, TINY, Twin, ids_of, packed, twin_marks
 
 __all__ = ["isolation"]
 
@@ -28,15 +28,6 @@ PARTS = ("OpenOrca", "GSM8K", "MBXP")
 END = 2
 PROGRAMS = 24
 """How many are run where not all are needed: each takes a process in a sandbox."""
-
-
-@pytest.fixture(scope="module")
-def damaged(twin: Twin, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The model with one weight of a hundred ten times too large."""
-    copy = tmp_path_factory.mktemp("damaged") / "model"
-    changed = load_tool("damage_weights").damage(twin.model, copy)
-    assert changed == pytest.approx(0.01 * twin.training["parameters"], rel=0.1)
-    return copy
 
 
 def score(
@@ -200,13 +191,3 @@ def test_its_prompts_are_the_tokens_of_their_text(twin: Twin) -> None:
     for sample, text in enumerate(table["input"]):
         prompt: list[Any] = tokenizer.encode(text, add_special_tokens=False).ids
         assert twin.dataset.input(sample) == prompt
-
-
-@isolated
-def test_programs_of_damaged_weights_fail(twin: Twin, damaged: Path) -> None:
-    samples = of_part(twin, "MBXP")[:PROGRAMS]
-    written = twin.answers(damaged)
-
-    found = score(twin, [written[sample] for sample in samples], samples, runs=True)
-
-    assert found["mbxp"] < 50
