@@ -99,24 +99,6 @@ def test_samples_beyond_count_are_not_read(write: Write) -> None:
     assert len(load(path, count=2)) == 2
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ([*OFFICIAL, "cnn_dailymail_calibration.json"], OFFICIAL[0]),
-        ([OFFICIAL[1], "cnn_dailymail_calibration.json"], OFFICIAL[1]),
-        (["mine.json", "notes.txt"], "mine.json"),
-    ],
-)
-def test_a_folder_stands_for_its_file(
-    write: Write, tmp_path: Path, files: list[str], expected: str
-) -> None:
-    """The whole official set wins, then that for the edge; else the only file."""
-    for number, name in enumerate(files):
-        write(f"cnn/{name}", output=[f"{number}", "b", "c"])
-
-    assert load(tmp_path / "cnn").reference(0) == str(files.index(expected))
-
-
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
     """Layout, other keys and an instruction that the prompt does not use do not count."""
     path = write()

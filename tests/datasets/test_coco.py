@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from PIL import Image
@@ -26,12 +26,7 @@ SMALL = np.array(
     np.uint8,
 )
 OPENCV = {
-    (5, 4): [
-        [0, 10, 250, 90, 30],
-        [200, 40, 60, 120, 7],
-        [33, 255, 1, 80, 160],
-        [5, 77, 140, 220, 199],
-    ],
+    (5, 4): SMALL.tolist(),
     (2, 2): [[44, 83], [129, 157]],
     (3, 4): [[3, 250, 50], [147, 60, 45], [107, 1, 133], [29, 140, 206]],
     (7, 6): [
@@ -51,13 +46,11 @@ OPENCV = {
 """cv2.resize(SMALL, (width, height), interpolation=cv2.INTER_LINEAR) of OpenCV 4.11 and 5.0."""
 
 
-@pytest.mark.parametrize(("width", "height"), OPENCV)
-def test_resizing_equals_opencv_to_the_bit(width: int, height: int) -> None:
-    resized = resize(np.stack([SMALL, 255 - SMALL, SMALL], axis=2), width, height)
-
-    assert resized.dtype == np.uint8
-    assert resized[:, :, 0].tolist() == OPENCV[width, height]
-    assert resized[:, :, 2].tolist() == OPENCV[width, height]
+def test_resizing_equals_opencv_to_the_bit() -> None:
+    for (width, height), expected in OPENCV.items():
+        resized = resize(np.stack([SMALL, 255 - SMALL, SMALL], axis=2), width, height)
+        assert resized.dtype == np.uint8
+        assert resized[:, :, 0].tolist() == resized[:, :, 2].tolist() == expected
 
 
 @pytest.mark.parametrize(
@@ -86,6 +79,7 @@ def test_a_frame_is_the_references(
     assert {*np.unique(framed).tolist()} <= {114, 200}
 
 
+@settings(max_examples=50)
 @given(st.integers(1, 90), st.integers(1, 90), st.sampled_from([32, 64]), st.booleans())
 def test_a_frame_says_where_the_image_is(height: int, width: int, size: int, square: bool) -> None:
     framed, (left, top, scale, old_width, old_height) = letterbox(
@@ -155,12 +149,6 @@ def tiny(folder: Path) -> dict[str, Any]:
     for name, (height, width) in sizes.items():
         Image.fromarray(noise(height, width)).save(folder / IMAGES / name)
     return {"path": str(folder)}
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    tiny(tmp_path)
-    return tmp_path
 
 
 def test_a_sample_is_the_framed_image_and_what_undoes_it(folder: Path) -> None:

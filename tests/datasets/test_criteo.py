@@ -33,6 +33,7 @@ USED = 501
 DENSE, LABELS, SPARSE = "day_23_dense.npy", "day_23_labels.npy", "day_23_sparse_multi_hot.npz"
 
 Build = Callable[..., CriteoDataset]
+Change = Callable[[Any], Any]
 
 
 class Data:
@@ -45,10 +46,6 @@ class Data:
         self.sparse: list[NDArray[Any]] = [
             rng.integers(0, 40_000_000, (ROWS, lookups), np.int32) for lookups in HOTNESS
         ]
-
-    def empty(self) -> None:
-        self.dense, self.labels = self.dense[:0], self.labels[:0]
-        self.sparse = [array[:0] for array in self.sparse]
 
     def write(self, folder: Path, ending: str = "", *, compressed: bool = False) -> Path:
         folder.mkdir(exist_ok=True)
@@ -77,10 +74,7 @@ def folder(data: Data, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def build(folder: Path) -> Build:
-    def with_options(**options: Any) -> CriteoDataset:
-        return CriteoDataset(**{"path": str(folder), **options})
-
-    return with_options
+    return lambda **options: CriteoDataset(**{"path": str(folder), **options})
 
 
 def same(dataset: CriteoDataset, data: Data, ends: list[int]) -> None:
@@ -104,9 +98,8 @@ def test_the_first_half_of_the_official_rows_is_cut_as_the_reference_draws(
     same(build(), data, [0, 200, 400, USED])
 
 
-@pytest.mark.parametrize(
-    ("options", "ends"),
-    [
+def test_options_choose_rows_and_samples(build: Build, data: Data) -> None:
+    rows: list[tuple[dict[str, Any], list[int]]] = [
         ({"rows": 100}, [0, 100]),
         ({"rows": ROWS}, [0, 200, 400, 600, 800, ROWS]),
         ({"pairs": 250}, [0, 250, 500, USED]),
@@ -114,23 +107,15 @@ def test_the_first_half_of_the_official_rows_is_cut_as_the_reference_draws(
         ({"pairs": 1000}, [0, USED]),
         ({"count": 2}, [0, 200, 400]),
         ({"pairs": 1, "count": 1}, [0, 1]),
-    ],
-)
-def test_options_choose_rows_and_samples(
-    build: Build, data: Data, options: dict[str, Any], ends: list[int]
-) -> None:
-    same(build(**options), data, ends)
+    ]
+    for options, ends in rows:
+        same(build(**options), data, ends)
 
 
-@pytest.mark.parametrize(
-    ("variant", "ending"), [("multihot-criteo-sample", "_sample"), ("debug", "_debug")]
-)
-def test_smaller_sets_are_used_as_a_whole(
-    data: Data, tmp_path: Path, variant: str, ending: str
-) -> None:
-    folder = data.write(tmp_path / "small", ending)
-
-    same(CriteoDataset(path=str(folder), variant=variant), data, [0, 200, 400, 600, 800, ROWS])
+def test_smaller_sets_are_used_as_a_whole(data: Data, tmp_path: Path) -> None:
+    for variant, ending in (("multihot-criteo-sample", "_sample"), ("debug", "_debug")):
+        folder = data.write(tmp_path / variant, ending)
+        same(CriteoDataset(path=str(folder), variant=variant), data, [*range(0, 801, 200), ROWS])
 
 
 def test_the_samples_of_the_official_rows_are_those_of_the_published_trace() -> None:
@@ -261,74 +246,77 @@ def test_the_digest_covers_what_is_used(build: Build, data: Data, tmp_path: Path
     assert after.digest == build().digest
 
 
-WRONG_FILES: list[tuple[Callable[[Data], Any], str]] = [
+def with_feature(number: int, change: Change) -> Change:
+    """Return a change of all features that changes one of them."""
+    return lambda arrays: [change(x) if n == number else x for n, x in enumerate(arrays)]
+
+
+def with_value(place: Any, value: float) -> Change:
+    def change(values: NDArray[Any]) -> NDArray[Any]:
+        changed = values.copy()
+        changed[place] = value
+        return changed
+
+    return change
+
+
+def as_type(kind: Any) -> Change:
+    return lambda array: array.astype(kind)
+
+
+WRONG_FILES: list[tuple[str, Change, str]] = [
     (
-        lambda data: setattr(data, "dense", data.dense[:, :12]),
-        rf"{DENSE}: the array has the shape \(1001, 12\), not \(1001, 13\)",
+        "dense",
+        lambda array: array[:, :12],
+        r"the array has the shape \(1001, 12\), not \(1001, 13\)",
+    ),
+    ("dense", as_type(np.float64), "the array has values of type <f8, not <f4; use MLPerf's"),
+    ("dense", np.asfortranarray, "the array is stored column by column; save it again in C order"),
+    ("dense", as_type(object), "the array has values of type object, which is not read"),
+    ("dense", as_type(">f4"), "the array has values of type >f4, which is not read"),
+    ("dense", with_value((5, 5), np.nan), "a dense feature is not finite; use MLPerf's prep"),
+    ("labels", lambda array: array[:-1], r"the array has the shape \(1000, 1\), not \(1001, 1\)"),
+    ("labels", with_value(77, 3), "row 77: the label is 3, not 0 or 1; use MLPerf's preproc"),
+    (
+        "sparse",
+        with_feature(20, lambda array: array[:, :99]),
+        r"its member 20.npy has the shape \(1001, 99\), not \(1001, 100\)",
     ),
     (
-        lambda data: setattr(data, "dense", data.dense.astype(np.float64)),
-        f"{DENSE}: the array has values of type <f8, not <f4; use MLPerf's",
+        "sparse",
+        lambda arrays: [array[:, :1] for array in arrays],
+        r"its member 0.npy has the shape \(1001, 1\), not \(1001, 3\)",
     ),
+    ("sparse", lambda arrays: arrays[:-1], "it needs the arrays 0.npy to 25.npy, and lacks 25.npy"),
     (
-        lambda data: setattr(data, "dense", np.asfortranarray(data.dense)),
-        f"{DENSE}: the array is stored column by column; save it again in C order",
+        "sparse",
+        with_feature(3, as_type(np.float32)),
+        "3.npy has values of type <f4, not <i4 or <i8",
     ),
-    (
-        lambda data: setattr(data, "labels", data.labels[:-1]),
-        rf"{LABELS}: the array has the shape \(1000, 1\), not \(1001, 1\)",
-    ),
-    (
-        lambda data: data.sparse.__setitem__(20, data.sparse[20][:, :99]),
-        rf"{SPARSE}: its member 20.npy has the shape \(1001, 99\), not \(1001, 100\)",
-    ),
-    (
-        lambda data: setattr(data, "sparse", [array[:, :1] for array in data.sparse]),
-        rf"{SPARSE}: its member 0.npy has the shape \(1001, 1\), not \(1001, 3\)",
-    ),
-    (
-        lambda data: data.sparse.pop(),
-        f"{SPARSE}: it needs the arrays 0.npy to 25.npy, and lacks 25.npy",
-    ),
-    (
-        lambda data: data.sparse.__setitem__(3, data.sparse[3].astype(np.float32)),
-        f"{SPARSE}: its member 3.npy has values of type <f4, not <i4 or <i8",
-    ),
-    (Data.empty, f"{DENSE}: it has no rows"),
-    (
-        lambda data: data.labels.__setitem__(77, 3),
-        f"{LABELS}: row 77: the label is 3, not 0 or 1; use MLPerf's preprocessed files",
-    ),
-    (
-        lambda data: data.dense.__setitem__((5, 5), np.nan),
-        f"{DENSE}: a dense feature is not finite; use MLPerf's preprocessed files",
-    ),
-    (
-        lambda data: data.sparse[9].__setitem__((5, 1), -4),
-        f"{SPARSE}: sparse feature 9 looks up row -4, which is negative; use MLPerf's",
-    ),
-    (
-        lambda data: setattr(data, "dense", data.dense.astype(object)),
-        f"{DENSE}: the array has values of type object, which is not read",
-    ),
-    (
-        lambda data: setattr(data, "dense", data.dense.astype(">f4")),
-        f"{DENSE}: the array has values of type >f4, which is not read",
-    ),
+    ("sparse", with_feature(9, with_value((5, 1), -4)), "feature 9 looks up row -4, which is neg"),
 ]
 
 
-@pytest.mark.parametrize(("spoil", "told"), WRONG_FILES)
+@pytest.mark.parametrize(("name", "change", "message"), WRONG_FILES)
 def test_wrong_files_are_refused_before_a_sample_is_read(
-    data: Data, tmp_path: Path, spoil: Callable[[Data], Any], told: str
+    data: Data, tmp_path: Path, name: str, change: Change, message: str
 ) -> None:
-    spoil(data)
+    setattr(data, name, change(getattr(data, name)))
     folder = data.write(tmp_path / "wrong")
+    file = {"dense": DENSE, "labels": LABELS, "sparse": SPARSE}[name]
 
-    with pytest.raises(RunError, match=told) as caught:
+    with pytest.raises(RunError, match=f"{file}: .*{message}") as caught:
         CriteoDataset(path=str(folder))
 
     assert caught.value.layer == "dataset"
+
+
+def test_files_without_rows_are_refused(data: Data, tmp_path: Path) -> None:
+    data.dense, data.labels = data.dense[:0], data.labels[:0]
+    data.sparse = [array[:0] for array in data.sparse]
+
+    with pytest.raises(RunError, match=f"{DENSE}: it has no rows"):
+        CriteoDataset(path=str(data.write(tmp_path / "empty")))
 
 
 def test_a_member_that_ends_too_early_is_refused(build: Build, folder: Path) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.datasets.graded import OFFICIAL, GradedDataset
+from pytest_mlperf.datasets.graded import GradedDataset
 from tests.datasets.tables import write_table
 
 LLAMA: dict[str, list[Any]] = {
@@ -101,14 +101,6 @@ def test_the_digest_is_of_the_samples_alone(write: Write) -> None:
     assert load(write("llama", gt_output=["0-1", "Paris", "Zwei"])).digest != digest
     assert load(write("llama", metric=["rouge"] * 3)).digest != digest
     assert load(write("llama", tok_input=[[1], [2, 3, 4], [5]])).digest != digest
-
-
-@pytest.mark.parametrize("name", OFFICIAL)
-def test_a_folder_with_an_official_table_is_enough(write: Write, name: str) -> None:
-    path = write("gpt-oss", name)
-    write("llama", "another.pkl")
-
-    assert load(path.parent).input(2) == [9]
 
 
 @pytest.mark.parametrize(

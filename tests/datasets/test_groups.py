@@ -1,15 +1,18 @@
-"""Which samples of a data set belong together."""
+"""Which samples of a data set belong together, and the means that decide a run's limit."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.run.worker.samples import Samples, groups_of
+from pytest_mlperf.run.worker.samples import Samples, groups_of, sizes
 from pytest_mlperf.run.worker.worker import build
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
@@ -74,3 +77,38 @@ def test_groups_are_numbered_and_samples_of_no_group_are_alone(
 def test_a_group_that_is_no_name_is_refused(label: Any) -> None:
     with pytest.raises(SuiteError, match="group of sample 0 is"):
         groups_of(Labelled([label]), [0])
+
+
+def tokens(sample: Any) -> int:
+    return int(sample["input_mask"].sum())
+
+
+def windows(sample: Any) -> int:
+    return math.prod(max(math.ceil(side / 64) - 1, 1) for side in sample.shape[1:])
+
+
+@pytest.mark.parametrize(
+    ("suite", "name", "of"),
+    [
+        ("llama2-70b", "input_tokens", len),
+        ("mixtral-8x7b", "input_tokens", len),
+        ("bert", "tokens", tokens),
+        ("bert", "tokens_squared", lambda sample: tokens(sample) ** 2),
+        ("3d-unet", "parts", windows),
+        ("dlrm-v2", "parts", lambda sample: len(sample["dense"])),
+    ],
+)
+def test_sizes_are_the_means_over_the_samples_that_are_used(
+    suite: str, name: str, of: Callable[[Any], float]
+) -> None:
+    """LoadGen draws from the first ones only."""
+    dataset = tiny(suite)
+    used = range(min(5, len(dataset)))
+
+    found = sizes(dataset, len(used))[name]
+
+    assert found == pytest.approx(fmean(of(dataset.input(index)) for index in used))
+
+
+def test_a_data_set_need_not_tell() -> None:
+    assert sizes(tiny("resnet50"), 5) == {}

@@ -32,18 +32,6 @@ def tiny(folder: Path) -> dict[str, Any]:
     return {"path": str(folder), "size": 4, "crop": 1.0, "classes": 3}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    (tmp_path / "imagenet").mkdir()
-    return tmp_path / "imagenet"
-
-
-@pytest.fixture
-def build(folder: Path) -> Build:
-    made = tiny(folder)
-    return lambda **options: ImageNetDataset(**{**made, **options})
-
-
 def test_a_sample_is_channels_first_rgb_minus_the_means_of_the_reference(build: Build) -> None:
     sample = build().input(1)
 
@@ -231,20 +219,14 @@ def test_a_malformed_line_is_named_with_file_and_number(
     assert caught.value.layer == "dataset"
 
 
-def test_a_label_out_of_range_is_named(build: Build, folder: Path) -> None:
-    (folder / "val_map.txt").write_text("a.png 2\nb.png 3\n", "utf-8")
-
-    with pytest.raises(
-        RunError, match=r"val_map\.txt:2: label 3 is out of range, valid are 0 to 2"
+def test_a_map_without_images_or_with_other_labels_is_refused(build: Build, folder: Path) -> None:
+    for content, message in (
+        ("a.png 2\nb.png 3\n", r"val_map\.txt:2: label 3 is out of range, valid are 0 to 2"),
+        ("\n", "lists no image"),
     ):
-        build()
-
-
-def test_an_empty_map_is_an_error(build: Build, folder: Path) -> None:
-    (folder / "val_map.txt").write_text("\n", "utf-8")
-
-    with pytest.raises(RunError, match="lists no image"):
-        build()
+        (folder / "val_map.txt").write_text(content, "utf-8")
+        with pytest.raises(RunError, match=message):
+            build()
 
 
 @pytest.mark.parametrize(

@@ -46,43 +46,31 @@ def test_no_images_have_no_sizes(folder: Path) -> None:
     assert check_images(folder, []) == []
 
 
-INTACT: list[Callable[[bytes], bytes]] = [
-    lambda whole: whole,
-    lambda whole: whole + bytes(3),
-    lambda whole: whole + b"\r\n",
-    lambda whole: whole + b"written by a camera",
+def test_what_decoders_do_not_mind_is_no_damage(folder: Path) -> None:
+    for end in (b"", bytes(3), b"\r\n", b"written by a camera"):
+        (folder / "odd.jpg").write_bytes(jpeg(folder) + end)
+        assert check_images(folder, ["odd.jpg"]) == [(40, 30)]
+
+
+TRUNCATED = "image file is truncated"
+DAMAGED: list[tuple[Callable[[bytes], bytes], str]] = [
+    (lambda _: b"", "this file is empty"),
+    (lambda whole: bytes(len(whole)), "this file starts with zeros"),
+    (lambda _: b"\n<!DOCTYPE html><html>403</html>", "this is text, such as a web page"),
+    (lambda _: b'{"error": "denied"}', "this is text, such as a web page"),
+    (lambda _: b"PAR1" * 50, "this is no image that Pillow knows"),
+    (lambda whole: whole[: len(whole) // 2], TRUNCATED),
+    (lambda whole: whole[:-40], TRUNCATED),
+    (lambda whole: whole[:-1], TRUNCATED),
+    (lambda whole: whole[:60], "this image is incomplete or damaged"),
+    (lambda whole: whole[: len(whole) // 2] + bytes(len(whole) // 2), "zero bytes"),
 ]
 
 
-@pytest.mark.parametrize("change", INTACT)
-def test_what_decoders_do_not_mind_is_no_damage(
-    folder: Path, change: Callable[[bytes], bytes]
+@pytest.mark.parametrize(("change", "message"), DAMAGED)
+def test_a_damaged_jpeg_is_named_with_what_is_wrong(
+    folder: Path, change: Callable[[bytes], bytes], message: str
 ) -> None:
-    (folder / "odd.jpg").write_bytes(change(jpeg(folder)))
-
-    assert check_images(folder, ["odd.jpg"]) == [(40, 30)]
-
-
-DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
-    "empty": (lambda _: b"", "this file is empty"),
-    "zeros": (lambda whole: bytes(len(whole)), "this file starts with zeros"),
-    "page": (lambda _: b"\n<!DOCTYPE html><html>403</html>", "this is text, such as a web page"),
-    "answer": (lambda _: b'{"error": "denied"}', "this is text, such as a web page"),
-    "other": (lambda _: b"PAR1" * 50, "this is no image that Pillow knows"),
-    "cut in half": (lambda whole: whole[: len(whole) // 2], "image file is truncated"),
-    "cut near its end": (lambda whole: whole[:-40], "image file is truncated"),
-    "cut by its last byte": (lambda whole: whole[:-1], "image file is truncated"),
-    "cut in its header": (lambda whole: whole[:60], "this image is incomplete or damaged"),
-    "zeros at its end": (
-        lambda whole: whole[: len(whole) // 2] + bytes(len(whole) // 2),
-        "zero bytes",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", DAMAGED)
-def test_a_damaged_jpeg_is_named_with_what_is_wrong(folder: Path, what: str) -> None:
-    change, message = DAMAGED[what]
     (folder / "bad.jpg").write_bytes(change(jpeg(folder)))
 
     with pytest.raises(RunError, match=message) as caught:
@@ -93,14 +81,13 @@ def test_a_damaged_jpeg_is_named_with_what_is_wrong(folder: Path, what: str) -> 
     assert f"; 1 of 3 images in {folder} are damaged: get them" in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["good.png", "good.bmp"])
-@pytest.mark.parametrize("kept", [0.3, 0.9])
-def test_a_png_or_bmp_that_was_cut_is_damaged(folder: Path, name: str, kept: float) -> None:
-    whole = (folder / name).read_bytes()
-    (folder / name).write_bytes(whole[: int(kept * len(whole))])
-
-    with pytest.raises(RunError, match=f"{name}: this image is incomplete or damaged"):
-        check_images(folder, [name])
+def test_a_png_or_bmp_that_was_cut_is_damaged(folder: Path) -> None:
+    for name in ("good.png", "good.bmp"):
+        whole = (folder / name).read_bytes()
+        for kept in (0.3, 0.9):
+            (folder / name).write_bytes(whole[: int(kept * len(whole))])
+            with pytest.raises(RunError, match=f"{name}: this image is incomplete or damaged"):
+                check_images(folder, [name])
 
 
 def test_of_many_damaged_files_the_first_in_the_list_is_named(
@@ -146,35 +133,29 @@ def test_an_image_of_absurd_size_is_an_error_and_fills_no_memory(folder: Path) -
         check_images(folder, ["bomb.png"])
 
 
-@pytest.mark.parametrize("mode", ["L", "RGBA", "P", "CMYK"])
-def test_every_kind_of_image_becomes_rgb(tmp_path: Path, mode: str) -> None:
-    Image.new("RGB", (4, 3), (255, 255, 255)).convert(mode).save(tmp_path / "image.tif")
-
-    pixels = decode(tmp_path / "image.tif")
-
-    assert pixels.dtype == np.uint8
-    np.testing.assert_array_equal(pixels, np.full((3, 4, 3), 255))
+def test_every_kind_of_image_becomes_rgb(tmp_path: Path) -> None:
+    for mode in ("L", "RGBA", "P", "CMYK"):
+        Image.new("RGB", (4, 3), (255, 255, 255)).convert(mode).save(tmp_path / "image.tif")
+        pixels = decode(tmp_path / "image.tif")
+        assert pixels.dtype == np.uint8
+        np.testing.assert_array_equal(pixels, np.full((3, 4, 3), 255))
 
 
-@pytest.mark.parametrize("ending", ["png", "tif"])
-def test_grey_of_16_bits_keeps_its_upper_8(tmp_path: Path, ending: str) -> None:
+def test_grey_of_16_bits_keeps_its_upper_8(tmp_path: Path) -> None:
     """As OpenCV reads it, which MLPerf's reference uses: white is white, half grey is half grey."""
     grey = np.array([[0, 255, 256, 0x7FFF, 0x8000, 0xFEFF, 0xFF00, 0xFFFF]], dtype=np.uint16)
-    path = tmp_path / f"grey.{ending}"
-    Image.fromarray(grey).save(path)
-
-    pixels = decode(path)
-
-    assert pixels.tolist() == [[[value >> 8] * 3 for value in grey[0].tolist()]]
+    for name in ("grey.png", "grey.tif"):
+        Image.fromarray(grey).save(tmp_path / name)
+        expected = [[[value >> 8] * 3 for value in grey[0].tolist()]]
+        assert decode(tmp_path / name).tolist() == expected
 
 
-@pytest.mark.parametrize("dtype", [np.int32, np.float32])
-def test_pixels_without_a_scale_are_refused(tmp_path: Path, dtype: type[np.generic]) -> None:
+def test_pixels_without_a_scale_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "wide.tif"
-    Image.fromarray(np.array([[0, 70_000]], dtype=dtype)).save(path)
-
-    with pytest.raises(RunError, match=r"wide\.tif: .*32-bit numbers .*save it with 8 bits"):
-        decode(path)
+    for dtype in (np.int32, np.float32):
+        Image.fromarray(np.array([[0, 70_000]], dtype=dtype)).save(path)
+        with pytest.raises(RunError, match=r"wide\.tif: .*32-bit numbers .*save it with 8 bits"):
+            decode(path)
 
 
 def test_missing_images_are_counted_and_the_first_is_named(folder: Path) -> None:

@@ -7,6 +7,7 @@ import json
 import pickle
 import shutil
 from collections.abc import Callable
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -56,14 +57,6 @@ def tiny(folder: Path) -> dict[str, Any]:
     return {"path": str(folder)}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    made = tmp_path / "preprocessed_data"
-    made.mkdir()
-    tiny(made)
-    return made
-
-
 def build(folder: Path, **options: Any) -> Kits19Dataset:
     return Kits19Dataset(path=str(folder), **options)
 
@@ -109,14 +102,12 @@ def test_pickles_of_numpy_1_are_read(folder: Path) -> None:
     same(build(folder), NAMES)
 
 
-def to_npz(folder: Path, name: str) -> None:
+def to_npz(folder: Path, name: str, save: Callable[..., Any] = np.savez) -> None:
     image, label = volumes(name)
-    np.savez(folder / f"{name}.npz", image=image, label=label)
+    save(folder / f"{name}.npz", image=image, label=label)
 
 
-def to_packed_npz(folder: Path, name: str) -> None:
-    image, label = volumes(name)
-    np.savez_compressed(folder / f"{name}.npz", image=image, label=label)
+to_packed_npz = partial(to_npz, save=np.savez_compressed)
 
 
 def to_npy(folder: Path, name: str) -> None:
@@ -170,13 +161,11 @@ def test_building_reads_no_volume(folder: Path) -> None:
     assert np.isnan(dataset.input(1)).any()
 
 
-def md5_of(path: Path) -> str:
-    return hashlib.md5(path.read_bytes()).hexdigest()
-
-
 def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) -> None:
     sums = tmp_path / "checksum_inference.json"
-    sums.write_text(json.dumps({f"{name}.pkl": md5_of(folder / f"{name}.pkl") for name in NAMES}))
+    files = [folder / f"{name}.pkl" for name in NAMES]
+    digits = {file.name: hashlib.md5(file.read_bytes()).hexdigest() for file in files}
+    sums.write_text(json.dumps(digits))
     same(build(folder, checksums=str(sums)), NAMES)
     image, label = volumes(NAMES[1])
     (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
@@ -291,26 +280,24 @@ def test_other_files_that_are_cut_are_refused(
             build(folder)
 
 
-def test_an_archive_needs_image_and_label(folder: Path) -> None:
+def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
+    """An array of objects is not unpickled."""
     (folder / "case_00003.pkl").unlink()
-    np.savez(folder / "case_00003.npz", image=IMAGE, seg=LABEL)
-
-    with pytest.raises(RunError, match="it needs the arrays image and label, and has image, seg;"):
-        build(folder)
-
-
-def test_an_array_of_objects_is_not_unpickled(folder: Path) -> None:
-    (folder / "case_00003.pkl").unlink()
-    np.savez(folder / "case_00003.npz", image=np.array([{}], object), label=LABEL)
-
-    with pytest.raises(RunError, match=r"its member image.npy has values of type object, which is"):
-        build(folder)
-
-
-def test_an_image_needs_its_label(folder: Path) -> None:
-    (folder / "case_00003.pkl").unlink()
+    for arrays, message in (
+        (
+            {"image": IMAGE, "seg": LABEL},
+            "it needs the arrays image and label, and has image, seg;",
+        ),
+        (
+            {"image": np.array([{}], object), "label": LABEL},
+            r"its member image.npy has values of type object, which is",
+        ),
+    ):
+        np.savez(folder / "case_00003.npz", **arrays)
+        with pytest.raises(RunError, match=message):
+            build(folder)
+    (folder / "case_00003.npz").unlink()
     np.save(folder / "case_00003.image.npy", IMAGE)
-
     with pytest.raises(
         UnavailableError, match=r"case_00003.label.npy: this label is not here, but"
     ):
@@ -350,22 +337,20 @@ def test_a_label_of_other_classes_is_refused_when_it_is_read(folder: Path) -> No
         dataset.reference(0)
 
 
-@pytest.mark.parametrize("save", [None, to_npz, to_packed_npz])
-def test_a_file_that_is_cut_later_is_an_error_of_the_case(
-    folder: Path, save: Callable[[Path, str], None] | None
-) -> None:
-    if save:
-        (folder / "case_00000.pkl").unlink()
-        save(folder, "case_00000")
-    dataset = build(folder)
-    file = next(iter(folder.glob("case_00000*")))
-    with file.open("rb+") as opened:
-        opened.truncate(5000)
-
-    with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
-        dataset.input(1)
-    with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
-        _ = dataset.digest
+def test_a_file_that_is_cut_later_is_an_error_of_the_case(folder: Path) -> None:
+    for save in (None, to_npz, to_packed_npz):
+        file = folder / "case_00000.pkl"
+        if save:
+            file.unlink(missing_ok=True)
+            save(folder, "case_00000")
+            file = folder / "case_00000.npz"
+        dataset = build(folder)
+        with file.open("rb+") as opened:
+            opened.truncate(5000)
+        with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
+            dataset.input(1)
+        with pytest.raises(RunError, match=f"{file.name}: .*the file is damaged or incomplete"):
+            _ = dataset.digest
 
 
 def test_missing_cases_are_counted(folder: Path) -> None:

@@ -132,49 +132,47 @@ def test_the_digest_is_of_sound_and_text_not_of_files(write: Write, tmp_path: Pa
     assert other_text.digest != digest
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda clip: clip.update(files=[]), "no list with one object of speed 1"),
-        (lambda clip: clip["files"][0].update(speed=0.9), "no list with one object of speed 1"),
-        (lambda clip: clip["files"][0].update(fname=7), "no list with one object of speed 1"),
-        (lambda clip: clip.update(files=2 * clip["files"]), "no list with one object of speed 1"),
-        (lambda clip: clip.pop("original_num_samples"), "is None, no number of samples"),
-        (lambda clip: clip.update(original_num_samples=True), "is True, no number of samples"),
-        (lambda clip: clip["files"][0].update(fname="../../etc/x.wav"), "is no such thing"),
-        (lambda clip: clip["files"][0].update(fname="a/.."), "has no folder and name"),
-        (lambda clip: clip["files"][0].update(fname="/a.wav"), "has no folder and name"),
-        (lambda clip: clip["files"][0].update(fname=""), "has no folder and name"),
-        (lambda clip: clip.update(original_num_samples=15999), "has 16000 samples, and the list"),
-    ],
-)
-def test_a_wrong_entry_is_refused_by_its_number(write: Write, change: Change, message: str) -> None:
-    path = write(change)
-    if message == "is no such thing":  # a name never leads out of the list's folder
-        with pytest.raises(UnavailableError, match=re.escape(f"{path.parent}/etc/x.wav")):
+NO_FILE = "no list with one object of speed 1"
+WRONG: list[tuple[Change, str]] = [
+    (lambda clip: clip.update(files=[]), NO_FILE),
+    (lambda clip: clip["files"][0].update(speed=0.9), NO_FILE),
+    (lambda clip: clip["files"][0].update(fname=7), NO_FILE),
+    (lambda clip: clip.update(files=2 * clip["files"]), NO_FILE),
+    (lambda clip: clip.pop("original_num_samples"), "is None, no number of samples"),
+    (lambda clip: clip.update(original_num_samples=True), "is True, no number of samples"),
+    (lambda clip: clip["files"][0].update(fname="a/.."), "has no folder and name"),
+    (lambda clip: clip["files"][0].update(fname="/a.wav"), "has no folder and name"),
+    (lambda clip: clip["files"][0].update(fname=""), "has no folder and name"),
+    (lambda clip: clip.update(original_num_samples=15999), "has 16000 samples, and the list"),
+]
+
+
+def test_a_wrong_entry_is_refused_by_its_number(write: Write) -> None:
+    for change, message in WRONG:
+        path = write(change)
+        with pytest.raises(RunError, match=message) as caught:
             load(path)
-        return
-    with pytest.raises(RunError, match=message) as caught:
+        assert str(path) in str(caught.value) or "84-121123_1.wav" in str(caught.value)
+
+
+def test_a_name_never_leads_out_of_the_folder_of_the_list(write: Write) -> None:
+    path = write(lambda clip: clip["files"][0].update(fname="../../etc/x.wav"))
+
+    with pytest.raises(UnavailableError, match=re.escape(f"{path.parent}/etc/x.wav")):
         load(path)
-    assert str(path) in str(caught.value) or "84-121123_1.wav" in str(caught.value)
 
 
-@pytest.mark.parametrize(
-    ("form", "message"),
-    [
+def test_a_file_of_another_form_is_refused(write: Write, tmp_path: Path) -> None:
+    path = write()
+    forms: list[tuple[dict[str, int], str]] = [
         ({"channels": 2}, "has 2 channels of 16 bits at 16000 Hz; convert it"),
         ({"width": 1}, "has 1 channels of 8 bits at 16000 Hz"),
         ({"rate": 44100}, "has 1 channels of 16 bits at 44100 Hz"),
-    ],
-)
-def test_a_file_of_another_form_is_refused(
-    write: Write, tmp_path: Path, form: dict[str, int], message: str
-) -> None:
-    path = write()
-    write_wav(tmp_path / "dev-all-repack" / "84-121123_1.wav", SOUNDS[1], **form)
-
-    with pytest.raises(RunError, match=message):
-        load(path)
+    ]
+    for form, message in forms:
+        write_wav(tmp_path / "dev-all-repack" / "84-121123_1.wav", SOUNDS[1], **form)
+        with pytest.raises(RunError, match=message):
+            load(path)
 
 
 def test_damaged_files_are_found_before_an_engine_loads(write: Write, tmp_path: Path) -> None:

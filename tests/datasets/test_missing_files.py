@@ -1,4 +1,4 @@
-"""`look` and the data set itself name a missing file with the same sentence."""
+"""Which file of a folder is a data set's, and how `look` and the data set name a missing one."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import pytest
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import UnavailableError
+from pytest_mlperf.datasets import cnn_dailymail, graded, mixtral
+from tests.datasets import test_cnn_dailymail, test_graded, test_mixtral, test_openorca
+from tests.datasets.tables import Columns, write_table
 
 CNN = "cnn_eval.json"
 MIXTRAL = "09292024_mixtral_15k_mintoken2_v1.pkl"
@@ -47,3 +50,41 @@ def test_looking_and_loading_name_the_missing_file_alike(
     assert str(looked.value) == str(loaded.value)
     assert str(path) in str(looked.value)
     assert message in str(looked.value)
+
+
+COLUMNS: dict[str, tuple[Columns, str]] = {
+    "cnn_dailymail": (test_cnn_dailymail.COLUMNS, "output"),
+    "mixtral": (test_mixtral.ROWS, "gt_output"),
+    "openorca": (test_openorca.ROWS, "output"),
+    "graded": (test_graded.LLAMA, "gt_output"),
+}
+"""Columns of a table, and the name of that of references."""
+
+FILES = [
+    ("cnn_dailymail", [*cnn_dailymail.OFFICIAL, "cnn_dailymail_calibration.json"], CNN),
+    ("cnn_dailymail", [cnn_dailymail.OFFICIAL[1], "calibration.json"], cnn_dailymail.OFFICIAL[1]),
+    ("cnn_dailymail", ["mine.json", "notes.txt"], "mine.json"),
+    ("mixtral", [*mixtral.OFFICIAL, "2024.06.06_mixtral_15k_calibration_v4.pkl"], MIXTRAL),
+    ("mixtral", [mixtral.OFFICIAL[1], "other.pkl"], mixtral.OFFICIAL[1]),
+    ("mixtral", ["mine.pkl.gz", "notes.txt"], "mine.pkl.gz"),
+    ("openorca", [ORCA, "calibration.pkl"], ORCA),
+    ("openorca", [f"{ORCA}.gz", "calibration.pkl.gz"], f"{ORCA}.gz"),
+    ("openorca", [ORCA, f"{ORCA}.gz"], ORCA),
+    ("openorca", ["mine.pkl", "notes.txt"], "mine.pkl"),
+    *(("graded", [name, "another.pkl"], name) for name in graded.OFFICIAL),
+]
+
+
+@pytest.mark.parametrize(("use", "files", "expected"), FILES)
+def test_a_folder_stands_for_its_official_file_or_else_for_the_only_one(
+    tmp_path: Path, use: str, files: list[str], expected: str
+) -> None:
+    columns, answer = COLUMNS[use]
+    for number, name in enumerate(files):
+        references = [f"{number}", *columns[answer][1:]]
+        write_table(tmp_path / name, columns, **{answer: references})
+
+    reference = registry.resolve(registry.target("datasets", use))(path=str(tmp_path)).reference(0)
+
+    target = reference if isinstance(reference, str) else reference["target"]
+    assert target == str(files.index(expected))

@@ -100,24 +100,6 @@ def test_parts_are_those_of_the_first_samples(write: Write) -> None:
     assert (len(dataset), dict(dataset.parts)) == (2, {"GSM8K": 1, "OpenOrca": 1})
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ([*OFFICIAL, "2024.06.06_mixtral_15k_calibration_v4.pkl"], OFFICIAL[0]),
-        ([OFFICIAL[1], "other.pkl"], OFFICIAL[1]),
-        (["mine.pkl.gz", "notes.txt"], "mine.pkl.gz"),
-    ],
-)
-def test_a_folder_stands_for_its_table(
-    write: Write, tmp_path: Path, files: list[str], expected: str
-) -> None:
-    """The newer official table wins, then the older one; else the only one."""
-    for number, name in enumerate(files):
-        write(f"mixtral/{name}", gt_output=[f"{number}", "b", "c", "d"])
-
-    assert load(tmp_path / "mixtral").reference(0)["target"] == str(files.index(expected))
-
-
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
     """Name, compression, columns that are not used and the type of the tokens do not count."""
     path = write()

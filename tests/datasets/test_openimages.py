@@ -67,17 +67,6 @@ def tiny(folder: Path) -> dict[str, Any]:
     return {"path": str(folder), "size": 4}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    return tmp_path / "open-images"
-
-
-@pytest.fixture
-def build(folder: Path) -> Build:
-    made = tiny(folder)
-    return lambda **options: OpenImagesDataset(**{**made, **options})
-
-
 def write(folder: Path, changed: Content) -> None:
     (folder / FILE).write_text(json.dumps(changed), "utf-8")
 
@@ -92,8 +81,6 @@ def test_a_sample_is_channels_first_rgb_from_0_to_1(build: Build) -> None:
 
 
 def test_a_sample_is_stretched_to_a_square_of_the_official_size(folder: Path) -> None:
-    tiny(folder)
-
     assert OpenImagesDataset(path=str(folder)).input(2).shape == (3, 800, 800)
 
 

@@ -73,26 +73,6 @@ def test_samples_beyond_count_are_not_read(write: Write) -> None:
     assert samples(OpenOrcaDataset(path=str(path), count=2)) == [([1], "2"), ([2], "Nobody.")]
 
 
-@pytest.mark.parametrize(
-    ("files", "expected"),
-    [
-        ([OFFICIAL, "calibration.pkl"], OFFICIAL),
-        ([f"{OFFICIAL}.gz", "calibration.pkl.gz"], f"{OFFICIAL}.gz"),
-        ([OFFICIAL, f"{OFFICIAL}.gz"], OFFICIAL),
-        (["mine.pkl", "notes.txt"], "mine.pkl"),
-    ],
-)
-def test_a_folder_stands_for_its_table(
-    write: Write, tmp_path: Path, files: list[str], expected: str
-) -> None:
-    for number, name in enumerate(files):
-        write(f"open_orca/{name}", output=[f"{number}", "b", "c"])
-
-    dataset = OpenOrcaDataset(path=str(tmp_path / "open_orca"))
-
-    assert dataset.reference(0) == str(files.index(expected))
-
-
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
     """Compression, other columns, the type of the tokens and the protocol do not count."""
     pd = pytest.importorskip("pandas")
@@ -217,16 +197,22 @@ def test_a_wrong_template_is_refused(write: Write, template: str, message: str) 
         assert message in str(caught.value)
 
 
-@pytest.mark.slow
 def test_the_tiny_table_has_its_samples_in_the_official_shape() -> None:
-    """512 prompts of Llama 2's chat form; tokens and text are the same prompts."""
+    """512 prompts of Llama 2's chat form."""
     path = str(TINY / "data" / "open_orca")
     tokens, texts = OpenOrcaDataset(path=path), OpenOrcaDataset(path=path, template=CHAT)
 
     assert len(tokens) == len(texts) == 512
     assert all(isinstance(tokens.input(index), list) for index in range(512))
     assert len({str(texts.input(index)) for index in range(512)}) == 512
+
+
+@pytest.mark.nightly
+def test_tokens_and_texts_of_the_tiny_table_are_the_same_prompts() -> None:
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY / "model")
+    path = str(TINY / "data" / "open_orca")
+    tokens, texts = OpenOrcaDataset(path=path), OpenOrcaDataset(path=path, template=CHAT)
+
     for index in range(0, 512, 64):
         assert tokenizer(texts.input(index))["input_ids"] == tokens.input(index)

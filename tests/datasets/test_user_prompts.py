@@ -5,9 +5,11 @@ from __future__ import annotations
 import csv
 import json
 import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import fmean, stdev
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -20,6 +22,7 @@ from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
 from pytest_mlperf.datasets.user_prompts._synthetic import Lengths
 from pytest_mlperf.testing import check_dataset
 
+MODEL = Path(__file__).parents[2] / "suites" / "tiny" / "llama2-70b" / "model"
 RECORDS: Sequence[dict[str, Any]] = [
     {"question": "What is\n a \x1b[31m?", "gold": 'it, "so"', "tokens": 7, "beside": None},
     {"question": "Warum — ü😀?", "gold": "", "tokens": 2, "beside": [1]},
@@ -312,18 +315,34 @@ def test_prompts_are_the_same_on_every_machine() -> None:
     assert [dataset.output_tokens(index) for index in range(2)] == [66, 76]
 
 
-def test_with_a_tokenizer_lengths_are_exact() -> None:
-    transformers = pytest.importorskip("transformers")
-    folder = Path(__file__).parents[2] / "suites" / "tiny" / "llama2-70b" / "model"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+class WordTokenizer:
+    """Take a mark at the beginning, and of long words their halves."""
+
+    def __call__(self, text: str) -> dict[str, list[str]]:
+        words = [[word[:6], word[6:]] if len(word) > 6 else [word] for word in text.split()]
+        return {"input_ids": ["<s>", *(piece for pieces in words for piece in pieces)]}
+
+    def from_pretrained(self, *_: Any, **__: Any) -> WordTokenizer:
+        return self
+
+
+@pytest.fixture(params=["words", pytest.param("llama", marks=pytest.mark.nightly)])
+def tokenizer(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Return what `transformers` reads from the folder MODEL."""
+    if request.param == "words":
+        fake = SimpleNamespace(AutoTokenizer=WordTokenizer())
+        monkeypatch.setitem(sys.modules, "transformers", fake)
+        return fake.AutoTokenizer
+    return pytest.importorskip("transformers").AutoTokenizer.from_pretrained(MODEL)
+
+
+def test_with_a_tokenizer_lengths_are_exact(tokenizer: Any) -> None:
     shared = {"prefixes": 2, "tokens": 9, "share": 0.5}
     dataset = UserPromptsDataset(
-        samples=20, input_tokens={"fixed": 33}, shared=shared, tokenizer=str(folder)
+        samples=20, input_tokens={"fixed": 33}, shared=shared, tokenizer=str(MODEL)
     )
 
-    found = [len(tokenizer(dataset.input(index))["input_ids"]) for index in range(20)]
-
-    assert found == [33] * 20
+    assert [len(tokenizer(dataset.input(index))["input_ids"]) for index in range(20)] == [33] * 20
     sizes = dataset.sizes(range(20))
     assert sizes == {"input_tokens": 33, "prefix_share": pytest.approx(0.1, abs=0.09)}
 
@@ -341,14 +360,10 @@ TRACE: Sequence[dict[str, Any]] = [
 ]
 
 
-def words_of(dataset: UserPromptsDataset) -> list[list[str]]:
-    return [str(dataset.input(index)).split() for index in range(len(dataset))]
-
-
 def test_prompts_of_a_trace_share_the_blocks_whose_ids_are_equal(tmp_path: Path) -> None:
     path = str(as_jsonl(tmp_path / "trace.jsonl", TRACE))
     dataset = UserPromptsDataset(path=path, trace=True)
-    words = words_of(dataset)
+    words = [str(dataset.input(index)).split() for index in range(4)]
 
     assert [len(each) for each in words] == [1100, 1500, 40, 40]
     assert words[0][:1024] == words[1][:1024]
@@ -357,26 +372,17 @@ def test_prompts_of_a_trace_share_the_blocks_whose_ids_are_equal(tmp_path: Path)
     assert dataset.sizes(range(4)) == {"prefix_share": pytest.approx(1024 / 2680)}
     assert [dataset.arrival_s(index) for index in range(4)] == [0, 0.0275, 3, 3]
     assert [dataset.output_tokens(index) for index in range(4)] == [9, 2, 5, 5]
-    assert (
-        len(
-            {
-                UserPromptsDataset(path=path, trace=True, **other).digest
-                for other in ({}, {"seed": 1}, {"count": 3})
-            }
-        )
-        == 3
-    )
+    options: list[dict[str, Any]] = [{}, {"seed": 1}, {"count": 3}]
+    digests = {UserPromptsDataset(path=path, trace=True, **option).digest for option in options}
+    assert len(digests) == 3
 
 
-def test_with_a_tokenizer_a_trace_has_its_lengths(tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    folder = Path(__file__).parents[2] / "suites" / "tiny" / "llama2-70b" / "model"
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+def test_with_a_tokenizer_a_trace_has_its_lengths(tmp_path: Path, tokenizer: Any) -> None:
     path = str(as_jsonl(tmp_path / "trace.jsonl", TRACE))
-    dataset = UserPromptsDataset(path=path, trace=True, tokenizer=str(folder))
+    dataset = UserPromptsDataset(path=path, trace=True, tokenizer=str(MODEL))
     ids = [tokenizer(dataset.input(index))["input_ids"] for index in range(4)]
 
-    assert [len(each) for each in ids] == [1100, 1500, 40, 40]
+    assert [len(tokens) for tokens in ids] == [1100, 1500, 40, 40]
     assert ids[0][:1024] == ids[1][:1024]
 
 

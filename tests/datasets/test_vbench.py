@@ -21,12 +21,6 @@ def tiny(folder: Path) -> dict[str, Any]:
     return {"path": str(folder), "shape": SHAPE}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    tiny(tmp_path)
-    return tmp_path
-
-
 def test_prompts_are_lines_as_the_reference_strips_them(folder: Path) -> None:
     dataset = VBenchDataset(path=str(folder), shape=SHAPE)
 

@@ -83,12 +83,6 @@ def tiny(folder: Path) -> dict[str, Any]:
     return {"path": str(folder)}
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    tiny(tmp_path)
-    return tmp_path
-
-
 def write(folder: Path, tree: Any, protocol: int = 4) -> None:
     (folder / "kitti_format" / FRAMES).write_bytes(pickle.dumps(tree, protocol))
 
@@ -134,12 +128,13 @@ def test_its_truth_is_what_the_scorer_takes(folder: Path) -> None:
     assert PointPaintingScorer().score(outputs, references).aggregate["map"] > 0
 
 
-@pytest.mark.parametrize("protocol", [2, 3, 4, 5])
-def test_every_protocol_is_read(folder: Path, protocol: int) -> None:
-    before = WaymoDataset(path=str(folder)).digest
-    write(folder, [record(image) for image in IMAGES], protocol)
+def test_every_protocol_is_read(folder: Path) -> None:
+    digests = {WaymoDataset(path=str(folder)).digest}
+    for protocol in (2, 3, 4, 5):
+        write(folder, [record(image) for image in IMAGES], protocol)
+        digests.add(WaymoDataset(path=str(folder / "kitti_format")).digest)
 
-    assert WaymoDataset(path=str(folder / "kitti_format")).digest == before
+    assert len(digests) == 1
 
 
 def test_names_may_be_objects_and_a_frame_may_be_empty(folder: Path) -> None:
@@ -187,7 +182,7 @@ def test_what_a_list_says_is_never_executed(folder: Path, tmp_path: Path) -> Non
 
 
 def test_a_list_is_not_deeper_than_can_be_read(folder: Path) -> None:
-    deep = b"\x80\x04" + b"]" * 100_000 + b"a" * 99_999 + b"."
+    deep = b"\x80\x04" + b"]" * 20_000 + b"a" * 19_999 + b"."
     (folder / "kitti_format" / FRAMES).write_bytes(deep)
 
     with pytest.raises(RunError, match="a record is malformed"):
