@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores.results import read_results
 from tests.cli.lab import LIGHT, ROOT
 from tests.plugin import cheats
@@ -52,7 +52,7 @@ def test_engines_that_cheat_fail_the_test_that_looks_for_it_and_honest_ones_pass
     results = read_results(file)
     assert results.cases, done.stdout + done.stderr
 
-    verdicts = {
+    verdicts: dict[tuple[str, str], Verdict] = {
         (case.verdict.case.engine.rpartition(":")[2], case.verdict.kind): case.verdict
         for case in results.cases
     }
