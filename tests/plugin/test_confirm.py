@@ -238,14 +238,13 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
         assert verdict.notes[1].startswith("against the stored baseline: PERF DROP ")
 
 
-def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab) -> None:
-    """The tested project's own code became slower; its last release was not."""
+def test_a_commit_in_git_is_the_baseline_s_build(lab: Lab, simulation: Simulation) -> None:
+    """tests/run/test_other_python.py runs what is checked out."""
     git(lab.project.path, "init", "-q", "-b", "main")
     git(lab.project.path, "add", "acme.py")
     git(lab.project.path, "commit", "-q", "-m", "fast")
     git(lab.project.path, "tag", "v1")
-    slower = ENGINE.replace("FACTOR = 1", "FACTOR = 2")
-    (lab.project.path / "acme.py").write_text(slower, "utf-8")
+    simulation.now = (RATE / 2, 0.505 * RATE)
 
     answer = lab.confirm(lab.case('git = "v1"'), dropped())
 

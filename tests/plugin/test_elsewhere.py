@@ -37,11 +37,15 @@ def test_a_session_measures_scores_and_records_by_a_command(
 ) -> None:
     """Performance and accuracy are made there, the scores here; the baseline names no path.
 
+    A library of the engine is needed there only.
     The command passes on three streams and nothing else, as docker run does.
     """
     wrapper = project.path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
     suite(project, f"command = {json.dumps([sys.executable, str(wrapper), '${THERE}'])}")
+    (project.path / "acme.py").write_text(f"import only_there\n{ENGINE}", "utf-8")
+    (packages,) = python.parents[1].glob("lib/python*/site-packages")
+    (packages / "only_there.py").touch()
     monkeypatch.setenv("THERE", str(python))
 
     result = project.run("suites", "-v", "--mlperf-update=missing", "-omlperf_baseline_runs=2")
@@ -79,7 +83,8 @@ def test_a_change_of_the_other_python_is_told_and_a_drop_is_found(
     assert f"runs in python {placeless(str(python))}" in text
 
 
-def test_a_library_of_the_engine_is_needed_there_only(
+@pytest.mark.nightly
+def test_onnx_runtime_is_needed_there_only(
     project: Project, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """ONNX Runtime cannot be imported here; the tiny ResNet-50 is measured all the same."""

@@ -118,6 +118,13 @@ def serves(accelerators: str, options: str = "") -> str:
     )
 
 
+def long_suite(project: Project, accelerator: str = "cpu") -> None:
+    """Write a suite whose measurement is interrupted."""
+    project.pytester.makepyfile(serves=SERVES)
+    engines = serves(f'["{accelerator}"]')
+    project.suite("suites/a.mlperf.toml", name="long", engines=engines, scenarios=LONG)
+
+
 def nodes_in(report: Path) -> dict[str, str]:
     """Return where each test ran, as JUnit says."""
     return {
@@ -291,8 +298,7 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
     project: Project, cluster: RayCluster
 ) -> None:
     place = cluster.add("doomed", 1, "L40S")
-    project.pytester.makepyfile(serves=SERVES)
-    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["L40S"]'), scenarios=LONG)
+    long_suite(project, "L40S")
     project.suite("suites/b.mlperf.toml", name="next", accelerators=["L40S"])
     project.suite(SUITE)
 
@@ -324,8 +330,7 @@ def test_a_lost_node_is_one_error_and_the_rest_is_reported(
 def test_whatever_is_killed_there_is_an_error_and_an_end(
     project: Project, cluster: RayCluster, words: str, headline: str
 ) -> None:
-    project.pytester.makepyfile(serves=SERVES)
-    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    long_suite(project)
 
     with session(project, "suites", "--mlperf-on", cluster.address) as process:
         wait_until_measured(project, process, cluster.folder / "plain")
@@ -346,8 +351,7 @@ def test_whatever_is_killed_there_is_an_error_and_an_end(
 def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
     project: Project, cluster: RayCluster
 ) -> None:
-    project.pytester.makepyfile(serves=SERVES)
-    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    long_suite(project)
     project.suite("suites/b.mlperf.toml", name="quick", accelerators=["H100"])
     arguments = ("suites", "--mlperf-on", cluster.address, "--mlperf-pretend=H100")
 
@@ -376,8 +380,7 @@ def test_ctrl_c_ends_what_runs_on_nodes_and_keeps_what_is_known(
 def test_the_first_failure_ends_a_session_that_shall_stop(
     project: Project, cluster: RayCluster
 ) -> None:
-    project.pytester.makepyfile(serves=SERVES)
-    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    long_suite(project)
     project.suite("suites/b.mlperf.toml", name="quick", accelerators=["H100"])
     project.breaks(case(workload="quick", accelerator="H100"))
 
@@ -424,8 +427,7 @@ def test_a_session_ends_when_the_head_is_lost(
     project: Project, tmp_path: Path, command: str
 ) -> None:
     """Also where another one is at its address at once: it knows nothing of this session."""
-    project.pytester.makepyfile(serves=SERVES)
-    project.suite("suites/a.mlperf.toml", name="long", engines=serves('["cpu"]'), scenarios=LONG)
+    long_suite(project)
     project.suite("suites/b.mlperf.toml", name="next")
     with RayCluster(tmp_path / "cluster") as cluster:
         place = cluster.add("only")

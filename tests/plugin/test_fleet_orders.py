@@ -46,21 +46,17 @@ def test_a_project_in_git_travels_as_git_would_keep_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_project_without_git_travels_whole_but_for_what_never_does(tmp_path: Path) -> None:
+def test_a_project_without_git_travels_whole_but_for_what_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is too large is refused with its largest file."""
     write(tmp_path, "suites/a.mlperf.toml", ".venv/bin/python", "__pycache__/a.pyc", "b.py")
     (tmp_path / "baselines").mkdir()
 
     assert names_in(shipping.pack(tmp_path)[0]) == ["b.py", "suites/a.mlperf.toml", "baselines"]
 
-
-@pytest.mark.process
-def test_a_project_that_is_too_large_is_refused_with_its_largest_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(shipping, "LIMIT", 1 << 20)
-    write(tmp_path, "a.py")
     (tmp_path / "weights.bin").write_bytes(bytes(1 << 20))
-
     with pytest.raises(MlperfError, match=r"more than 1 MB .*\(the largest file: weights.bin\)"):
         shipping.pack(tmp_path)
 
@@ -143,18 +139,15 @@ def test_a_node_with_another_version_measures_nothing(pytester: pytest.Pytester)
     assert (over["topic"], over["ended"]) == ("over", "was not started")
 
 
-@pytest.mark.parametrize(
-    ("case", "folder", "belongs"),
-    [
-        ("a-Offline", "a-Offline.1", True),
-        ("a-Offline", "a-Offline", True),
-        ("a-Offline", "a-Offline-b.1", False),
-        ("a.b", "axb.1", False),
-        ("", "anything", True),
-    ],
-)
-def test_a_case_sends_its_runs_and_no_others(case: str, folder: str, belongs: bool) -> None:
-    assert is_of(case, folder) is belongs
+def test_a_case_sends_its_runs_and_no_others() -> None:
+    rows = {
+        ("a-Offline", "a-Offline.1"): True,
+        ("a-Offline", "a-Offline"): True,
+        ("a-Offline", "a-Offline-b.1"): False,
+        ("a.b", "axb.1"): False,
+        ("", "anything"): True,
+    }
+    assert {names: is_of(*names) for names in rows} == rows
 
 
 def test_without_ray_one_line_says_how_to_get_it(

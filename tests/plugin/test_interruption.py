@@ -148,93 +148,73 @@ def accelerator_is_free(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("distribution", "replicas"),
-    [([], 1), (["-n", "2"], 1), ([], 8)],
-    ids=["alone", "xdist", "eight replicas"],
-)
-def test_ctrl_c_keeps_what_is_finished_and_leaves_no_process(
-    project: Project, distribution: list[str], replicas: int
-) -> None:
-    write(project, replicas)
-
-    with measuring(project, "suites", *distribution) as (process, everyone):
-        names = [" ".join(p.cmdline()) for p in everyone]
-        process.send_signal(signal.SIGINT)
-        code = process.wait(LIMIT_S)
-
-        assert left_of(everyone) == []
-
-    assert any("pytest_mlperf.run.worker" in name for name in names)
-    assert names.count("sleep 1000") == replicas
-    assert code == pytest.ExitCode.INTERRUPTED
-    (result,) = project.results().cases
-    assert (result.verdict.case.workload, result.verdict.outcome) == ("broken", Outcome.ERROR)
-    assert "KeyboardInterrupt" in (project.path / "output.txt").read_text("utf-8")
-    accelerator_is_free(project)
-
-
-@pytest.mark.parametrize(
     ("number", "distribution", "replicas"),
     [
+        (signal.SIGINT, [], 1),
+        (signal.SIGINT, ["-n", "2"], 1),
+        (signal.SIGINT, [], 8),
         (signal.SIGTERM, [], 1),
         (signal.SIGKILL, [], 1),
         (signal.SIGKILL, ["-n", "1"], 1),
         (signal.SIGKILL, [], 8),
     ],
-    ids=["SIGTERM", "SIGKILL", "SIGKILL under xdist", "SIGKILL before eight replicas"],
 )
-def test_a_killed_pytest_leaves_no_process_and_no_lease(
+def test_a_pytest_that_is_ended_leaves_no_process_and_no_lease(
     project: Project, number: signal.Signals, distribution: list[str], replicas: int
 ) -> None:
+    """Ctrl-C keeps what is finished, too."""
     write(project, replicas)
+    interrupted = number is signal.SIGINT
+    suite = "suites" if interrupted else "suites/b.mlperf.toml"
 
-    with measuring(project, "suites/b.mlperf.toml", *distribution) as (process, everyone):
+    with measuring(project, suite, *distribution) as (process, everyone):
+        names = [" ".join(p.cmdline()) for p in everyone]
         process.send_signal(number)
         code = process.wait(LIMIT_S)
 
         assert left_of(everyone) == []
 
     assert len(everyone) >= 4  # pytest, the worker, its guard, the engine's server
-    assert code == -number
+    assert any("pytest_mlperf.run.worker" in name for name in names)
+    assert names.count("sleep 1000") == replicas
+    assert code == (pytest.ExitCode.INTERRUPTED if interrupted else -number)
+    if interrupted:
+        (result,) = project.results().cases
+        assert (result.verdict.case.workload, result.verdict.outcome) == ("broken", Outcome.ERROR)
+        assert "KeyboardInterrupt" in (project.path / "output.txt").read_text("utf-8")
     accelerator_is_free(project)
 
 
-def test_a_killed_replica_is_named_and_the_seven_others_end(project: Project) -> None:
-    write(project, replicas=8)
+@pytest.mark.parametrize(
+    ("replicas", "headline"),
+    [
+        (1, "worker: the worker was killed by SIGKILL during "),
+        (8, f"engine: replica 5 was killed by SIGKILL; {OUT_OF_MEMORY} (during the performance"),
+    ],
+    ids=["worker", "replica"],
+)
+def test_what_is_killed_is_named_in_an_error_of_its_case_only(
+    project: Project, replicas: int, headline: str
+) -> None:
+    write(project, replicas)
 
-    with measuring(project, "suites/b.mlperf.toml") as (process, everyone):
-        numbers = {p: p.environ().get(REPLICA_NUMBER) for p in everyone if p.children()}
-        (victim,) = (p for p, number in numbers.items() if number == "5")
+    with measuring(project, "suites") as (process, everyone):
+        if replicas == 1:
+            children = psutil.Process(process.pid).children()
+            names = {child: " ".join(child.cmdline()) for child in children}
+            (victim,) = (p for p, name in names.items() if "pytest_mlperf.run.worker" in name)
+        else:
+            numbers = {p: p.environ().get(REPLICA_NUMBER) for p in everyone if p.children()}
+            (victim,) = (p for p, number in numbers.items() if number == "5")
         victim.kill()
         code = process.wait(LIMIT_S)
 
         assert left_of(everyone) == []
 
     assert code == pytest.ExitCode.TESTS_FAILED
-    headline = project.verdicts()["performance"].headline
-    assert headline == (
-        f"engine: replica 5 was killed by SIGKILL; {OUT_OF_MEMORY} (during the performance run)"
-    )
-    accelerator_is_free(project)
-
-
-def test_a_killed_worker_is_an_error_of_its_case_only(project: Project) -> None:
-    write(project)
-
-    with measuring(project, "suites") as (process, everyone):
-        (worker,) = (
-            p
-            for p in psutil.Process(process.pid).children()
-            if "pytest_mlperf.run.worker" in " ".join(p.cmdline())
-        )
-        worker.kill()
-        code = process.wait(LIMIT_S)
-
-        assert left_of(everyone) == []
-
-    assert code == pytest.ExitCode.TESTS_FAILED
     verdicts = {r.verdict.case.workload: r.verdict for r in project.results().cases}
-    assert verdicts["long"].headline.startswith("worker: the worker was killed by SIGKILL during ")
+    assert verdicts["long"].headline.startswith(headline)
+    accelerator_is_free(project)
 
 
 def test_an_engine_that_hangs_is_ended_after_its_patience(project: Project) -> None:
