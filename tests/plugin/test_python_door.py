@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from pathlib import Path
+import re
 
 import pytest
 
@@ -45,55 +45,58 @@ def write(project: Project, tests: str, file: str = "test_mine.py") -> None:
     path.write_text(MINE + tests, "utf-8")
 
 
-@pytest.mark.parametrize(
-    ("engine", "name", "dataset"),
-    [
-        ("Ranker", "Ranker", "samples"),
-        ("ranker", "ranker", "samples"),
-        ("'test_mine:Ranker'", "Ranker", "'test_mine:samples'"),
-    ],
-    ids=["class", "function", "text"],
-)
-def test_engine_and_data_set_of_the_test_module_are_built_in_the_worker(
-    project: Project, engine: str, name: str, dataset: str
-) -> None:
-    write(
-        project,
-        f"""
-@offline
-def test_my_ranker(mlperf):
-    result = mlperf.run(engine={engine}, options={{"k": 10}}, dataset={dataset}, **SHORT)
-    result.check()
-""",
+def source_of(name: str, arguments: str, marker: str | None = None) -> str:
+    """Return the text of a test that measures a workload of its own."""
+    marker = (
+        f"@pytest.mark.mlperf(workload='{name}', scenario='Offline')" if marker is None else marker
     )
+    return f"""
+{marker}
+def test_{name}(mlperf):
+    mlperf.run({arguments}).check()
+"""
+
+
+def failures(result: pytest.RunResult) -> dict[str, str]:
+    """Return what pytest printed of each failed test."""
+    parts = re.split(r"^_+ test_(\w+) _+$", result.stdout.str(), flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def test_engine_and_data_set_of_the_test_module_are_built_in_the_worker(project: Project) -> None:
+    """A list of JSON samples is a data set that is known by its content."""
+    engines = {"class": "Ranker", "function": "ranker", "text": "'test_mine:Ranker'"}
+    datasets = {"text": "'test_mine:samples'"}
+    counted = "dataset_options={'count': 20}"
+    tests = [
+        source_of(
+            name,
+            f"engine={engine}, options={{'k': 10}}, dataset={datasets.get(name, 'samples')}, "
+            f"{counted}, **SHORT",
+        )
+        for name, engine in engines.items()
+    ]
+    write(project, "".join(tests))
 
     result = project.run("-v")
 
-    result.stdout.fnmatch_lines(["test_mine.py::test_my_ranker NO BASELINE *"])
-    (found,) = project.results().cases
-    assert found.verdict.case.id == f"mine-Offline-{name}-fp32-cpu"
-    assert found.verdict.subject is not None
-    assert found.verdict.subject.fingerprint["engine.k"] == "10"
-    line = (project.path / "test_mine.py").read_text("utf-8").splitlines().index("@offline") + 1
-    assert (found.suite, found.line) == ("test_mine.py", line)
-
-
-def test_a_list_of_json_samples_is_a_data_set_known_by_its_content(project: Project) -> None:
-    write(
-        project,
-        """
-@offline
-def test_my_ranker(mlperf):
-    mlperf.run(engine=Ranker, dataset=samples, dataset_options={"count": 20}, **SHORT).check()
-""",
-    )
-
-    project.run()
-
-    (found,) = project.results().cases
+    result.stdout.fnmatch_lines([f"test_mine.py::test_{name} NO BASELINE *" for name in engines])
+    found = project.results().cases
+    names = ("Ranker", "ranker", "Ranker")
+    cases = zip(engines, names, strict=True)
+    assert [each.verdict.case.id for each in found] == [
+        f"{workload}-Offline-{name}-fp32-cpu" for workload, name in cases
+    ]
     text = json.dumps([{"question": i} for i in range(20)], sort_keys=True)
-    assert found.verdict.subject is not None
-    assert found.verdict.subject.fingerprint["dataset"] == hashlib.sha256(text.encode()).hexdigest()
+    lines = (project.path / "test_mine.py").read_text("utf-8").splitlines()
+    for case in found:
+        assert case.verdict.subject is not None
+        fingerprint = case.verdict.subject.fingerprint
+        assert fingerprint["engine.k"] == "10"
+        assert fingerprint["dataset"] == hashlib.sha256(text.encode()).hexdigest()
+        marker = f"workload='{case.verdict.case.workload}'"
+        (line,) = [number for number, words in enumerate(lines, 1) if marker in words]
+        assert (case.suite, case.line) == ("test_mine.py", line)
 
 
 @pytest.mark.parametrize("mode", ["prepend", "append", "importlib"])
@@ -115,103 +118,85 @@ def test_my_ranker(mlperf):
     assert last_line(result) == "1 no baseline"
 
 
-@pytest.mark.parametrize(
-    ("dataset", "reason"),
-    [
-        ("[]", "the data set is an empty list; at least one sample is needed"),
-        ("[object()]", "the samples of a list must be JSON values: "),
-    ],
-)
-def test_a_list_that_holds_no_json_samples_is_refused(
-    project: Project, dataset: str, reason: str
-) -> None:
-    write(
-        project,
-        f"""
-def wrong():
-    return {dataset}
-
-@offline
-def test_my_ranker(mlperf):
-    mlperf.run(engine=Ranker, dataset=wrong, **SHORT).check()
-""",
-    )
+def test_a_list_that_holds_no_json_samples_is_refused(project: Project) -> None:
+    call = "engine=Ranker, dataset={}, **SHORT"
+    lists = "\ndef empty():\n    return []\n\ndef objects():\n    return [object()]\n"
+    tests = [source_of(name, call.format(name)) for name in ("empty", "objects")]
+    write(project, lists + "".join(tests))
 
     result = project.run()
 
-    result.stdout.fnmatch_lines([f"ERROR dataset: {reason}*"])
-    assert last_line(result) == "1 failed"
+    assert last_line(result) == "2 failed"
+    texts = failures(result)
+    empty = "ERROR dataset: the data set is an empty list; at least one sample is needed"
+    assert empty in texts["empty"]
+    assert "ERROR dataset: the samples of a list must be JSON values: " in texts["objects"]
 
 
-@pytest.mark.parametrize(
-    "engine",
-    ["Ranker(None, None, None)", "lambda **given: None", "Local", "Outer.Inner"],
-)
-@pytest.mark.parametrize("place", ["engine", "dataset"])
-def test_what_another_process_cannot_import_is_refused_with_one_sentence(
-    project: Project, engine: str, place: str
-) -> None:
-    given = {"engine": "Ranker", "dataset": "samples", place: engine}
-    write(
-        project,
-        f"""
+def test_what_another_process_cannot_import_is_refused_with_one_sentence(project: Project) -> None:
+    values = {
+        "instance": "Ranker(None, None, None)",
+        "lambda": "lambda **options: None",
+        "local": "local()",
+        "inner": "Outer.Inner",
+    }
+    classes = """
 class Outer:
     class Inner(Ranker):
         pass
 
-@offline
-def test_my_ranker(mlperf):
+def local():
     class Local(Ranker):
         pass
-
-    mlperf.run(engine={given["engine"]}, dataset={given["dataset"]}, **SHORT).check()
-""",
-    )
+    return Local
+"""
+    tests = [
+        source_of(f"{name}_{place}", ", ".join(f"{k}={v}" for k, v in arguments.items()))
+        for name, value in values.items()
+        for place in ("engine", "dataset")
+        for arguments in [{"engine": "Ranker", "dataset": "samples", place: value}]
+    ]
+    write(project, classes + "".join(tests))
 
     result = project.run()
 
-    result.stdout.fnmatch_lines(
-        [
-            "E *SuiteError: * cannot be built in the worker process: give a class, a module-level "
-            'function or "package.module:name"; instances, lambdas and local classes are refused',
-            "test_mine.py:*: SuiteError",
-        ]
-    )
-    result.stdout.no_fnmatch_line("*def importable*")
+    texts = failures(result)
+    assert len(texts) == 8
+    for text in texts.values():
+        assert re.search(
+            r"^E .*SuiteError: .* cannot be built in the worker process: give a class, a "
+            r'module-level function or "package\.module:name"; instances, lambdas and local '
+            r"classes are refused\n\ntest_mine\.py:\d+: SuiteError",
+            text,
+            flags=re.MULTILINE,
+        )
+        assert "def importable" not in text
     assert project.run_folders() == []
 
 
-@pytest.mark.parametrize(
-    ("marker", "arguments", "message"),
-    [
-        (
-            "",
-            "",
-            'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test',
-        ),
-        ("@pytest.mark.mlperf(scenario='Oflin')", "", "*scenario*Offline*"),
-        ("@pytest.mark.mlperf(workload='mine', sceanrio='Offline')", "", "*unknown*sceanrio*"),
-        ("@offline", ", options={'kk': 1}", "*has no option 'kk'; did you mean 'k'?*"),
-        ("@offline", ", min_duration=5", "*min_duration*5*"),
-    ],
-    ids=["no marker", "scenario", "marker key", "option", "duration"],
-)
-def test_a_wrong_marker_or_argument_fails_the_test_and_says_why(
-    project: Project, marker: str, arguments: str, message: str
-) -> None:
-    write(
-        project,
-        f"""
-{marker}
-def test_my_ranker(mlperf):
-    mlperf.run(engine=Ranker, dataset=samples{arguments}).check()
-""",
-    )
+def test_a_wrong_marker_or_argument_fails_the_test_and_says_why(project: Project) -> None:
+    call = "engine=Ranker, dataset=samples"
+    needs = 'mlperf.run needs @pytest.mark.mlperf(workload="...", scenario="...") on the test'
+    rows = {
+        "marker": ("", "", re.escape(needs)),
+        "scenario": ("@pytest.mark.mlperf(scenario='Oflin')", "", "scenario.*Offline"),
+        "key": ("@pytest.mark.mlperf(workload='mine', sceanrio='O')", "", "unknown.*sceanrio"),
+        "option": (None, ", options={'kk': 1}", r"has no option 'kk'; did you mean 'k'\?"),
+        "duration": (None, ", min_duration=5", "min_duration.*5"),
+    }
+    tests = [source_of(name, call + more, marker) for name, (marker, more, _) in rows.items()]
+    write(project, "".join(tests))
 
     result = project.run()
 
-    result.stdout.fnmatch_lines([f"*{message}*"])
-    assert last_line(result) == "1 failed"
+    texts = failures(result)
+    assert last_line(result) == "5 failed"
+    unmatched = [
+        name
+        for name, (*_, message) in rows.items()
+        if not re.search(f"^E.*{message}", texts[name], flags=re.MULTILINE)
+    ]
+    assert unmatched == []
 
 
 def test_two_tests_cannot_give_one_case_different_settings(project: Project) -> None:
@@ -259,7 +244,8 @@ def test_other():
     assert last_line(result) == "1 passed, 2 deselected"
 
 
-def test_the_result_can_be_looked_at_before_it_is_checked(project: Project) -> None:
+def test_the_result_can_be_looked_at_and_a_missing_model_skips(project: Project) -> None:
+    missing = 'engine=Ranker, dataset=samples, model="${NO_SUCH_MODELS}/m", **SHORT'
     write(
         project,
         """
@@ -268,29 +254,14 @@ def test_my_ranker(mlperf):
     result = mlperf.run(engine=Ranker, dataset=samples, **SHORT)
     assert result.verdict.runs[0].metrics["throughput"] > 0
     assert not result.failed
-""",
+"""
+        + source_of("missing", missing),
     )
 
-    result = project.run("-W", "error", "--strict-markers")
+    result = project.run("-W", "error", "--strict-markers", "-rs")
 
-    assert last_line(result) == "1 no baseline"
-    assert project.results().cases[0].verdict.outcome is Outcome.NO_BASELINE
-
-
-def test_a_missing_model_skips_and_the_skip_points_at_the_test(
-    project: Project, tmp_path: Path
-) -> None:
-    write(
-        project,
-        """
-@offline
-def test_my_ranker(mlperf):
-    mlperf.run(engine=Ranker, dataset=samples, model="${NO_SUCH_MODELS}/m", **SHORT).check()
-""",
-    )
-
-    result = project.run("-rs")
-
+    assert last_line(result) == "1 skipped, 1 no baseline"
     result.stdout.fnmatch_lines(
         ["SKIPPED [[]1[]] test_mine.py:*: *${NO_SUCH_MODELS} is not set; set it so that *"]
     )
+    assert project.results().cases[0].verdict.outcome is Outcome.NO_BASELINE

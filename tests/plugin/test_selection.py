@@ -20,56 +20,32 @@ def chosen(result: pytest.RunResult) -> list[str]:
     ]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "tests"),
-    [
-        (("-k", "Offline"), ["accuracy[first-Offline-null-fp32-cpu]",
-                             "performance[first-Offline-null-fp32-cpu]"]),
-        (("-k", "test_accuracy and not Offline"), ["accuracy[first-SingleStream-null-fp32-cpu]"]),
-        (
-            ("-m", "mlperf(scenario='Offline')"),
-            ["accuracy[first-Offline-null-fp32-cpu]", "performance[first-Offline-null-fp32-cpu]"],
-        ),
-        (
-            ("-m", "mlperf(kind='performance')"),
-            ["performance[first-Offline-null-fp32-cpu]",
-             "performance[first-SingleStream-null-fp32-cpu]"],
-        ),
-        (
-            ("-m", "mlperf(workload='first', engine='null', precision='fp32', accelerator='cpu', "
-                   "scenario='SingleStream', kind='accuracy')"),
-            ["accuracy[first-SingleStream-null-fp32-cpu]"],
-        ),
-        (
-            ("-m", "mlperf(round='v4.1', kind='accuracy')"),
-            ["accuracy[first-Offline-null-fp32-cpu]", "accuracy[first-SingleStream-null-fp32-cpu]"],
-        ),
+def test_an_expression_chooses_cases(project: Project) -> None:
+    project.suite(top1=100.0, scenarios=BOTH)
+    offline, stream = "first-Offline-null-fp32-cpu", "first-SingleStream-null-fp32-cpu"
+    accuracy = [f"accuracy[{offline}]", f"accuracy[{stream}]"]
+    performance = [f"performance[{offline}]", f"performance[{stream}]"]
+    marker = (
+        "mlperf(workload='first', engine='null', precision='fp32', accelerator='cpu', "
+        "scenario='SingleStream', kind='accuracy')"
+    )
+    rows: list[tuple[tuple[str, ...], list[str]]] = [
+        (("-k", "Offline"), [accuracy[0], performance[0]]),
+        (("-k", "test_accuracy and not Offline"), accuracy[1:]),
+        (("-m", "mlperf(scenario='Offline')"), [accuracy[0], performance[0]]),
+        (("-m", "mlperf(kind='performance')"), performance),
+        (("-m", marker), accuracy[1:]),
+        (("-m", "mlperf(round='v4.1', kind='accuracy')"), accuracy),
         (("-m", "mlperf(round='v6.1')"), []),
         (("-m", "mlperf(scenario='Off')"), []),
         (("-m", "not mlperf"), []),
-        (
-            ("--deselect", OFFLINE_ID, "-k", "performance"),
-            ["performance[first-SingleStream-null-fp32-cpu]"],
-        ),
-    ],
-    ids=" ".join,
-)  # fmt: skip
-def test_an_expression_chooses_cases(
-    project: Project, arguments: tuple[str, ...], tests: list[str]
-) -> None:
-    project.suite(top1=100.0, scenarios=BOTH)
-
-    result = project.run("suites", "--collect-only", "-q", "--strict-markers", *arguments)
-
-    assert chosen(result) == tests
-
-
-def test_an_exact_node_id_chooses_one_test(project: Project) -> None:
-    project.suite(top1=100.0, scenarios=BOTH)
-
-    result = project.run(STREAM_ID, "--collect-only", "-q")
-
-    assert chosen(result) == ["performance[first-SingleStream-null-fp32-cpu]"]
+        (("--deselect", OFFLINE_ID, "-k", "performance"), performance[1:]),
+    ]
+    quiet = ("--collect-only", "-q", "--strict-markers")
+    assert [
+        (arguments, chosen(project.run("suites", *quiet, *arguments))) for arguments, _ in rows
+    ] == rows
+    assert chosen(project.run(STREAM_ID, *quiet)) == performance[1:]
 
 
 def test_an_unknown_node_id_is_a_usage_error(project: Project) -> None:
@@ -134,21 +110,21 @@ def test_x_stops_at_the_first_verdict_that_fails(project: Project) -> None:
     assert [r.verdict.case.scenario for r in project.results().cases] == ["Offline"]
 
 
-@pytest.mark.parametrize("order", ["", "--ff", "--nf"])
 def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice(
-    project: Project, order: str
+    project: Project,
 ) -> None:
     project.suite(top1=100.0, accelerators=["cpu", "H200", "8xH100"])
     project.suite("suites/b.mlperf.toml", name="b", accelerators=["H200"])
 
-    result = project.run("suites", "--collect-only", "-q", *order.split())
+    for order in ((), ("--ff",), ("--nf",)):
+        result = project.run("suites", "--collect-only", "-q", *order)
 
-    assert len(chosen(result)) == 2
-    told = " ".join(section(result))
-    deselected = "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu ("
-    assert told.startswith(deselected)
-    assert told.count("deselected") == 1
-    assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
+        assert len(chosen(result)) == 2
+        shown = " ".join(section(result))
+        absent = "5 tests deselected, accelerator not here: 8xH100 (2), H200 (3); here: cpu ("
+        assert shown.startswith(absent)
+        assert shown.count("deselected") == 1
+        assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
 
 
 def test_nothing_left_to_run_is_not_a_success(project: Project) -> None:
