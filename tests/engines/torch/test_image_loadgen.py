@@ -25,7 +25,12 @@ def quick(scenario: str, **changes: Any) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("scenario", "workers"), [("Offline", 0), ("Server", 1), ("SingleStream", 0)]
+    ("scenario", "workers"),
+    [
+        pytest.param("Offline", 0, marks=pytest.mark.nightly),
+        ("Server", 1),
+        pytest.param("SingleStream", 0, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_module_runs_and_answers(tmp_path: Path, scenario: str, workers: int) -> None:
     samples = [[float(number), 1.0, 2.0, 3.0] for number in range(16)]
@@ -43,7 +48,7 @@ def test_a_module_runs_and_answers(tmp_path: Path, scenario: str, workers: int) 
     assert run(case, 16).facts["architecture"] == "Linear"
 
 
-@pytest.mark.parametrize("scenario", ["Offline", "Server"])
+@pytest.mark.parametrize("scenario", [pytest.param("Offline", marks=pytest.mark.nightly), "Server"])
 def test_images_are_made(tmp_path: Path, scenario: str) -> None:
     """By the thread of the queue, which outlives LoadGen."""
     pipelines = pytest.importorskip("tests.engines.torch.pipelines")

@@ -17,7 +17,11 @@ TOKENS_PER_SAMPLE = sum(start - 2 for start in STARTS) / len(STARTS)
 
 @pytest.mark.parametrize(
     ("scenario", "batching"),
-    [("Offline", "auto"), ("Server", "auto"), ("SingleStream", "static")],
+    [
+        pytest.param("Offline", "auto", marks=pytest.mark.nightly),
+        ("Server", "auto"),
+        pytest.param("SingleStream", "static", marks=pytest.mark.nightly),
+    ],
 )
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     counting: Path, tmp_path: Path, scenario: str, batching: str
