@@ -293,7 +293,7 @@ def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
             r"its member image.npy has values of type object, which is",
         ),
     ):
-        np.savez(folder / "case_00003.npz", **arrays)
+        np.savez(folder / "case_00003.npz", **arrays)  # type: ignore[arg-type]
         with pytest.raises(RunError, match=message):
             build(folder)
     (folder / "case_00003.npz").unlink()

@@ -7,9 +7,11 @@ import json
 import os
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.stores.results import read_results
@@ -97,12 +99,17 @@ class Beside(NullEngine):
 """
 
 
-def test_what_another_session_recorded_meanwhile_stays(project: Project) -> None:
-    """What it appended is kept below ours; what it recorded first, `missing` does not replace."""
+def recording_beside(project: Project) -> Path:
+    """Write a suite whose engine can put what another session recorded in place."""
     project.pytester.makepyfile(beside=BESIDE)
     entry = '[[engines]]\nuse = "beside:Beside"\nprecision = "fp32"\naccelerators = ["cpu"]\n'
     project.suite(engines=f"{entry}options = {{ latency_s = 0.002 }}\n")
-    file = project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
+    return project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
+
+
+def test_what_another_session_recorded_meanwhile_stays(project: Project) -> None:
+    """What it appended is kept below ours; what it recorded first, `missing` does not replace."""
+    file = recording_beside(project)
     project.run("suites", *RECORD)
     alone = file.read_bytes()
     project.run("suites", "--mlperf-update=append", "--mlperf-reason=theirs")
@@ -253,7 +260,7 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     project.suite("suites/new.mlperf.toml", name="new")
     project.suite("suites/other.mlperf.toml", name="other")
     before = project.baseline(near(RATE)).read_bytes()
-    identity = {"cpu": "Other", "cores": 96, "governor": None}
+    identity: dict[str, Property] = {"cpu": "Other", "cores": 96, "governor": None}
     path = project.baseline(near(RATE), of=case(workload="other"), identity=identity)
 
     result = project.run("suites", *RECORD)
