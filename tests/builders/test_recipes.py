@@ -52,15 +52,8 @@ def suite(folder: Path, *builds: str, precision: str = "int8", model: str = "m")
     return path
 
 
-def ids(path: Path) -> list[str]:
-    return [planned.case.id for planned in plan_suite(path)]
-
-
-def test_the_builders_are_registered() -> None:
+def test_every_builder_is_registered_and_every_recipe_says_what_it_makes() -> None:
     assert set(BUILDERS) <= set(registered("builders"))
-
-
-def test_every_recipe_says_what_it_makes() -> None:
     for factory, recipes in BUILDERS.values():
         made = {recipe: factory(recipe=recipe).precision for recipe in recipes}
 
@@ -131,22 +124,22 @@ def test_another_recipe_is_another_case(
     assert len(labels) == 2
 
 
-def test_the_recipe_is_part_of_the_test_id(tmp_path: Path) -> None:
+def test_the_recipe_but_no_other_option_is_part_of_the_test_id(tmp_path: Path) -> None:
+    """A builder of the tested project is imported when it builds, and no sooner."""
     path = suite(
         tmp_path,
         'use = "torchao", recipe = "int8"',
         'use = "torchao", recipe = "int8-dynamic"',
         'use = "llmcompressor", recipe = "int8-gptq", calibration = 8',
+        'use = "not_there:Mine", recipe = "any", depth = 3',
     )
 
-    assert ids(path) == [
+    assert [planned.case.id for planned in plan_suite(path)] == [
         "mine-Offline-null-torchao-int8-cpu",
         "mine-Offline-null-torchao-int8-dynamic-int8-cpu",
         "mine-Offline-null-llmcompressor-int8-gptq-int8-cpu",
+        "mine-Offline-null-Mine-any-int8-cpu",
     ]
-
-
-def test_two_entries_that_differ_in_an_option_alone_need_names(tmp_path: Path) -> None:
     build = 'use = "torchao", recipe = "int4"'
     path = suite(tmp_path, build, f"{build}, group_size = 16", precision="int4")
 
@@ -201,10 +194,3 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
     assert unrefused(lambda build: plan_suite(suite(tmp_path, build)), SuiteError, rows) == []
     with pytest.raises(SuiteError, match=r"build: there is nothing to quantise: set workload\.mo"):
         plan_suite(suite(tmp_path, 'use = "torchao", recipe = "int8"', model=""))
-
-
-def test_code_of_ones_own_is_not_looked_at(tmp_path: Path) -> None:
-    """A builder of the tested project is imported when it builds, and no sooner."""
-    path = suite(tmp_path, 'use = "not_there:Mine", recipe = "any", depth = 3')
-
-    assert ids(path) == ["mine-Offline-null-Mine-any-int8-cpu"]

@@ -53,7 +53,9 @@ def _no_home(self: Path) -> Path:
     raise RuntimeError("Could not determine home directory.")
 
 
-def test_a_changed_file_is_read_again(weights: Path) -> None:
+def test_a_changed_or_replaced_file_and_another_list_are_read(
+    weights: Path, tmp_path: Path
+) -> None:
     """Also one of the same size whose time of change was put back: that it was is a change too."""
     before = weights.stat()
     sha256([weights])
@@ -61,31 +63,22 @@ def test_a_changed_file_is_read_again(weights: Path) -> None:
     os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
 
     assert sha256([weights]) == digest(b"87654321")
-
-
-def test_a_replaced_file_and_another_list_are_read(weights: Path, tmp_path: Path) -> None:
-    sha256([weights])
     other = tmp_path / "other"
     other.write_bytes(b"abcdefgh")
-    assert sha256([weights, other]) == digest(b"12345678abcdefgh")
+    assert sha256([weights, other]) == digest(b"87654321abcdefgh")
     other.replace(weights)
 
     assert sha256([weights]) == digest(b"abcdefgh")
 
 
-def test_what_changed_a_moment_ago_is_not_remembered(
+def test_a_file_that_has_just_changed_or_changes_while_read_is_not_remembered(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A second change within one tick of the file system's clock would not be seen."""
-    monkeypatch.setattr(files, "SETTLED_S", time.time())
-    sha256([weights])
-
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "SETTLED_S", time.time())
+        sha256([weights])
     assert not kept(tmp_path)
-
-
-def test_a_file_that_changes_while_it_is_read_is_not_remembered(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     reading = files._hashed
 
     def changing(paths: list[Path]) -> str:

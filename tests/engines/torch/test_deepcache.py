@@ -18,6 +18,7 @@ from tests.engines.torch.pipelines import (
     PROMPTS,
     SIDE,
     Captions,
+    ask,
     latents,
     make_unet_of,
     open_engine,
@@ -125,10 +126,12 @@ def test_a_new_image_forgets_the_features_of_the_last(tiny: Path) -> None:
     """The same prompt has the same image, whatever came before, and however many steps."""
     prompts = Captions([PROMPTS[1], PROMPTS[0]], latents())
 
-    both = paint(tiny, prompts, deepcache=3, steps=5)
+    with open_engine(tiny, prompts, deepcache=3, steps=5) as engine:
+        both, facts = ask(engine, 2), engine.describe()
     alone = paint(tiny, Captions(PROMPTS[:1], latents()), deepcache=3, steps=5)
 
     np.testing.assert_array_equal(both[1:], alone)
+    assert facts["deepcache"] == "3"
 
 
 def test_off_is_the_plain_pipeline_and_more_reuse_means_more_change(tiny: Path) -> None:
@@ -156,11 +159,6 @@ def test_reuse_takes_fewer_operations() -> None:
         counts.append(counter.get_total_flops())
 
     assert 0 < counts[1] < 0.5 * counts[0]
-
-
-def test_the_fingerprint_tells(tiny: Path) -> None:
-    with open_engine(tiny, Captions(PROMPTS), deepcache=3) as engine:
-        assert engine.describe()["deepcache"] == "3"
 
 
 def test_a_unet_of_one_level_has_no_deep_blocks(tmp_path: Path) -> None:

@@ -194,12 +194,6 @@ def test_settings_reach_the_pipeline(tiny: Path, plain: Any) -> None:
         assert not close(images, usual)
 
 
-def test_other_sizes_start_from_other_latents(tiny: Path) -> None:
-    images = paint(tiny, Captions(PROMPTS[:1], None), height=16, width=24, steps=2)
-
-    assert images.shape == (1, 16, 24, 3)
-
-
 def test_ways_to_compute_the_same(tiny: Path) -> None:
     prompts = Captions(PROMPTS[:2], latents())
     usual = paint(tiny, prompts, steps=2)
@@ -441,23 +435,19 @@ def test_an_image_that_is_not_finite_is_an_error_that_names_the_sample(copy: Pat
             sink.wait()
 
 
-def test_plain_text_is_a_prompt_too(tiny: Path) -> None:
+def test_plain_text_is_a_prompt_too_in_any_size_and_threads_are_set_back(tiny: Path) -> None:
     """Latents are then drawn; a data set need not know of them."""
 
     class Texts(Captions):
         def input(self, index: int) -> Any:
             return PROMPTS[index]
 
-    images = paint(tiny, Texts(PROMPTS[:1]), steps=1)
+    size = {"height": 16, "width": 24}
+    threads = torch.get_num_threads()
+    with open_engine(tiny, Texts(PROMPTS[:1]), threads=threads + 1, steps=1, **size) as engine:
+        images = ask(engine, 1)
+        assert engine.describe()["threads"] == str(torch.get_num_threads()) == str(threads + 1)
 
-    np.testing.assert_array_equal(images, paint(tiny, Captions(PROMPTS[:1], None), steps=1))
-
-
-def test_threads_are_set_back(tiny: Path) -> None:
-    """The process is as it was when the engine has gone."""
-    before = torch.get_num_threads()
-    with open_engine(tiny, Captions(PROMPTS[:1]), threads=before + 1) as engine:
-        assert engine.describe()["threads"] == str(before + 1)
-        assert torch.get_num_threads() == before + 1
-
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == threads
+    assert images.shape == (1, 16, 24, 3)
+    assert close(images, paint(tiny, Captions(PROMPTS[:1], None), steps=1, **size))

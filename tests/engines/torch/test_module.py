@@ -43,16 +43,13 @@ def test_what_is_joined_is_cut_into_the_same_parts(sizes: list[int], name: str) 
         np.testing.assert_array_equal(part.numpy(), sample["b"][0])
 
 
-@pytest.mark.parametrize("batch_size", [1, 3, 7, 50])
-@pytest.mark.parametrize("workers", [0, 2])
-def test_arrays_are_stacked(batch_size: int, workers: int) -> None:
+def test_arrays_are_stacked() -> None:
     """Whatever the batch, each sample has the answer it has alone."""
     samples = rows(7)
-
-    found = answer(samples, "linear", batch_size=batch_size, workers=workers)
-
     expected = np.stack(samples) @ np.arange(12, dtype=np.float32).reshape(3, 4).T
-    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
+    for batch_size, workers in ((1, 0), (3, 2), (7, 0), (50, 2)):
+        found = answer(samples, "linear", batch_size=batch_size, workers=workers)
+        np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
 def test_runs_of_pairs_are_joined_and_cut_apart_again() -> None:
@@ -103,17 +100,6 @@ def test_lists_go_by_position_and_outputs_keep_their_kind() -> None:
     assert [list(each) for each in truths] == [[1, 1], [1, 0]]
 
 
-def test_a_module_may_prepare_samples_itself() -> None:
-    """Before time is measured: `forward` sees what `prepare` returned."""
-    assert [list(each) for each in answer(["a", "four"], "prepared")] == [[1.0], [4.0]]
-
-
-def test_modules_run_in_eval_mode() -> None:
-    (found,) = answer([np.ones(1000, np.float32)], "dropout")
-
-    assert found.sum() == 1000
-
-
 def test_precision_is_that_of_parameters_and_inputs() -> None:
     """Answers stay float32, near to those of fp32 but not the same."""
     samples = rows(5, 64)
@@ -134,10 +120,12 @@ def test_precision_is_that_of_parameters_and_inputs() -> None:
         assert ("torchao" in facts) is (precision in {"int8", "int4"})
 
 
-def test_arguments_and_dummy_weights_reach_the_factory() -> None:
-    """weights is only given where the suite asks for dummy ones."""
+def test_arguments_reach_the_factory_prepare_its_samples_and_eval_its_module() -> None:
+    """`forward` sees what `prepare` returned; only dummy weights are an argument."""
     sample = [np.ones(2, np.float32)]
 
+    assert [list(found) for found in answer(["a", "four"], "prepared")] == [[1.0], [4.0]]
+    assert answer([np.ones(1000, np.float32)], "dropout")[0].sum() == 1000
     assert answer([np.zeros(4)], "linear", arguments={"bias": 7.0})[0].tolist() == [7.0] * 3
     assert answer(sample, "seeded")[0].tolist() == [4.0]
     assert answer(sample, "seeded", weights="dummy")[0].tolist() == [2.0]
