@@ -48,29 +48,21 @@ def test_loadgens_figures_count_where_it_has_them() -> None:
     assert (found.zero, found.notes) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("latency_s", "goodput", "zeros", "note"),
-    [
-        (0.049, 0.0, ("goodput",), "goodput is 0: no request met its limits"),
-        (
-            0.005,
-            12.5,
-            (),
-            "goodput is not known: requests waited up to 0.045 s before the engine was given them",
-        ),
-    ],
-)
-def test_goodput_of_0_is_no_goodput_that_is_not_known(
-    latency_s: float, goodput: float, zeros: tuple[str, ...], note: str
-) -> None:
+def test_goodput_of_0_is_no_goodput_that_is_not_known() -> None:
     """LoadGen counts the wait before an engine that is slow to take samples; our stamps do not."""
-    ours = {"latency_p99": latency_s, "goodput": goodput}
-    found = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
-
-    assert "goodput" not in found.metrics
-    assert found.zero == zeros
-    assert found.notes == ("before", note)
-    assert [sign.text for sign in found.signs] == ["before", note][: 2 - len(zeros)]
+    unmet = "goodput is 0: no request met its limits"
+    unknown = "goodput is not known: requests waited up to 0.045 s before the engine was given them"
+    cases: list[tuple[float, float, tuple[str, ...], str]] = [
+        (0.049, 0.0, ("goodput",), unmet),
+        (0.005, 12.5, (), unknown),
+    ]
+    for latency_s, goodput, zeros, note in cases:
+        ours = {"latency_p99": latency_s, "goodput": goodput}
+        found = figures(result({"in_one_piece": "before"}, **ours), detail(), "Server")
+        assert "goodput" not in found.metrics
+        assert found.zero == zeros
+        assert found.notes == ("before", note)
+        assert [sign.text for sign in found.signs] == ["before", note][: 2 - len(zeros)]
 
 
 def test_a_time_that_cannot_be_is_an_error() -> None:
