@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 import sys
 from pathlib import Path
 
@@ -13,6 +15,10 @@ from pytest_mlperf.stores import suspects
 from pytest_mlperf.stores.atomic import Keeping
 from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import OPTIONS, RATE, Project, near
+
+# pytester forgets what a run imported, and this library cannot be imported twice.
+with contextlib.suppress(ImportError):
+    importlib.import_module("vl_convert")
 
 TWO = "\n".join(
     f'[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = ["cpu"]\noptions = {OPTIONS}\n'
