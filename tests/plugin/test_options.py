@@ -80,7 +80,7 @@ def refusal(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> str:
 
 def test_an_ini_setting_equals_its_option(pytester: pytest.Pytester) -> None:
     rows = [*NAMES, *SETTINGS]
-    values = {}
+    values: dict[str, tuple[object, object]] = {}
     for alone in (False, True):  # what is slowed or pretended records nothing
         names = [name for name, *_ in rows if (name == "update") is alone]
         texts = [set_by(name, text) for name, text, _ in rows if name in names]

@@ -10,6 +10,7 @@ import subprocess
 
 import pytest
 
+from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.stores.results import read_results
@@ -253,7 +254,7 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     project.suite("suites/new.mlperf.toml", name="new")
     project.suite("suites/other.mlperf.toml", name="other")
     before = project.baseline(near(RATE)).read_bytes()
-    identity = {"cpu": "Other", "cores": 96, "governor": None}
+    identity: dict[str, Property] = {"cpu": "Other", "cores": 96, "governor": None}
     path = project.baseline(near(RATE), of=case(workload="other"), identity=identity)
 
     result = project.run("suites", *RECORD)
