@@ -99,22 +99,18 @@ def test_a_fast_side_with_wrong_answers_proves_nothing(project: Project) -> None
 
 
 def test_a_pair_is_planned_and_selected_like_any_test(project: Project) -> None:
+    """A pair of two machines needs both."""
     file = suite(project, claim(1.3))
-
-    result = project.run(file, "-m", "mlperf(kind='pair')", "--mlperf-plan")
+    arguments = (file, "-m", "mlperf(kind='pair')", "--mlperf-plan")
+    result = project.run(*arguments)
 
     result.stdout.fnmatch_lines(
         ["first-Offline-fast-vs-slow-fp32-cpu *pair", "1 case: * of measuring *"]
     )
 
-
-def test_a_pair_of_two_machines_needs_both(project: Project) -> None:
-    file = suite(project, claim(1.3, "fast-H200", "slow-cpu"))
-    text = file.read_text("utf-8").replace(
-        'name = "fast"', 'name = "fast"\naccelerators = ["H200"]'
-    )
-    file.write_text(text, "utf-8")
-
+    text = suite(project, claim(1.3, "fast-H200", "slow-cpu")).read_text("utf-8")
+    named = text.replace('name = "fast"', 'name = "fast"\naccelerators = ["H200"]')
+    file.write_text(named, "utf-8")
     result = project.run(file, "-k", "pair")
 
     result.stdout.fnmatch_lines(["*1 test deselected, accelerator not here: H200-vs-cpu (1)*"])
@@ -123,13 +119,8 @@ def test_a_pair_of_two_machines_needs_both(project: Project) -> None:
 def test_the_open_division_has_baselines_of_its_own(project: Project) -> None:
     """The same case of the closed division keeps its record, and its verdict."""
     closed = project.suite(engines=ENGINES.replace('techniques = ["early-exit"]\n', ""))
-    project.run(
-        closed,
-        "-k",
-        "performance and fast",
-        "--mlperf-update=missing",
-        "-omlperf_baseline_runs=2",
-    )
+    recording = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
+    project.run(closed, "-k", "performance and fast", *recording)
     opened = suite(project)
 
     result = project.run(opened, "-k", "performance and fast")
@@ -138,11 +129,5 @@ def test_the_open_division_has_baselines_of_its_own(project: Project) -> None:
     assert (project.path / "baselines" / where).is_file()
     assert not (project.path / "baselines" / "open").exists()
     result.stdout.fnmatch_lines(["*1 no baseline*"])
-    project.run(
-        opened,
-        "-k",
-        "performance and fast",
-        "--mlperf-update=missing",
-        "-omlperf_baseline_runs=2",
-    )
+    project.run(opened, "-k", "performance and fast", *recording)
     assert (project.path / "baselines" / "open" / where).is_file()

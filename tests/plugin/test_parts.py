@@ -69,19 +69,14 @@ def test_parts_and_their_merger_agree(plan: Project, capsys: pytest.CaptureFixtu
     assert test_id("doubt").partition("::")[2] in failed
 
 
-def test_a_test_that_is_not_planned_is_refused(plan: Project) -> None:
+def test_a_test_that_is_not_planned_and_a_manifest_that_is_none_are_refused(
+    plan: Project,
+) -> None:
     plan.suite("suites/late.mlperf.toml", name="late")
-
-    result = plan.run_process("suites", "--mlperf-manifest", "plan.json")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--mlperf-manifest: *plan.json does not plan suites/late*"])
-
-
-def test_a_manifest_that_is_none_is_refused(plan: Project) -> None:
+    late = plan.run_process("suites", "--mlperf-manifest", "plan.json")
     (plan.path / "plan.json").write_text("[]", "utf-8")
+    none = plan.run_process("suites", "--mlperf-manifest", "plan.json")
 
-    result = plan.run_process("suites", "--mlperf-manifest", "plan.json")
-
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; make one:*"])
+    assert late.ret == none.ret == pytest.ExitCode.USAGE_ERROR
+    late.stderr.fnmatch_lines(["*--mlperf-manifest: *plan.json does not plan suites/late*"])
+    none.stderr.fnmatch_lines(["*--mlperf-manifest: *not a manifest of a plan; make one:*"])

@@ -12,7 +12,7 @@ from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.journal import NAME
 from pytest_mlperf.stores.results import read_results
-from tests.plugin.project import OPTIONS, Project
+from tests.plugin.project import OPTIONS, SUITE, Project
 
 TWO = "\n".join(
     f'[[engines]]\nuse = "null"\nname = "{name}"\naccelerators = ["cpu"]\noptions = {OPTIONS}\n'
@@ -47,7 +47,14 @@ def last_results(project: Project) -> Results:
     return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
 
 
-def test_what_was_decided_is_reported_and_not_measured_again(interrupted: Project) -> None:
+def test_what_was_decided_is_reported_and_not_measured_again(
+    interrupted: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Copies that setuptools brings into Python's path are no other packages.
+
+    Whatever imports it does so in one session and not in the other. Another suite or another option
+    is another session.
+    """
     (first,) = interrupted.path.glob(f".mlperf/runs/*/{NAME}")
 
     refused = interrupted.run("suites", *PLAIN, "--mlperf-resume", "--mlperf-max-runs=3")
@@ -56,6 +63,19 @@ def test_what_was_decided_is_reported_and_not_measured_again(interrupted: Projec
         [f"*session {first.parent.name} cannot go on here: --mlperf-max-runs was 5, and is 3; *"]
     )
 
+    suite = interrupted.path / SUITE
+    text = suite.read_text("utf-8")
+    suite.write_text(f"{text}# changed\n", "utf-8")
+    refused = interrupted.run("suites", *PLAIN, "--mlperf-resume")
+    assert refused.ret == pytest.ExitCode.USAGE_ERROR
+    refused.stderr.fnmatch_lines(["*cannot go on here: suites/first.mlperf.toml was changed; *"])
+    suite.write_text(text, "utf-8")
+
+    for name in ("numpy", "vendored"):
+        about = tmp_path / "_vendor" / f"{name}-0.1.dist-info" / "METADATA"
+        about.parent.mkdir(parents=True)
+        about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n", "utf-8")
+    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "_vendor")])
     result = interrupted.run("suites", *PLAIN, "--mlperf-resume")
 
     assert result.ret == pytest.ExitCode.OK
@@ -71,28 +91,6 @@ def test_what_was_decided_is_reported_and_not_measured_again(interrupted: Projec
     assert not list(interrupted.path.glob(f".mlperf/runs/*/{NAME}"))
     again = interrupted.run("suites", *PLAIN, "--mlperf-resume")
     again.stderr.fnmatch_lines(["*--mlperf-resume: no session in * was interrupted*"])
-
-
-def test_copies_that_setuptools_brings_are_no_other_packages(
-    interrupted: Project, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whatever imports it, in one session and not in the other, puts them into Python's path."""
-    for name in ("numpy", "vendored"):
-        about = tmp_path / "_vendor" / f"{name}-0.1.dist-info" / "METADATA"
-        about.parent.mkdir(parents=True)
-        about.write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 0.1\n", "utf-8")
-    monkeypatch.setattr(sys, "path", [*sys.path, str(tmp_path / "_vendor")])
-
-    assert interrupted.run("suites", *PLAIN, "--mlperf-resume").ret == pytest.ExitCode.OK
-
-
-def test_another_suite_is_another_session(interrupted: Project) -> None:
-    interrupted.suite(engines=TWO, more="# changed")
-
-    refused = interrupted.run("suites", *PLAIN, "--mlperf-resume")
-
-    assert refused.ret == pytest.ExitCode.USAGE_ERROR
-    refused.stderr.fnmatch_lines(["*cannot go on here: suites/first.mlperf.toml was changed; *"])
 
 
 def test_workers_of_xdist_know_what_was_decided(interrupted: Project) -> None:

@@ -9,8 +9,6 @@ import sys
 from itertools import pairwise
 from pathlib import Path
 
-import pytest
-
 from pytest_mlperf.plugin.xdist import CaseScheduling
 from pytest_mlperf.run import conditions
 from pytest_mlperf.stores.results import read_results
@@ -30,23 +28,18 @@ STREAM = '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\nmin_duration =
 EASY = '[limits]\nthroughput = { max_drop = "60%" }\nlatency_p90 = { max_rise = "900%" }\n'
 
 
-@pytest.mark.parametrize(
-    ("nodeid", "scope"),
-    [
-        ("a.mlperf.toml::test_accuracy[w-Offline]", "a.mlperf.toml::[w-Offline]"),
-        ("a.mlperf.toml::test_performance[w-Offline]", "a.mlperf.toml::[w-Offline]"),
-        ("a.mlperf.toml::test_performance[w-Server]", "a.mlperf.toml::[w-Server]"),
-        ("b.mlperf.toml::test_performance[w-Offline]", "b.mlperf.toml::[w-Offline]"),
-        ("tests/test_a.py::test_one[w-Offline]", "tests/test_a.py::test_one[w-Offline]"),
-        ("tests/test_a.py::TestA::test_one", "tests/test_a.py::TestA::test_one"),
-    ],
-)
-def test_the_tests_of_a_case_are_one_scope_and_every_other_test_its_own(
-    nodeid: str, scope: str
-) -> None:
+def test_the_tests_of_a_case_are_one_scope_and_every_other_test_its_own() -> None:
+    scopes = {
+        "a.mlperf.toml::test_accuracy[w-Offline]": "a.mlperf.toml::[w-Offline]",
+        "a.mlperf.toml::test_performance[w-Offline]": "a.mlperf.toml::[w-Offline]",
+        "a.mlperf.toml::test_performance[w-Server]": "a.mlperf.toml::[w-Server]",
+        "b.mlperf.toml::test_performance[w-Offline]": "b.mlperf.toml::[w-Offline]",
+        "tests/test_a.py::test_one[w-Offline]": "tests/test_a.py::test_one[w-Offline]",
+        "tests/test_a.py::TestA::test_one": "tests/test_a.py::TestA::test_one",
+    }
     scheduling = CaseScheduling.__new__(CaseScheduling)
 
-    assert scheduling._split_scope(nodeid) == scope
+    assert {nodeid: scheduling._split_scope(nodeid) for nodeid in scopes} == scopes
 
 
 def test_no_case_is_measured_twice_and_the_controller_tells_everything_once(
