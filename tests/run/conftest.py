@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -13,11 +12,9 @@ from tests.nvml.library import Fake
 from tests.run.harness import RunningWorker, settings, spec
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _workers_are_forks() -> Iterator[None]:
-    with pytest.MonkeyPatch.context() as patch:
-        forked.use(patch)
-        yield
+@pytest.fixture(autouse=True)
+def _workers_are_forks(monkeypatch: pytest.MonkeyPatch) -> None:
+    forked.use(monkeypatch)
 
 
 @pytest.fixture
