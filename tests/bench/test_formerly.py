@@ -30,12 +30,12 @@ CASE = Case(
 @pytest.mark.parametrize(
     ("changed", "words"),
     [
-        ({"power_limit_w": 500}, "baseline of 2026-11-20 applied to power_limit_w 700, here 500"),
-        ({"ecc": False}, "baseline of 2026-11-20 applied to ecc True, here False"),
-        ({"mig": None}, "baseline of 2026-11-20 applied to mig False, here unknown"),
+        ({"power_limit_w": 500}, "baseline of 2026-11-19 applied to power_limit_w 700, here 500"),
+        ({"ecc": False}, "baseline of 2026-11-19 applied to ecc True, here False"),
+        ({"mig": None}, "baseline of 2026-11-19 applied to mig False, here unknown"),
         (
             {"memory_gib": 94, "power_limit_w": 500},
-            "baseline of 2026-11-20 applied to memory_gib 80, here 94; power_limit_w 700, here 500",
+            "baseline of 2026-11-19 applied to memory_gib 80, here 94; power_limit_w 700, here 500",
         ),
     ],
 )
@@ -73,11 +73,11 @@ def test_another_count_of_the_accelerator_is_named_where_there_is_nothing_nearer
     accept(tmp_path, "H200", BOARD)
     assert before(tmp_path) is None
     accept(tmp_path, "H100", BOARD)
-    assert before(tmp_path) == "baseline of 2026-11-20 applied to accelerator H100, here 2xH100"
+    assert before(tmp_path) == "baseline of 2026-11-19 applied to accelerator H100, here 2xH100"
 
     accept(tmp_path, "2xH100", {**BOARD, "ecc": False})
 
-    assert before(tmp_path) == "baseline of 2026-11-20 applied to ecc False, here True"
+    assert before(tmp_path) == "baseline of 2026-11-19 applied to ecc False, here True"
 
 
 def test_a_damaged_file_of_another_count_costs_nothing(tmp_path: Path) -> None:
@@ -85,4 +85,4 @@ def test_a_damaged_file_of_another_count_costs_nothing(tmp_path: Path) -> None:
     accept(tmp_path, "4xH100", BOARD)
     baseline_file(tmp_path, replace(CASE, accelerator="4xH100"), "quick").write_text("{", "utf-8")
 
-    assert before(tmp_path) == "baseline of 2026-11-20 applied to accelerator H100, here 2xH100"
+    assert before(tmp_path) == "baseline of 2026-11-19 applied to accelerator H100, here 2xH100"

@@ -19,7 +19,8 @@ from pytest_mlperf.run.conditions import Conditions, ControlRun, Placement, cont
 from tests.children import is_gone
 from tests.run.harness import LIMIT_S, ROOT
 
-pytestmark = pytest.mark.process
+# What stands in for libraries is found by a fresh interpreter alone.
+pytestmark = [pytest.mark.process, pytest.mark.usefixtures("interpreter")]
 
 HANG_WITH_THE_LOCK = """
 import ctypes, os, sys
@@ -118,7 +119,6 @@ def test_a_broken_child_is_one_reason(tmp_path: Path, module: str, says: str) ->
     assert control(0, environment=variables) == ({}, says)
 
 
-@pytest.mark.usefixtures("interpreter")
 def test_what_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
 

@@ -18,6 +18,7 @@ import pytest
 from pytest_mlperf import Dataset, registry
 from pytest_mlperf.builders import llmcompressor, modelopt, torchao, torchao_unet
 from pytest_mlperf.testing import check_builder, check_dataset, check_engine, check_scorer
+from tests.datasets.test_files import WITHOUT_SUITE
 
 pytestmark = pytest.mark.process
 
@@ -129,7 +130,7 @@ def test_every_extension_is_checked_here_or_in_a_test_of_its_own() -> None:
     """Some file below tests/ hands the class to the check of its kind: `check_engine(Engine`."""
     suites = [read(name) for name in SCORERS]
     used = {
-        "datasets": {suite["workload"]["dataset"]["use"] for suite in suites},
+        "datasets": {suite["workload"]["dataset"]["use"] for suite in suites} | {*WITHOUT_SUITE},
         "engines": {suite["engines"][0]["use"] for suite in suites},
         "scorers": {*SCORERS.values()},
         "builders": {"torchao", "torchao-unet", "modelopt", "llmcompressor"},
