@@ -115,7 +115,8 @@ def test_each_limit_is_set_for_its_case_and_restored(
     again = project.run_process("suites", *COLD)
     second = results(project)
 
-    assert loaded(project) == ["400000", "700000"] * 2
+    # A run that neighbours disturbed is measured again, at the limit of its case.
+    assert set(loaded(project)) == {"400000", "700000"}
     assert (fake.limit_w(), notes(tmp_path)) == (700, [])
     assert {n: r.verdict.outcome for n, r in first.items()} == dict.fromkeys(
         ("Limited-400W", "Limited-700W"), Outcome.RECORDED
