@@ -1,6 +1,6 @@
 # make demo    the main job in a few minutes, on any CPU
-# make quick   what starts no process, in one minute: before every commit
-# make test    every rule of the product, in six minutes: before you propose a change
+# make quick   what starts no process: before every commit
+# make test    every rule of the product: before you propose a change
 # make test-all  make test, documentation pages, real models, browsers and what needs an idle machine
 # make check   what a change must pass: format, lint, types, make test
 # make mutants 300 small changes of the package: which do the tests notice?

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from itertools import groupby
 from pathlib import Path
 
 import psutil
@@ -116,7 +117,9 @@ def test_each_limit_is_set_for_its_case_and_restored(
     second = results(project)
 
     # A run that neighbours disturbed is measured again, at the limit of its case.
-    assert set(loaded(project)) == {"400000", "700000"}
+    in_turn = [limit for limit, _ in groupby(loaded(project))]
+    assert len(in_turn) >= 4
+    assert in_turn == ["400000", "700000"] * (len(in_turn) // 2)
     assert (fake.limit_w(), notes(tmp_path)) == (700, [])
     assert {n: r.verdict.outcome for n, r in first.items()} == dict.fromkeys(
         ("Limited-400W", "Limited-700W"), Outcome.RECORDED
