@@ -21,6 +21,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -28,8 +29,17 @@ import pytest
 
 import pytest_mlperf.run.score
 import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
+from pytest_mlperf.plugin import carry
+from pytest_mlperf.rounds.published import official_results
+from pytest_mlperf.stores import results
 
 NVML = "libnvidia-ml.so.1"
+
+FORGETFUL = tuple(
+    f"pytest_mlperf.{part}"
+    for part in ("bench.baseline", "cli", "hardware.machine", "registry", "run", "scorers.code")
+)
+"""Modules whose caches hold what a fork may find changed; all others cache what never changes."""
 
 
 EXECUTE = subprocess.Popen._execute_child  # type: ignore[attr-defined]
@@ -40,8 +50,17 @@ def use_no(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(subprocess.Popen, "_execute_child", EXECUTE)
 
 
+@cache
+def _prepare() -> None:
+    """Read once, for all forks, what the package itself brings."""
+    official_results()
+    for kind in (results._results, results._verdict, carry.case_result):
+        kind().rebuild()
+
+
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let `subprocess` fork in place of starting this Python for such a module."""
+    _prepare()
 
     def execute_child(popen: Any, args: Sequence[Any], *rest: Any) -> None:
         words = [str(word) for word in args]
@@ -99,6 +118,7 @@ def _become(
     sys.unraisablehook = sys.__unraisablehook__
     faulthandler.disable()
     gc.freeze()  # the objects of the test are not the child's to collect
+    gc.set_threshold(50_000)
     warnings.resetwarnings()
     added = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[:0] = [str(Path.cwd()), *(part for part in added if part not in sys.path)]
@@ -122,9 +142,9 @@ def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
 
 
 def _forget() -> None:
-    """Forget what the package and NVML remember in the test's process."""
+    """Forget what the package and NVML remember of the machine and of files."""
     for name, module in list(sys.modules.items()):
-        if name.startswith("pytest_mlperf."):
+        if name.startswith(FORGETFUL):
             for value in list(vars(module).values()):
                 if clear := getattr(value, "cache_clear", None):
                     clear()

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from email.parser import HeaderParser
+from functools import cache
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -111,13 +112,7 @@ class SessionProgress:
     def _settings(self, options: Options) -> dict[str, str]:
         """Return what must be equal: options, code and packages."""
         # Once imported, setuptools puts the copies that it brings behind all others.
-        places = [place for place in sys.path if Path(place).name != "_vendor"]
-        installed: dict[str, str] = {}
-        for distribution in distributions(path=places):
-            # Not `name` and `version`: each parses the whole description of the package again.
-            text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
-            headers = HeaderParser().parsestr(text.partition("\n\n")[0])
-            installed.setdefault(str(headers["Name"] or ""), str(headers["Version"]))
+        installed = _packages(tuple(place for place in sys.path if Path(place).name != "_vendor"))
         recorded = [options.baselines] if options.baselines else []
         changed = changes_digest(self._root, recorded) if self._commit else ""
         return {
@@ -166,3 +161,15 @@ class SessionProgress:
 def _is_done(result: CaseResult) -> bool:
     verdict = result.verdict
     return verdict.outcome not in UNDONE and not any(m.interrupted for m in verdict.metrics)
+
+
+@cache
+def _packages(places: tuple[str, ...]) -> dict[str, str]:
+    """Return the version of each package in these folders; the first folder wins."""
+    packages: dict[str, str] = {}
+    for distribution in distributions(path=list(places)):
+        # Not `name` and `version`: each parses the whole description of the package again.
+        text = distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or ""
+        headers = HeaderParser().parsestr(text.partition("\n\n")[0])
+        packages.setdefault(str(headers["Name"] or ""), str(headers["Version"]))
+    return packages
