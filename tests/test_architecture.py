@@ -10,8 +10,7 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "pytest_mlperf"
+from tests.sources import PACKAGE, ROOT, modules, parsed
 
 FLOORS = (
     {"core"},  # the domain is pure
@@ -65,15 +64,6 @@ ONLY = {
 """Outside things that one module or package knows, or few, each for its own use."""
 
 
-def modules() -> dict[str, Path]:
-    """Return every module by its name below the package."""
-    by_name = {}
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        by_name[".".join(part for part in parts if part != "__init__")] = path
-    return by_name
-
-
 MODULES = modules()
 INSIDE = sorted(set(MODULES) - {""})
 
@@ -85,7 +75,7 @@ def imports(path: Path) -> tuple[str, ...]:
 
 
 def _imports(path: Path) -> Iterator[str]:
-    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+    for node in ast.walk(parsed(path)):
         match node:
             case ast.Import():
                 yield from (alias.name for alias in node.names)
@@ -234,7 +224,7 @@ def test_no_engine_is_named_outside_the_engines() -> None:
         f"{name}:{node.lineno}"
         for name, path in MODULES.items()
         if not name.startswith("engines")
-        for node in ast.walk(ast.parse(path.read_text("utf-8")))
+        for node in ast.walk(parsed(path))
         if isinstance(node, ast.Compare)
         for side in (node.left, *node.comparators)
         if isinstance(side, ast.Constant) and side.value in ENGINES

@@ -5,10 +5,8 @@ from __future__ import annotations
 import ast
 from collections import defaultdict
 from collections.abc import Iterator
-from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[1]
-PACKAGE = ROOT / "pytest_mlperf"
+from tests.sources import ROOT, modules, parsed
 
 VAGUE = {"found", "given", "known", "own", "said", "told", "wanted", "what", "why"}
 """Words that fit every value, and so tell a reader nothing of this one."""
@@ -37,17 +35,11 @@ def bound(node: ast.AST) -> Iterator[tuple[str, int]]:
         yield from bound(child)
 
 
-def trees() -> Iterator[tuple[str, ast.Module]]:
-    """Yield every module of the package by its path."""
-    for path in sorted(PACKAGE.rglob("*.py")):
-        yield str(path.relative_to(PACKAGE)), ast.parse(path.read_text("utf-8"))
-
-
 def test_names_say_what_a_thing_is() -> None:
     vague = [
         f"{file}:{line} {name}"
-        for file, tree in trees()
-        for name, line in bound(tree)
+        for file in modules().values()
+        for name, line in bound(parsed(file))
         if name.strip("_") in VAGUE
     ]
 
@@ -56,8 +48,8 @@ def test_names_say_what_a_thing_is() -> None:
 
 def test_no_class_name_stands_for_two_things() -> None:
     places = defaultdict(list)
-    for file, tree in trees():
-        for node in ast.walk(tree):
+    for file in modules().values():
+        for node in ast.walk(parsed(file)):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(f"{file}:{node.lineno}")
 

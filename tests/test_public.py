@@ -93,6 +93,7 @@ def answer(engine: Engine, sink: Sink) -> int:
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_users_of_mypy_get_the_types(tmp_path: Path) -> None:
     (tmp_path / "user.py").write_text(USER)
     (tmp_path / "wrong.py").write_text(WRONG)

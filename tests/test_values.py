@@ -5,9 +5,8 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
-from pathlib import Path
 
-PACKAGE = Path(__file__).resolve().parents[1] / "pytest_mlperf"
+from tests.sources import modules, parsed
 
 TEXTS = {"headline", "note", "notes", "message", "in_words", "says", "INTERRUPTED"}
 """Names that hold sentences: of verdicts, metrics, runs, reasons and causes."""
@@ -30,18 +29,6 @@ LEFT = 3
 They are: a layer in an error (bench.bench), and what another library only says in words: where TOML
 is broken (tomllib has no line before Python 3.14: suite.load).
 """
-
-
-def modules() -> dict[str, Path]:
-    """Return every module by its name below the package."""
-    by_name = {}
-    for path in PACKAGE.rglob("*.py"):
-        parts = path.relative_to(PACKAGE).with_suffix("").parts
-        by_name[".".join(part for part in parts if part != "__init__")] = path
-    return by_name
-
-
-MODULES = modules()
 
 
 def is_text(node: ast.expr) -> bool:
@@ -101,9 +88,9 @@ def names_no_option(tree: ast.AST) -> Iterator[int]:
 def test_an_error_about_an_option_keeps_its_name_as_a_value() -> None:
     unnamed = [
         f"{name}:{line}"
-        for name, path in MODULES.items()
+        for name, path in modules().items()
         if name.split(".")[0] in EXTENSIONS
-        for line in names_no_option(ast.parse(path.read_text("utf-8")))
+        for line in names_no_option(parsed(path))
     ]
 
     assert not unnamed
@@ -111,11 +98,7 @@ def test_an_error_about_an_option_keeps_its_name_as_a_value() -> None:
 
 
 def test_no_further_decision_reads_a_sentence() -> None:
-    read = [
-        f"{name}:{line}"
-        for name, path in MODULES.items()
-        for line in readings(ast.parse(path.read_text("utf-8")))
-    ]
+    read = [f"{name}:{line}" for name, path in modules().items() for line in readings(parsed(path))]
 
     assert len(read) <= LEFT, read
 
