@@ -173,15 +173,8 @@ def benchmarks(workload: str) -> frozenset[str]:
 
 def _result(row: dict[str, Any]) -> OfficialResult:
     """Return a row, whose columns are the fields."""
-    value, samples = float(row["value"]), row["samples_per_s"]
-    if not samples and row["unit"] in ("samples/s", "queries/s"):
-        samples = value
-    converted = {
-        "count": int(row["count"] or 0),
-        "nodes": int(row["nodes"] or 0),
-        "value": value,
-        "inferred": row["inferred"] == "yes",
-        "samples_per_s": float(samples) if samples else None,
-        "power": float(row["power"]) if row["power"] else None,
-    }
-    return OfficialResult(**row | converted)
+    row |= {name: int(row[name] or 0) for name in ("count", "nodes")}
+    row |= {name: float(row[name] or 0) or None for name in ("value", "samples_per_s", "power")}
+    if row["unit"] in ("samples/s", "queries/s"):
+        row["samples_per_s"] = row["samples_per_s"] or row["value"]
+    return OfficialResult(**row | {"inferred": row["inferred"] == "yes"})
