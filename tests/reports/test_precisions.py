@@ -100,59 +100,41 @@ def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
     assert order == "fp64 fp32 bf16 fp16 fp8 int8 int4 w4a16 nvfp4 best"
 
 
-@pytest.mark.parametrize(
-    ("names", "blocks"),
-    [
-        ("ort-fp32 ort-int8", ["ort-fp32 ort-int8"]),
-        ("ort-int8 ort-fp16 ort-bf16", ["ort-bf16 ort-fp16 ort-int8"]),
-        (
-            "ort-fp32 ort-int8 torch-fp32 torch-bf16",
-            ["ort-fp32 ort-int8", "torch-fp32 torch-bf16"],
-        ),
-        ("ort-fp32 trt-fp16 trt-fp8", ["ort-fp32 trt-fp16 trt-fp8"]),
-        ("plain-fp16 cached-fp16", ["plain-fp16 cached-fp16"]),
-        ("ort-int8", ["ort-int8"]),
-    ],
-)
-def test_what_is_compared_with_what(names: str, blocks: list[str]) -> None:
+def test_what_is_compared_with_what_and_where_reports_show_it() -> None:
     """The reference stands first; an engine that has its precision and others is its own."""
-    found = blocks_of(of_entries(names))
-
-    assert [" ".join(each.name for each in block.entries) for block in found] == blocks
-    assert [block.reference.name for block in found] == [block.split()[0] for block in blocks]
-
-
-def of_entries(names: str) -> list[CaseResult]:
-    return [
-        measured(case(precision, engine=engine), 1.0)
-        for engine, _, precision in (name.partition("-") for name in names.split())
-    ]
-
-
-@pytest.mark.parametrize(
-    ("names", "blocks"),
-    [
-        ("ort-fp32 ort-int8", 1),
-        ("ort-fp32 trt-fp16 trt-fp8", 1),
-        ("ort-fp32 ort-int8 torch-fp32 torch-bf16", 2),
-        ("ort-fp32 ort-int8 torch-fp32", 1),
-        ("ort-fp32 trt-fp16", 0),
-        ("plain-fp16 cached-fp16", 0),
-        ("ort-int8", 0),
-    ],
-)
-def test_reports_have_the_section_where_an_engine_ran_in_several_precisions(
-    names: str, blocks: int
-) -> None:
-    results = session(*of_entries(names))
-
-    lines = text.summary(results, 100, colour=False)
-    assert len(compared(results.cases)) == blocks
-    assert sum(", against " in line for line in lines) == blocks
-    assert any(line.startswith("measured") for line in lines) is bool(blocks)
-    assert summary(results).count(", against ") == blocks
-    assert ("### Precisions" in summary(results)) is bool(blocks)
-    assert "### Precisions" not in comment(results)
+    blocks_by_names = {
+        "ort-fp32 ort-int8": (["ort-fp32 ort-int8"], 1),
+        "ort-int8 ort-fp16 ort-bf16": (["ort-bf16 ort-fp16 ort-int8"], 1),
+        "ort-fp32 ort-int8 torch-fp32 torch-bf16": (
+            ["ort-fp32 ort-int8", "torch-fp32 torch-bf16"],
+            2,
+        ),
+        "ort-fp32 ort-int8 torch-fp32": (["ort-fp32 torch-fp32 ort-int8"], 1),
+        "ort-fp32 trt-fp16 trt-fp8": (["ort-fp32 trt-fp16 trt-fp8"], 1),
+        "ort-fp32 trt-fp16": (["ort-fp32 trt-fp16"], 0),
+        "plain-fp16 cached-fp16": (["plain-fp16 cached-fp16"], 0),
+        "ort-int8": (["ort-int8"], 0),
+    }
+    failures = {}
+    for names, (blocks, count) in blocks_by_names.items():
+        entries = (name.split("-") for name in names.split())
+        results = session(*(measured(case(p, engine=engine), 1.0) for engine, p in entries))
+        lines, page = text.summary(results, 100, colour=False), summary(results)
+        found = blocks_of(results.cases)
+        seen = (
+            [" ".join(each.name for each in block.entries) for block in found],
+            [block.reference.name for block in found],
+            len(compared(results.cases)),
+            sum(", against " in line for line in lines),
+            page.count(", against "),
+            any(line.startswith("measured") for line in lines),
+            "### Precisions" in page,
+            "### Precisions" in comment(results),
+        )
+        first = [block.split()[0] for block in blocks]
+        if seen != (blocks, first, count, count, count, count > 0, count > 0, False):
+            failures[names] = seen
+    assert failures == {}
 
 
 def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
@@ -219,30 +201,29 @@ def test_a_comparison_with_the_entrys_own_baseline_is_none_with_the_reference() 
     assert (found.low, found.high) == (None, None)
 
 
-@pytest.mark.parametrize(("samples", "known"), [(500, True), (128, False)])
-def test_scores_of_other_samples_are_not_subtracted(samples: int, known: bool) -> None:
-    part = Accuracy(scores={"top1": 75.0}, samples=samples, total=500, full=False, folder="")
-    block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.0, accuracy=part))
+def test_scores_of_other_samples_are_not_subtracted() -> None:
+    changes = []
+    for samples in (500, 128):
+        part = Accuracy(scores={"top1": 75.0}, samples=samples, total=500, full=False, folder="")
+        block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.0, accuracy=part))
+        changes.append(score_of(block, "int8").change)
 
-    assert (score_of(block, "int8").change is not None) is known
+    assert changes == [-1.0, None]
 
 
-@pytest.mark.parametrize(
-    ("score", "word", "shown"),
-    [
-        (76.0, Outcome.OK, Outcome.OK),
-        (75.3, Outcome.ACC_DROP, Outcome.ACC_DROP),
-        (75.3, Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE),
-        (70.0, Outcome.ACC_DROP, Outcome.GATE_FAIL),
-        (70.0, Outcome.OK, Outcome.GATE_FAIL),
-    ],
-)
-def test_the_word_of_a_score_is_the_worse_of_gate_and_paired_rule(
-    score: float, word: Outcome, shown: Outcome
-) -> None:
-    block = only(scored(case("fp32"), 76.0), scored(case("int8"), score, paired(-1.0, word)))
-
-    assert score_of(block, "int8").outcome is shown
+def test_the_word_of_a_score_is_the_worse_of_gate_and_paired_rule() -> None:
+    words = {
+        (76.0, Outcome.OK): Outcome.OK,
+        (75.3, Outcome.ACC_DROP): Outcome.ACC_DROP,
+        (75.3, Outcome.INCONCLUSIVE): Outcome.INCONCLUSIVE,
+        (70.0, Outcome.ACC_DROP): Outcome.GATE_FAIL,
+        (70.0, Outcome.OK): Outcome.GATE_FAIL,
+    }
+    shown = {}
+    for score, word in words:
+        block = only(scored(case("fp32"), 76.0), scored(case("int8"), score, paired(-1.0, word)))
+        shown[score, word] = score_of(block, "int8").outcome
+    assert shown == words
 
 
 def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() -> None:
@@ -255,29 +236,25 @@ def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() 
     assert [each.metric for each in entry(unjudged, "fp32").scores] == ["top1", "top5"]
 
 
-@pytest.mark.parametrize(
-    ("scenario", "metric", "reference", "now", "ratio"),
-    [
-        ("Offline", "throughput", 100.0, 183.0, 1.83),
-        ("Offline", "throughput", 100.0, 50.0, 0.5),
-        ("SingleStream", "latency_p90", 0.010, 0.005, 2.0),
-        ("MultiStream", "latency_p99", 0.010, 0.020, 0.5),
-        ("Server", "latency_p50", 0.010, 0.008, 1.25),
-        ("Server", "ttft_p50", 0.2, 0.1, 2.0),
-        ("Interactive", "ttft_p50", 0.2, 0.4, 0.5),
-    ],
-)
-def test_a_ratio_above_1_is_better_whatever_the_metric(
-    scenario: Any, metric: str, reference: float, now: float, ratio: float
-) -> None:
-    block = only(
-        measured(case("fp32", scenario=scenario), reference, metric=metric),
-        measured(case("int8", scenario=scenario), now, metric=metric),
-    )
-
-    assert block.metric == metric
-    assert speed(block, "int8").ratio == pytest.approx(ratio)
-    assert speed(block, "fp32").ratio == 1.0
+def test_a_ratio_above_1_is_better_whatever_the_metric() -> None:
+    ratios: dict[tuple[Any, str, float, float], float] = {
+        ("Offline", "throughput", 100.0, 183.0): 1.83,
+        ("Offline", "throughput", 100.0, 50.0): 0.5,
+        ("SingleStream", "latency_p90", 0.010, 0.005): 2.0,
+        ("MultiStream", "latency_p99", 0.010, 0.020): 0.5,
+        ("Server", "latency_p50", 0.010, 0.008): 1.25,
+        ("Server", "ttft_p50", 0.2, 0.1): 2.0,
+        ("Interactive", "ttft_p50", 0.2, 0.4): 0.5,
+    }
+    seen = {}
+    for scenario, metric, reference, now in ratios:
+        block = only(
+            measured(case("fp32", scenario=scenario), reference, metric=metric),
+            measured(case("int8", scenario=scenario), now, metric=metric),
+        )
+        assert (block.metric, speed(block, "fp32").ratio) == (metric, 1.0)
+        seen[scenario, metric, reference, now] = speed(block, "int8").ratio
+    assert seen == pytest.approx(ratios)
 
 
 VALUES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4)
@@ -373,26 +350,32 @@ RESULTS = session(
 TABLE = texts_of("precisions")["RESULTS 100"]
 
 
-def test_the_table_as_it_is_printed() -> None:
-    assert "\n".join(precision_lines(RESULTS, 100)) == TABLE
-
-
-def test_the_terminal_shows_it_below_the_table_of_cases() -> None:
+def test_the_table_stands_below_that_of_cases() -> None:
     lines = "\n".join(text.summary(RESULTS, 100, colour=False))
 
+    assert "\n".join(precision_lines(RESULTS, 100)) == TABLE
     assert lines.index("resnet50-Offline-ort-int8-H200") < lines.index(TABLE)
     assert lines.index(TABLE) + len(TABLE) < lines.index("7 tests:")
 
 
-@pytest.mark.parametrize(
-    ("width", "lost"),
-    [(120, ""), (100, "needed"), (80, "needed spread"), (60, "needed spread interval")],
-)
-def test_a_narrow_terminal_loses_what_is_least_needed(width: int, lost: str) -> None:
-    every = "entry metric score needed points interval accuracy samples/s speed spread"
-    kept = [name for name in every.split(" ") if name not in lost.split(" ")]
-
-    assert precision_lines(RESULTS, width)[1].split() == kept
+def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
+    every = [
+        "entry",
+        "metric",
+        "score",
+        "needed",
+        "points",
+        "interval",
+        "accuracy",
+        "samples/s",
+        "speed",
+        "spread",
+    ]
+    lost_by_width = {120: [], 100: ["needed"], 80: ["needed", "spread"]}
+    lost_by_width[60] = [*lost_by_width[80], "interval"]
+    for width, lost in lost_by_width.items():
+        shown = precision_lines(RESULTS, width)[1].split()
+        assert shown == [name for name in every if name not in lost]
 
 
 def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
@@ -439,9 +422,9 @@ def test_the_origin_of_a_session_outside_git_says_so() -> None:
     assert "measured  2026-11-21 01:02 UTC, no commit, NVIDIA H200" in precision_lines(later, 100)
 
 
-@pytest.mark.parametrize(
-    ("identity", "words"),
-    [
+def test_hardware_in_words() -> None:
+    own = measured(case("fp32"), 1.0)
+    identities: tuple[tuple[dict[str, Any], list[str]], ...] = (
         ({"cpu": "Some CPU", "cores": 2, "governor": None}, ["Some CPU, 2 cores"]),
         ({"cpu": "Some CPU", "cores": 1}, ["Some CPU, 1 core"]),
         ({"cpu": "Some CPU", "cores": 1.5}, ["Some CPU, 1.5 cores"]),
@@ -449,13 +432,10 @@ def test_the_origin_of_a_session_outside_git_says_so() -> None:
         ({"gpus": 8, "gpu": "NVIDIA H200"}, ["8 x NVIDIA H200"]),
         ({"gpus": 1, "gpu": "NVIDIA H200"}, ["NVIDIA H200"]),
         ({"pretended": "H200"}, []),
-    ],
-)
-def test_hardware_in_words(identity: dict[str, Any], words: list[str]) -> None:
-    subject = Subject(identity=identity, fingerprint={})
-    own = measured(case("fp32"), 1.0)
-
-    assert hardware(session(replace(own, verdict=replace(own.verdict, subject=subject)))) == words
+    )
+    for identity, words in identities:
+        verdict = replace(own.verdict, subject=Subject(identity=identity, fingerprint={}))
+        assert hardware(session(replace(own, verdict=verdict))) == words
 
 
 def test_foreign_text_is_escaped() -> None:
