@@ -103,20 +103,18 @@ class SessionProgress:
             (self._journal or self._begin()).add(result)
 
     def _begin(self) -> Journal:
-        begun = Begun(
-            run=self._folder.name, resumes=self.resumes, settings=self._settings(self._options)
-        )
+        begun = Begun(run=self._folder.name, resumes=self.resumes, settings=self._settings())
         self._journal = Journal(self._folder, begun, self._before.values())
         return self._journal
 
-    def _settings(self, options: Options) -> dict[str, str]:
+    def _settings(self) -> dict[str, str]:
         """Return what must be equal: options, code and packages."""
         # Once imported, setuptools puts the copies that it brings behind all others.
         installed = _packages(tuple(place for place in sys.path if Path(place).name != "_vendor"))
-        recorded = [options.baselines] if options.baselines else []
+        recorded = [self._options.baselines] if self._options.baselines else []
         changed = changes_digest(self._root, recorded) if self._commit else ""
         return {
-            **settings_of(options),
+            **settings_of(self._options),
             "commit": self._commit or "none",
             **({"changed files": changed} if changed else {}),
             **{f"package {name}": installed[name] for name in sorted(installed) if name},
@@ -127,7 +125,7 @@ class SessionProgress:
     ) -> None:
         differing = [
             f"{name} was {begun.settings.get(name, 'not set')}, and is {ours.get(name, 'not set')}"
-            for ours in (self._settings(self._options),)
+            for ours in (self._settings(),)
             for name in dict.fromkeys((*begun.settings, *ours))
             if begun.settings.get(name) != ours.get(name)
         ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Iterator
@@ -33,7 +34,7 @@ _LOCAL_HEADER = struct.Struct("<4s22xHH")
 
 _BROKEN = (
     *(EOFError, MemoryError, OSError, RuntimeError, TypeError, ValueError),
-    *(struct.error, zipfile.BadZipFile, zlib.error),
+    *(struct.error, tokenize.TokenError, zipfile.BadZipFile, zlib.error),
 )
 """What reading a damaged file raises."""
 
