@@ -1,130 +1,26 @@
-"""The Inception network once more: its weights as a list, its blocks in plain NumPy.
-
-Importing this skips the module that does so where torch is missing.
-"""
+"""The Inception network once more: its weights as a list, its blocks in plain NumPy."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-if TYPE_CHECKING:
-    import torch
-else:
-    torch = pytest.importorskip("torch")
-
-__all__ = ["BLOCKS", "LAYOUT", "conv", "maximum", "random_weights", "torch"]
-
 Pixels = NDArray[np.float64]
 Weights = Mapping[str, Any]
 
-CONVOLUTIONS = """
-    Conv2d_1a_3x3                  32     3  3x3
-    Conv2d_2a_3x3                  32    32  3x3
-    Conv2d_2b_3x3                  64    32  3x3
-    Conv2d_3b_1x1                  80    64  1x1
-    Conv2d_4a_3x3                 192    80  3x3
-    Mixed_5b.branch1x1             64   192  1x1
-    Mixed_5b.branch5x5_1           48   192  1x1
-    Mixed_5b.branch5x5_2           64    48  5x5
-    Mixed_5b.branch3x3dbl_1        64   192  1x1
-    Mixed_5b.branch3x3dbl_2        96    64  3x3
-    Mixed_5b.branch3x3dbl_3        96    96  3x3
-    Mixed_5b.branch_pool           32   192  1x1
-    Mixed_5c.branch1x1             64   256  1x1
-    Mixed_5c.branch5x5_1           48   256  1x1
-    Mixed_5c.branch5x5_2           64    48  5x5
-    Mixed_5c.branch3x3dbl_1        64   256  1x1
-    Mixed_5c.branch3x3dbl_2        96    64  3x3
-    Mixed_5c.branch3x3dbl_3        96    96  3x3
-    Mixed_5c.branch_pool           64   256  1x1
-    Mixed_5d.branch1x1             64   288  1x1
-    Mixed_5d.branch5x5_1           48   288  1x1
-    Mixed_5d.branch5x5_2           64    48  5x5
-    Mixed_5d.branch3x3dbl_1        64   288  1x1
-    Mixed_5d.branch3x3dbl_2        96    64  3x3
-    Mixed_5d.branch3x3dbl_3        96    96  3x3
-    Mixed_5d.branch_pool           64   288  1x1
-    Mixed_6a.branch3x3            384   288  3x3
-    Mixed_6a.branch3x3dbl_1        64   288  1x1
-    Mixed_6a.branch3x3dbl_2        96    64  3x3
-    Mixed_6a.branch3x3dbl_3        96    96  3x3
-    Mixed_6b.branch1x1            192   768  1x1
-    Mixed_6b.branch7x7_1          128   768  1x1
-    Mixed_6b.branch7x7_2          128   128  1x7
-    Mixed_6b.branch7x7_3          192   128  7x1
-    Mixed_6b.branch7x7dbl_1       128   768  1x1
-    Mixed_6b.branch7x7dbl_2       128   128  7x1
-    Mixed_6b.branch7x7dbl_3       128   128  1x7
-    Mixed_6b.branch7x7dbl_4       128   128  7x1
-    Mixed_6b.branch7x7dbl_5       192   128  1x7
-    Mixed_6b.branch_pool          192   768  1x1
-    Mixed_6c.branch1x1            192   768  1x1
-    Mixed_6c.branch7x7_1          160   768  1x1
-    Mixed_6c.branch7x7_2          160   160  1x7
-    Mixed_6c.branch7x7_3          192   160  7x1
-    Mixed_6c.branch7x7dbl_1       160   768  1x1
-    Mixed_6c.branch7x7dbl_2       160   160  7x1
-    Mixed_6c.branch7x7dbl_3       160   160  1x7
-    Mixed_6c.branch7x7dbl_4       160   160  7x1
-    Mixed_6c.branch7x7dbl_5       192   160  1x7
-    Mixed_6c.branch_pool          192   768  1x1
-    Mixed_6d.branch1x1            192   768  1x1
-    Mixed_6d.branch7x7_1          160   768  1x1
-    Mixed_6d.branch7x7_2          160   160  1x7
-    Mixed_6d.branch7x7_3          192   160  7x1
-    Mixed_6d.branch7x7dbl_1       160   768  1x1
-    Mixed_6d.branch7x7dbl_2       160   160  7x1
-    Mixed_6d.branch7x7dbl_3       160   160  1x7
-    Mixed_6d.branch7x7dbl_4       160   160  7x1
-    Mixed_6d.branch7x7dbl_5       192   160  1x7
-    Mixed_6d.branch_pool          192   768  1x1
-    Mixed_6e.branch1x1            192   768  1x1
-    Mixed_6e.branch7x7_1          192   768  1x1
-    Mixed_6e.branch7x7_2          192   192  1x7
-    Mixed_6e.branch7x7_3          192   192  7x1
-    Mixed_6e.branch7x7dbl_1       192   768  1x1
-    Mixed_6e.branch7x7dbl_2       192   192  7x1
-    Mixed_6e.branch7x7dbl_3       192   192  1x7
-    Mixed_6e.branch7x7dbl_4       192   192  7x1
-    Mixed_6e.branch7x7dbl_5       192   192  1x7
-    Mixed_6e.branch_pool          192   768  1x1
-    Mixed_7a.branch3x3_1          192   768  1x1
-    Mixed_7a.branch3x3_2          320   192  3x3
-    Mixed_7a.branch7x7x3_1        192   768  1x1
-    Mixed_7a.branch7x7x3_2        192   192  1x7
-    Mixed_7a.branch7x7x3_3        192   192  7x1
-    Mixed_7a.branch7x7x3_4        192   192  3x3
-    Mixed_7b.branch1x1            320  1280  1x1
-    Mixed_7b.branch3x3_1          384  1280  1x1
-    Mixed_7b.branch3x3_2a         384   384  1x3
-    Mixed_7b.branch3x3_2b         384   384  3x1
-    Mixed_7b.branch3x3dbl_1       448  1280  1x1
-    Mixed_7b.branch3x3dbl_2       384   448  3x3
-    Mixed_7b.branch3x3dbl_3a      384   384  1x3
-    Mixed_7b.branch3x3dbl_3b      384   384  3x1
-    Mixed_7b.branch_pool          192  1280  1x1
-    Mixed_7c.branch1x1            320  2048  1x1
-    Mixed_7c.branch3x3_1          384  2048  1x1
-    Mixed_7c.branch3x3_2a         384   384  1x3
-    Mixed_7c.branch3x3_2b         384   384  3x1
-    Mixed_7c.branch3x3dbl_1       448  2048  1x1
-    Mixed_7c.branch3x3dbl_2       384   448  3x3
-    Mixed_7c.branch3x3dbl_3a      384   384  1x3
-    Mixed_7c.branch3x3dbl_3b      384   384  3x1
-    Mixed_7c.branch_pool          192  2048  1x1
-"""
+CONVOLUTIONS = Path(__file__).with_name("inception_convolutions.txt")
 """Name, channels of output and input, kernel: as torchvision's Inception3 names them."""
 
 
 def layout() -> dict[str, tuple[int, ...]]:
     """Return name and shape of every weight in the official file, the counters left out."""
     found: dict[str, tuple[int, ...]] = {}
-    for line in CONVOLUTIONS.strip().splitlines():
+    for line in CONVOLUTIONS.read_text("utf-8").splitlines():
         name, made, taken, kernel = line.split()
         height, width = kernel.split("x")
         found[f"{name}.conv.weight"] = (int(made), int(taken), int(height), int(width))
@@ -138,6 +34,7 @@ LAYOUT = layout()
 
 def random_weights(seed: int = 0) -> dict[str, Any]:
     """Return weights that keep the size of what goes through, as trained ones do."""
+    torch = pytest.importorskip("torch")
     drawn = torch.Generator().manual_seed(seed)
     found = {}
     for name, shape in LAYOUT.items():

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.scorers import auc as module
 from pytest_mlperf.scorers.auc import AucScorer
+from tests.scorers.refusals import differences
 
 Sample = list[tuple[float, int]]
 """Prediction and label of each pair."""
@@ -68,16 +69,10 @@ def test_auc_and_pseudo_values_are_those_of_every_pair_against_every_other(
     area, pseudo = by_hand(samples)
     assert scores.aggregate["auc"] == pytest.approx(area, abs=1e-10)
     assert scores.per_sample["auc"] == pytest.approx(pseudo, abs=1e-8)
-    assert scores.whole == {"auc"}
-    assert scores.lower == frozenset()
-
-
-@given(data_sets)
-def test_the_mean_of_the_pseudo_values_is_auc(samples: list[Sample]) -> None:
-    scores = AucScorer().score(outputs(samples), labels(samples))
-
     mean = math.fsum(value or 0 for value in scores.per_sample["auc"]) / len(samples)
     assert mean == pytest.approx(scores.aggregate["auc"], abs=1e-9)
+    assert scores.whole == {"auc"}
+    assert scores.lower == frozenset()
 
 
 def test_how_samples_are_cut_into_pieces_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -88,19 +83,17 @@ def test_how_samples_are_cut_into_pieces_changes_nothing(monkeypatch: pytest.Mon
     assert AucScorer().score(outputs(samples), labels(samples)) == whole
 
 
-@pytest.mark.parametrize(
-    ("samples", "expected"),
-    [
+def test_auc_counted_by_hand() -> None:
+    rows: list[tuple[list[Sample], float]] = [
         ([[(0.1, 0), (0.9, 1)]], 100.0),
         ([[(0.9, 0)], [(0.1, 1)]], 0.0),
         ([[(0.5, 0), (0.5, 1)]], 50.0),
         ([[(0.1, 0), (0.4, 0)], [(0.35, 1), (0.8, 1)]], 75.0),
         ([[(0.3, 1), (0.3, 0), (0.1, 0)]], 75.0),
         ([[(-7.0, 0), (-5.0, 1), (-5.0, 0), (0.0, 1)]], 87.5),
-    ],
-)
-def test_auc_counted_by_hand(samples: list[Sample], expected: float) -> None:
-    assert AucScorer().score(outputs(samples), labels(samples)).aggregate == {"auc": expected}
+    ]
+    for samples, expected in rows:
+        assert AucScorer().score(outputs(samples), labels(samples)).aggregate == {"auc": expected}
 
 
 def drawn(rng: np.random.Generator, sizes: list[int], *, digits: int = 9) -> list[Sample]:
@@ -114,18 +107,19 @@ def drawn(rng: np.random.Generator, sizes: list[int], *, digits: int = 9) -> lis
     return samples
 
 
-@pytest.mark.parametrize("digits", [9, 3, 1])
-def test_auc_has_the_digits_of_scikit_learn(digits: int) -> None:
+@pytest.mark.slow
+def test_auc_has_the_digits_of_scikit_learn() -> None:
     """MLPerf's script prints three decimals of its roc_auc_score; ours agree in all."""
     metrics = pytest.importorskip("sklearn.metrics")
-    samples = drawn(np.random.default_rng(digits), [40] * 500, digits=digits)
+    for digits in (9, 3, 1):
+        samples = drawn(np.random.default_rng(digits), [40] * 200, digits=digits)
 
-    found = AucScorer().score(outputs(samples), labels(samples)).aggregate["auc"]
+        found = AucScorer().score(outputs(samples), labels(samples)).aggregate["auc"]
 
-    predictions = np.concatenate([np.frombuffer(output, "<f4") for output in outputs(samples)])
-    expected = 100.0 * metrics.roc_auc_score(np.concatenate(labels(samples)), predictions)
-    assert found == pytest.approx(expected, abs=1e-10)
-    assert f"AUC={found:.3f}%" == f"AUC={expected:.3f}%"
+        predictions = np.concatenate([np.frombuffer(output, "<f4") for output in outputs(samples)])
+        expected = 100.0 * metrics.roc_auc_score(np.concatenate(labels(samples)), predictions)
+        assert found == pytest.approx(expected, abs=1e-10)
+        assert f"AUC={found:.3f}%" == f"AUC={expected:.3f}%"
 
 
 def spread(pseudo: Any) -> float:
@@ -175,86 +169,70 @@ def test_labels_may_follow_each_prediction() -> None:
     )
 
 
-@pytest.mark.parametrize("kind", [np.float32, np.float64, np.int32, np.uint8, np.bool_])
-def test_labels_may_have_any_type_and_a_second_dimension(kind: type) -> None:
+def test_labels_may_have_any_type_and_a_second_dimension() -> None:
     samples = [[(0.1, 0), (0.4, 0)], [(0.35, 1), (0.8, 1)]]
 
-    found = AucScorer().score(
-        outputs(samples), [label.astype(kind)[:, None] for label in labels(samples)]
-    )
-
-    assert found.aggregate == {"auc": 75.0}
+    for kind in (np.float32, np.float64, np.int32, np.uint8, np.bool_):
+        typed = [label.astype(kind)[:, None] for label in labels(samples)]
+        assert AucScorer().score(outputs(samples), typed).aggregate == {"auc": 75.0}
 
 
 GOOD: Sample = [(0.25, 0), (0.5, 1)]
 """Any sample beside the wrong one."""
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_prediction_that_is_not_finite_names_its_sample_and_pair(value: float) -> None:
-    samples: list[Sample] = [GOOD, GOOD, [(0.1, 0), (value, 1), (0.2, 0)], GOOD]
+def test_wrong_inputs_and_options_are_refused() -> None:
+    one, two, mixed = outputs([GOOD]), outputs([GOOD, GOOD]), [(0.25, 1), (0.5, 0)]
+    per_pair = "sample 0 has 2 user-item pairs, but its output has"
+    rows: list[tuple[bool, list[bytes], list[Any], str]] = [
+        *(
+            (False, [bytes(n)], labels([GOOD]), f"{per_pair} {n} bytes instead of 8; give one pred")
+            for n in (4, 12, 7, 0)
+        ),
+        (
+            True,
+            [bytes(8)],
+            labels([GOOD]),
+            f"{per_pair} 8 bytes instead of 16; give a prediction and a label per",
+        ),
+        (
+            True,
+            [np.array(mixed, "<f4").tobytes()],
+            labels([GOOD]),
+            "sample 0 has other labels in its output than in the data",
+        ),
+        *(
+            (False, two, [[0, 1], [0, label]], "sample 1 has a label that is neither 0 nor 1")
+            for label in (2.0, -1.0, 0.5, math.nan)
+        ),
+        (
+            False,
+            [*one, b""],
+            [*labels([GOOD]), []],
+            "sample 1 has no user-item pairs; correct the data set",
+        ),
+    ]
+    for value in (math.nan, math.inf, -math.inf):
+        samples: list[Sample] = [GOOD, GOOD, [(0.1, 0), (value, 1), (0.2, 0)], GOOD]
+        text = (
+            f"^scorer auc: sample 2 has the prediction {value} for its pair 1, which is not "
+            "finite; correct the engine$"
+        )
+        rows.append((False, outputs(samples), labels(samples), text))
+    for label in (0, 1):
+        text = (
+            f"^scorer auc: all 5 labels are {label}; AUC compares pairs that were clicked with "
+            "pairs that were not, so score more samples, or correct the data set$"
+        )
+        rows.append((False, [bytes(12), bytes(8)], [[label] * 3, [label] * 2], text))
 
-    with pytest.raises(RunError) as caught:
-        AucScorer().score(outputs(samples), labels(samples))
+    def score(interleaved: bool, logs: list[bytes], references: list[Any]) -> None:
+        AucScorer(interleaved=interleaved).score(logs, references)
 
-    assert caught.value.layer == "scorer"
-    assert str(caught.value) == (
-        f"scorer auc: sample 2 has the prediction {value} for its pair 1, which is not finite; "
-        "correct the engine"
-    )
-
-
-@pytest.mark.parametrize(
-    ("interleaved", "output", "told"),
-    [
-        (False, bytes(4), "its output has 4 bytes instead of 8; give one prediction per pair"),
-        (False, bytes(12), "its output has 12 bytes instead of 8; give one prediction per pair"),
-        (False, bytes(7), "its output has 7 bytes instead of 8; give one prediction per pair"),
-        (False, b"", "its output has 0 bytes instead of 8; give one prediction per pair"),
-        (True, bytes(8), "its output has 8 bytes instead of 16; give a prediction and a label per"),
-    ],
-)
-def test_each_pair_needs_one_prediction(interleaved: bool, output: bytes, told: str) -> None:
-    with pytest.raises(RunError, match=f"sample 0 has 2 user-item pairs, but {told}") as caught:
-        AucScorer(interleaved=interleaved).score([output], labels([GOOD]))
-
-    assert caught.value.layer == "scorer"
-
-
-def test_labels_in_an_output_must_be_those_of_the_data_set() -> None:
-    mixed = np.array([(0.25, 1), (0.5, 0)], "<f4").tobytes()
-
-    with pytest.raises(RunError, match="sample 0 has other labels in its output than in the data"):
-        AucScorer(interleaved=True).score([mixed], labels([GOOD]))
-
-
-@pytest.mark.parametrize("label", [2.0, -1.0, 0.5, math.nan])
-def test_a_label_is_0_or_1(label: float) -> None:
-    with pytest.raises(RunError, match="sample 1 has a label that is neither 0 nor 1"):
-        AucScorer().score(outputs([GOOD, GOOD]), [[0, 1], [0, label]])
-
-
-def test_a_sample_without_pairs_is_named() -> None:
-    with pytest.raises(RunError, match="sample 1 has no user-item pairs; correct the data set"):
-        AucScorer().score([*outputs([GOOD]), b""], [*labels([GOOD]), []])
-
-
-@pytest.mark.parametrize("label", [0, 1])
-def test_labels_that_are_all_the_same_have_no_auc(label: int) -> None:
-    with pytest.raises(RunError) as caught:
-        AucScorer().score([bytes(12), bytes(8)], [[label] * 3, [label] * 2])
-
-    assert caught.value.layer == "scorer"
-    assert str(caught.value) == (
-        f"scorer auc: all 5 labels are {label}; AUC compares pairs that were clicked with pairs "
-        "that were not, so score more samples, or correct the data set"
-    )
-
-
-@pytest.mark.parametrize("value", ["yes", 1, None])
-def test_an_option_that_is_neither_true_nor_false_is_refused(value: Any) -> None:
-    with pytest.raises(SuiteError, match=r"scorer auc: interleaved = .* is neither true nor false"):
-        AucScorer(interleaved=value)
+    assert differences(score, RunError, rows) == []
+    text = r"scorer auc: interleaved = .* is neither true nor false"
+    options = [(value, text) for value in ("yes", 1, None)]
+    assert differences(lambda value: AucScorer(interleaved=value), SuiteError, options) == []
 
 
 def test_outputs_and_references_are_each_read_once_in_order() -> None:

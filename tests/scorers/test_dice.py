@@ -7,13 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.scorers import dice as module
 from pytest_mlperf.scorers.dice import DTYPES, DiceScorer
+from tests.scorers.refusals import differences
 
 Volume = NDArray[np.uint8]
 Case = tuple[Volume, Volume]
@@ -42,6 +43,7 @@ def one_hot(found: Volume, wanted: Volume) -> NDArray[np.float64]:
 
 
 @given(st.lists(cases(), min_size=1, max_size=5))
+@settings(max_examples=60)
 def test_dice_has_the_digits_of_the_sums_over_masks(volumes: list[Case]) -> None:
     """A case's score is the mean of its organs, the data set's the mean over cases."""
     scores = DiceScorer().score(
@@ -49,124 +51,75 @@ def test_dice_has_the_digits_of_the_sums_over_masks(volumes: list[Case]) -> None
     )
 
     organs = np.array([one_hot(*volume) for volume in volumes])
-    assert list(scores.per_sample["dice"]) == [float(np.mean(both)) for both in organs]
+    assert scores.per_sample == {"dice": [float(np.mean(both)) for both in organs]}
     mean, kidney, tumor = organs.mean(), organs[:, 0].mean(), organs[:, 1].mean()
     expected = f"mean = {mean:.5f}, kidney = {kidney:.4f}, tumor = {tumor:.4f}"
-    assert (
-        expected
-        == "mean = {dice:.5f}, kidney = {dice_kidney:.4f}, tumor = {dice_tumor:.4f}".format(
-            **scores.aggregate
-        )
-    )
-    assert scores.whole == scores.lower == frozenset()
-
-
-@given(st.lists(cases(), min_size=1, max_size=5))
-def test_the_aggregate_is_the_mean_of_the_samples(volumes: list[Case]) -> None:
-    scores = DiceScorer().score(
-        [found.tobytes() for found, _ in volumes], [reference(wanted) for _, wanted in volumes]
-    )
-
+    form = "mean = {dice:.5f}, kidney = {dice_kidney:.4f}, tumor = {dice_tumor:.4f}"
+    assert form.format(**scores.aggregate) == expected
     mean = math.fsum(value or 0 for value in scores.per_sample["dice"]) / len(volumes)
     assert scores.aggregate["dice"] == pytest.approx(mean, rel=1e-12)
-    assert set(scores.per_sample) == {"dice"}
+    assert scores.whole == scores.lower == frozenset()
+    found, _ = volumes[0]
+    same = DiceScorer().score([found.tobytes()], [reference(found)])
+    assert same.aggregate == {"dice": 1, "dice_kidney": 1, "dice_tumor": 1}
 
 
-@given(cases())
-def test_a_volume_against_itself_scores_1(volume: Case) -> None:
-    found, _ = volume
-
-    scores = DiceScorer().score([found.tobytes()], [reference(found)])
-
-    assert scores.aggregate == {"dice": 1, "dice_kidney": 1, "dice_tumor": 1}
-
-
-@pytest.mark.parametrize(
-    ("found", "wanted", "kidney", "tumor"),
-    [
+def test_dice_counted_by_hand() -> None:
+    """Twice the common voxels, by the voxels of both; no voxel in either is a full score."""
+    for found, wanted, kidney, tumor in (
         ([1, 1, 2, 0], [1, 2, 2, 0], 2 / 3, 2 / 3),
         ([0, 0, 0, 0], [1, 1, 2, 2], 0, 0),
         ([2, 2, 1, 1], [1, 1, 2, 2], 0, 0),
         ([0, 0, 0, 0], [0, 0, 0, 0], 1, 1),
         ([1, 0, 0, 0], [1, 1, 1, 0], 1 / 2, 1),
         ([1, 1, 1, 2], [1, 1, 1, 0], 1, 0),
-    ],
-)
-def test_dice_counted_by_hand(
-    found: list[int], wanted: list[int], kidney: float, tumor: float
-) -> None:
-    """Twice the common voxels, by the voxels of both; no voxel in either is a full score."""
-    label = np.array(wanted, np.uint8).reshape(1, 2, 2)
+    ):
+        label = np.array(wanted, np.uint8).reshape(1, 2, 2)
+        scores = DiceScorer().score([bytes(found)], [reference(label)])
 
-    scores = DiceScorer().score([bytes(found)], [reference(label)])
-
-    expected = {"dice": (kidney + tumor) / 2, "dice_kidney": kidney, "dice_tumor": tumor}
-    assert scores.aggregate == pytest.approx(expected, abs=1e-6)
+        expected = {"dice": (kidney + tumor) / 2, "dice_kidney": kidney, "dice_tumor": tumor}
+        assert scores.aggregate == pytest.approx(expected, abs=1e-6)
 
 
-def test_a_large_volume_is_the_sum_of_its_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pieces_and_types_of_whole_numbers_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(1)
     found, wanted = rng.integers(0, 3, (2, 5, 7, 11), dtype=np.uint8)
     whole = DiceScorer().score([found.tobytes()], [reference(wanted)])
     monkeypatch.setattr(module, "PIECE", 50)
 
-    assert DiceScorer().score([found.tobytes()], [reference(wanted)]) == whole
-
-
-@pytest.mark.parametrize("dtype", DTYPES)
-def test_classes_may_be_of_any_type_of_whole_numbers(dtype: str) -> None:
-    rng = np.random.default_rng(2)
-    found, wanted = rng.integers(0, 3, (2, 3, 4, 5), dtype=np.uint8)
-
-    scores = DiceScorer(dtype=dtype).score(
-        [found.astype(DTYPES[dtype]).tobytes()], [reference(wanted)]
-    )
-
-    assert scores == DiceScorer().score([found.tobytes()], [reference(wanted)])
+    for dtype, numbers in DTYPES.items():
+        output = found.astype(numbers).tobytes()
+        assert DiceScorer(dtype=dtype).score([output], [reference(wanted)]) == whole
 
 
 LABEL = np.zeros((2, 3, 4), np.uint8)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "size", "needed"), [("uint8", 0, 24), ("uint8", 23, 24), ("int64", 24, 192)]
-)
-def test_an_output_has_one_class_per_voxel(dtype: str, size: int, needed: int) -> None:
-    good = bytes(needed)
-
-    with pytest.raises(RunError) as caught:
-        DiceScorer(dtype=dtype).score(
-            [good, bytes(size)], [reference(LABEL), reference(LABEL, "case_00003")]
+def test_wrong_sizes_classes_and_types_are_refused() -> None:
+    rows: list[tuple[str, list[bytes], list[Any], str]] = []
+    for dtype, size, needed in (("uint8", 0, 24), ("uint8", 23, 24), ("int64", 24, 192)):
+        text = (
+            rf"^scorer dice: the output of sample 1 \(case_00003\) has {size} bytes, but its label "
+            rf"of shape \(2, 3, 4\) needs {needed}, {needed // 24} per voxel of type {dtype}; give "
+            "one class per voxel of the volume, and set the scorer's dtype to their type$"
         )
+        pair = [reference(LABEL), reference(LABEL, "case_00003")]
+        rows.append((dtype, [bytes(needed), bytes(size)], pair, text))
+    for dtype, wrong in (("uint8", 3), ("uint8", 255), ("int8", -1)):
+        found = LABEL.astype(DTYPES[dtype])
+        found[1, 2, 3] = wrong
+        text = (
+            rf"^scorer dice: the output of sample 0 \(case_00000\) holds the class {wrong}; valid "
+            "are 0 background, 1 kidney and 2 tumor$"
+        )
+        rows.append((dtype, [found.tobytes()], [reference(LABEL)], text))
+    text = r"the label of sample 0 \(case_7\) holds the class 3;"
+    rows.append(("uint8", [bytes(24)], [reference(LABEL + 3, "case_7")], text))
 
-    assert caught.value.layer == "scorer"
-    assert str(caught.value) == (
-        f"scorer dice: the output of sample 1 (case_00003) has {size} bytes, but its label of "
-        f"shape (2, 3, 4) needs {needed}, {needed // 24} per voxel of type {dtype}; give one class "
-        "per voxel of the volume, and set the scorer's dtype to their type"
-    )
+    def score(dtype: str, outputs: list[bytes], references: list[Any]) -> None:
+        DiceScorer(dtype=dtype).score(outputs, references)
 
-
-@pytest.mark.parametrize(("dtype", "wrong"), [("uint8", 3), ("uint8", 255), ("int8", -1)])
-def test_an_output_with_another_class_is_refused(dtype: str, wrong: int) -> None:
-    found = LABEL.astype(DTYPES[dtype])
-    found[1, 2, 3] = wrong
-
-    with pytest.raises(RunError) as caught:
-        DiceScorer(dtype=dtype).score([found.tobytes()], [reference(LABEL)])
-
-    assert str(caught.value) == (
-        f"scorer dice: the output of sample 0 (case_00000) holds the class {wrong}; valid are "
-        "0 background, 1 kidney and 2 tumor"
-    )
-
-
-def test_a_label_with_another_class_is_refused() -> None:
-    with pytest.raises(RunError, match=r"the label of sample 0 \(case_7\) holds the class 3;"):
-        DiceScorer().score([bytes(24)], [reference(LABEL + 3, "case_7")])
-
-
-def test_an_unknown_type_lists_the_valid_ones() -> None:
+    assert differences(score, RunError, rows) == []
     with pytest.raises(
         SuiteError,
         match="scorer dice: dtype = 'float32' is unknown; valid are uint8, int8, int16, int32, int",

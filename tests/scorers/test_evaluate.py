@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.registry import check_call
 from pytest_mlperf.scorers.evaluate import EvaluateScorer, read_result
+from tests.scorers.refusals import differences
 from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
 
 Found = dict[str, dict[str, Any]]
@@ -146,7 +147,13 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
     done = subprocess.run(
         [sys.executable, str(Path(__file__).with_name("evaluate_driver.py")), given, answer],
-        env={**kept, "HF_HOME": str(home), "HF_HUB_OFFLINE": "1", "HF_EVALUATE_OFFLINE": "1"},
+        env={
+            **kept,
+            "HF_HOME": str(home),
+            "HF_HUB_OFFLINE": "1",
+            "HF_EVALUATE_OFFLINE": "1",
+            "USE_TORCH": "0",
+        },
         capture_output=True,
         text=True,
         check=False,
@@ -159,75 +166,50 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
 
 @pytest.mark.process
 def test_numbers_are_aggregates_and_lists_of_one_number_per_sample_are_scores(found: Found) -> None:
-    assert found["text"] == {
+    """Of text, scaled, with arguments, of 32 bits, pinned; random numbers are the same again."""
+    plain = {
         "per_sample": {"exact": [1.0, 0.0], "length": [7.0, 5.0]},
         "aggregate": {"exact": 0.5, "length": 6.0, "samples": 2.0},
     }
-
-
-@pytest.mark.process
-def test_the_scorer_keeps_the_contract(found: Found) -> None:
-    """`check_scorer`, where the library is: the same scores in any order, and no crash."""
-    assert found["contract"] == found["text"]
-
-
-@pytest.mark.process
-def test_compute_gets_its_arguments_and_scores_are_scaled(found: Found) -> None:
-    assert found["text, scaled, upper case"] == {
+    scaled = {
         "per_sample": {"exact": [0.0, 100.0], "length": [700.0, 500.0]},
         "aggregate": {"exact": 50.0, "length": 600.0, "samples": 200.0},
     }
+    number = {"per_sample": {}, "aggregate": {"accuracy": 0.75}}
+    expected = {
+        "text": plain,
+        "contract": plain,
+        "text, scaled, upper case": scaled,
+        "numbers": number,
+        "numbers, 32 bits": number,
+        "pinned": number,
+        "random": found["random again"],
+    }
+
+    assert {name: found[name] for name in expected} == expected
 
 
 @pytest.mark.process
-def test_a_metric_may_give_no_scores_per_sample(found: Found) -> None:
-    assert found["numbers"] == {"per_sample": {}, "aggregate": {"accuracy": 0.75}}
-
-
-@pytest.mark.process
-def test_numbers_may_be_of_32_bits(found: Found) -> None:
-    assert found["numbers, 32 bits"]["aggregate"] == {"accuracy": 0.75}
-
-
-@pytest.mark.process
-def test_a_metric_that_draws_random_numbers_gives_the_same_again(found: Found) -> None:
-    assert found["random"] == found["random again"]
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("name", "error", "message"),
-    [
+def test_a_metric_that_gives_no_score_is_an_error(found: Found) -> None:
+    """evaluate itself would take whatever commit of the metric it finds in its cache."""
+    elsewhere = f"right at {REVISION[::-1]} is not on this machine"
+    for name, error, message in (
         ("breaks", "RunError", "breaks.py failed (KeyError: 'no such word')"),
         ("unknown argument", "RunError", "right.py failed (TypeError: "),
         ("silent", "RunError", "the metric gave no number, but {'verdict': 'fine'}"),
         ("vague", "RunError", "the metric's 'f1' is not finite: nan"),
-    ],
-)
-def test_a_metric_that_gives_no_score_is_an_error(
-    found: Found, name: str, error: str, message: str
+        ("pinned elsewhere", "UnavailableError", elsewhere),
+    ):
+        assert found[name]["error"] == error
+        assert message in found[name]["message"]
+
+
+def test_metrics_that_could_change_and_wrong_options_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert found[name]["error"] == error
-    assert message in found[name]["message"]
-
-
-@pytest.mark.process
-def test_a_pinned_metric_of_the_hub_is_scored_from_the_cache(found: Found) -> None:
-    assert found["pinned"] == {"per_sample": {}, "aggregate": {"accuracy": 0.75}}
-
-
-@pytest.mark.process
-def test_another_commit_in_the_cache_does_not_do(found: Found) -> None:
-    """evaluate itself would take whatever commit of the metric it finds in its cache."""
-    assert found["pinned elsewhere"]["error"] == "UnavailableError"
-    assert (
-        f"right at {REVISION[::-1]} is not on this machine" in found["pinned elsewhere"]["message"]
-    )
-
-
-@pytest.mark.parametrize(
-    ("metric", "message"),
-    [
+    monkeypatch.chdir(tmp_path)
+    here = f"evaluate:{__file__}"
+    metrics = [
         ("rouge", "metric = 'rouge'; write \"evaluate:PATH\""),
         ("evaluate:", 'write "evaluate:PATH"'),
         ("evaluate:rouge", "'rouge' is no file or folder here, and .* only loaded at one commit"),
@@ -236,32 +218,12 @@ def test_another_commit_in_the_cache_does_not_do(found: Found) -> None:
         ("evaluate:org/rouge@0123456", "only loaded at one commit"),
         (f"evaluate:rouge@{REVISION}", "only loaded at one commit"),
         (f"evaluate:org/rouge@{REVISION.upper()}", "only loaded at one commit"),
-    ],
-)
-def test_a_metric_that_could_change_is_refused(
-    metric: str, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    with pytest.raises(SuiteError, match=message):
-        EvaluateScorer(metric=metric, outputs="number")
-
-
-@pytest.mark.parametrize(
-    ("named", "message"),
-    [
+    ]
+    scripts = [
         ("gone.py", "there is no metric script .*gone.py"),
         ("", r"holds no \w+\.py; name the script"),
-    ],
-)
-def test_a_script_that_is_not_here_is_unavailable(named: str, message: str, tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=message):
-        EvaluateScorer(metric=f"evaluate:{tmp_path / named}", outputs="number")
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    ]
+    options: list[tuple[dict[str, Any], str]] = [
         ({"outputs": "image"}, "outputs = 'image' is unknown; valid are text, number"),
         (
             {"outputs": "number", "dtype": "int8"},
@@ -269,23 +231,21 @@ def test_a_script_that_is_not_here_is_unavailable(named: str, message: str, tmp_
         ),
         ({"compute": {"references": []}}, "compute sets references, which come from"),
         ({"outputs": "text"}, "neither its option tokenizer nor the workload's model is set"),
-    ],
-)
-def test_a_wrong_option_says_what_is_valid(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SuiteError, match=message):
-        EvaluateScorer(metric=f"evaluate:{__file__}", **options)
+    ]
 
+    def numbers(metric: str) -> EvaluateScorer:
+        return EvaluateScorer(metric=metric, outputs="number")
 
-def test_the_metric_is_the_one_option_that_is_needed() -> None:
+    assert differences(numbers, SuiteError, metrics) == []
+    assert (
+        differences(lambda name: numbers(f"evaluate:{tmp_path / name}"), UnavailableError, scripts)
+        == []
+    )
+    assert differences(lambda one: EvaluateScorer(metric=here, **one), SuiteError, options) == []
     with pytest.raises(SuiteError, match="needs the option 'metric'"):
         check_call("scorer 'evaluate'", EvaluateScorer, {})
-
-
-def test_an_output_that_is_no_number_names_its_sample() -> None:
-    scorer = EvaluateScorer(metric=f"evaluate:{__file__}", outputs="number")
-
     with pytest.raises(RunError, match=r"\(4 bytes\) of sample 1 is no number of type int64"):
-        scorer.score([bytes(8), bytes(4)], [0, 0])
+        numbers(here).score([bytes(8), bytes(4)], [0, 0])
 
 
 def test_a_missing_library_names_the_extra_that_has_it(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -309,21 +269,18 @@ def test_the_aggregate_of_scores_is_their_mean(values: list[float], scale: float
     )
 
 
-@pytest.mark.parametrize(
-    "value",
-    [[1.0], (1.0, 2.0, 3.0), [1.0, "b"], [[1.0], [2.0]], np.eye(2), "ab", None, {"a": 1.0}],
-)
-def test_what_is_no_number_and_no_list_of_one_per_sample_is_left_out(value: object) -> None:
-    scores = read_result({"other": value, "score": 0.25}, samples=2, scale=1.0)
+def test_what_is_no_number_is_left_out_and_what_is_not_finite_an_error() -> None:
+    other = [[1.0], (1.0, 2.0, 3.0), [1.0, "b"], [[1.0], [2.0]], np.eye(2), "ab", None, {"a": 1.0}]
+    for value in other:
+        scores = read_result({"other": value, "score": 0.25}, samples=2, scale=1.0)
+        assert (scores.per_sample, scores.aggregate) == ({}, {"score": 0.25}), value
 
-    assert (scores.per_sample, scores.aggregate) == ({}, {"score": 0.25})
-
-
-@pytest.mark.parametrize(
-    "value", [math.nan, math.inf, [0.5, math.nan], [math.inf, -math.inf], np.array([-math.inf, 1])]
-)
-def test_scores_that_are_not_finite_are_an_error(value: object) -> None:
-    with pytest.raises(RunError, match="'f1' is not finite") as caught:
-        read_result({"f1": value}, samples=2, scale=1.0)
-
-    assert caught.value.layer == "scorer"
+    endless = [
+        math.nan,
+        math.inf,
+        [0.5, math.nan],
+        [math.inf, -math.inf],
+        np.array([-math.inf, 1]),
+    ]
+    rows = [({"f1": value}, "'f1' is not finite") for value in endless]
+    assert differences(lambda one: read_result(one, samples=2, scale=1.0), RunError, rows) == []

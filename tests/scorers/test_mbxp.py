@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -27,13 +26,13 @@ from pytest_mlperf.scorers.code import _programs as mbxp_programs
 from pytest_mlperf.scorers.code._languages import TOOLCHAINS, source, toolchain
 from pytest_mlperf.scorers.mbxp import MbxpScorer
 from pytest_mlperf.testing import check_scorer
+from tests.scorers.refusals import differences
 from tests.scorers.test_sandbox import isolation
 from tests.scorers.tokenizers_made_here import byte_level
 
 Build = Callable[..., MbxpScorer]
 
 CHECK = "def check(candidate):\n    assert candidate(2) == 4\n"
-
 
 isolated = pytest.mark.usefixtures("isolation")
 
@@ -62,38 +61,38 @@ def outcomes(codes: list[str], language: str = "python", test: str = CHECK) -> l
     return passed([problem(code, language, test) for code in codes], processes=2)
 
 
-@pytest.mark.parametrize(
-    ("language", "completion", "code"),
-    [
-        ("python", "", ""),
-        ("python", "```", ""),
-        ("python", "def f(): pass\n```\nThis is", "def f(): pass\n"),
-        ("python", "def f(): pass", "def f(): pass"),
-        ("python", "\n\n  def f(): pass", "def f(): pass"),
-        ("python", "a``b```c```d", "a``b"),
-        ("python", "f\\_g(\\\\_x, '\\n')", "f_g(\\_x, '\\n')"),
-        ("python", "\\_```", "_"),
-        ("python", "\u3000é = 1 # 日本 😀", "é = 1 # 日本 😀"),
-        ("cpp", "\n int f\\_g() {}\n```", "\n int f_g() {}\n"),
-        ("javascript", "  f\\_g()", "  f_g()"),
-        ("php", "<?php\n$a\\_b = 1;", "<?php\n$a_b = 1;"),
-        ("ruby", "\ndef f\nend", "\ndef f\nend"),
-        ("typescript", "\tlet a", "\tlet a"),
-        ("go", "package main\nfunc f() {\n}", "\nfunc f() {\n}"),
-        ("go", 'import "fmt"\nx', "\nx"),
-        ("go", ' import "fmt"\nx', ' import "fmt"\nx'),
-        ("go", 'x\nimport (\n"fmt"\n"os"\n)\ny', "x\n\ny"),
-        ("go", 'import (\n"fmt"\n)\ny', 'import (\n"fmt"\n)\ny'),
-        ("go", "a\nfunc main() {\n f()\n}\nb", "a\n\nb"),
-        ("scala", "object Main extends App {\na\nb\n}\n", "\na\nb\n"),
-        ("scala", "a", ""),
-        ("scala", "", ""),
-    ],
-)
-def test_an_answer_is_cut_and_cleaned_as_by_the_reference(
-    language: str, completion: str, code: str
-) -> None:
-    assert extract(language, "def f():", completion) == code
+EXTRACTED = [
+    ("python", "", ""),
+    ("python", "```", ""),
+    ("python", "def f(): pass\n```\nThis is", "def f(): pass\n"),
+    ("python", "def f(): pass", "def f(): pass"),
+    ("python", "\n\n  def f(): pass", "def f(): pass"),
+    ("python", "a``b```c```d", "a``b"),
+    ("python", "f\\_g(\\\\_x, '\\n')", "f_g(\\_x, '\\n')"),
+    ("python", "\\_```", "_"),
+    ("python", "\u3000é = 1 # 日本 😀", "é = 1 # 日本 😀"),
+    ("cpp", "\n int f\\_g() {}\n```", "\n int f_g() {}\n"),
+    ("javascript", "  f\\_g()", "  f_g()"),
+    ("php", "<?php\n$a\\_b = 1;", "<?php\n$a_b = 1;"),
+    ("ruby", "\ndef f\nend", "\ndef f\nend"),
+    ("typescript", "\tlet a", "\tlet a"),
+    ("go", "package main\nfunc f() {\n}", "\nfunc f() {\n}"),
+    ("go", 'import "fmt"\nx', "\nx"),
+    ("go", ' import "fmt"\nx', ' import "fmt"\nx'),
+    ("go", 'x\nimport (\n"fmt"\n"os"\n)\ny', "x\n\ny"),
+    ("go", 'import (\n"fmt"\n)\ny', 'import (\n"fmt"\n)\ny'),
+    ("go", "a\nfunc main() {\n f()\n}\nb", "a\n\nb"),
+    ("scala", "object Main extends App {\na\nb\n}\n", "\na\nb\n"),
+    ("scala", "a", ""),
+    ("scala", "", ""),
+]
+
+
+def test_an_answer_is_cut_and_cleaned_as_by_the_reference() -> None:
+    assert [
+        (language, completion, extract(language, "def f():", completion))
+        for language, completion, _ in EXTRACTED
+    ] == EXTRACTED
 
 
 @given(
@@ -140,140 +139,119 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize("language", sorted(COMMANDS))
 @pytest.mark.usefixtures("node_path")
-def test_the_commands_are_those_of_mxeval(
-    language: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_commands_are_those_of_mxeval(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With the time limits of mxeval for compilers and of MLPerf for programs."""
     folder = tmp_path / "tools" / "bin"
     install(folder, "g++", "node", "php", "ruby", "tsc")
     monkeypatch.setenv("PATH", str(folder))
 
-    how = toolchain(language)
+    for language, commands in COMMANDS.items():
+        how = toolchain(language)
 
-    assert [f"{' '.join(step.command)} | {step.wall_s:.0f} s" for step in how.steps] == [
-        command.format(bin=folder) for command in COMMANDS[language]
-    ]
-    assert str(folder.parent) in how.readable
-    # tsc is expected to complain, and to write its output all the same.
-    first = {2} if language == "typescript" else {0}
-    assert [set(step.goes_on) for step in how.steps] == [first, {0}][: len(how.steps)]
-
-
-@pytest.mark.parametrize(
-    ("program", "shown"), [("home/bin/php", "home/bin/php"), ("home/php8/bin/php", "home/php8")]
-)
-def test_no_home_folder_is_shown_for_a_program_in_it(
-    program: str, shown: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = tmp_path / program
-    install(path.parent, "php")
-    monkeypatch.setenv("PATH", str(path.parent))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-
-    readable = toolchain("php").readable
-
-    assert set(readable) - {"/etc/php"} == {str(tmp_path / shown)}
+        assert [f"{' '.join(step.command)} | {step.wall_s:.0f} s" for step in how.steps] == [
+            command.format(bin=folder) for command in commands
+        ]
+        assert str(folder.parent) in how.readable
+        # tsc is expected to complain, and to write its output all the same.
+        first = {2} if language == "typescript" else {0}
+        assert [set(step.goes_on) for step in how.steps] == [first, {0}][: len(how.steps)]
 
 
 @pytest.mark.usefixtures("node_path")
-def test_a_program_of_the_system_needs_nothing_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_home_folder_is_shown_and_a_program_of_the_system_needs_nothing_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    for program, shown in {
+        "home/bin/php": "home/bin/php",
+        "home/php8/bin/php": "home/php8",
+    }.items():
+        path = tmp_path / program
+        install(path.parent, "php")
+        monkeypatch.setenv("PATH", str(path.parent))
+        assert set(toolchain("php").readable) - {"/etc/php"} == {str(tmp_path / shown)}
+
     monkeypatch.setenv("PATH", "/usr/bin")
-    if shutil.which("g++") is None:
-        pytest.skip("there is no g++ in /usr/bin")
-
-    how = toolchain("cpp")
-
-    assert how.steps[0].command[0] == "/usr/bin/g++"
-    assert how.readable == {}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize(
-    ("code", "right"),
-    [
-        ("def f(x): return x * x", True),
-        ("def f(x): return x * 3", False),
-        ("", False),
-        ("def f(x) return x", False),
-        ("def g(x): return x * x", False),
-        ("f = lambda x: x + x", True),
-        ("# é 日本 😀\ndef f(ö): return ö + ö", True),
-        ("def f(x):\r\n    return 4", True),
-        ("def f(x):\n\treturn 4\n        return 5", False),
-        ("def f(x): return 4\0", False),
-        ("def f(x): return '\ud800' and 4", False),
-        ("# -*- coding: latin-1 -*-\ndef f(x): return 3 + len('é')", True),
-    ],
-)
-@isolated
-def test_a_python_program_passes_if_its_test_does(code: str, right: bool) -> None:
-    """In any alphabet; what cannot be written as a file or compiled fails."""
-    assert outcomes([code]) == [right]
+    if shutil.which("g++") is not None:
+        how = toolchain("cpp")
+        assert (how.steps[0].command[0], how.readable) == ("/usr/bin/g++", {})
 
 
 RIGHT = "def f(x): return 4\n"
 
+PYTHON = {
+    "def f(x): return x * x": True,
+    "def f(x): return x * 3": False,
+    "": False,
+    "def f(x) return x": False,
+    "def g(x): return x * x": False,
+    "f = lambda x: x + x": True,
+    "# é 日本 😀\ndef f(ö): return ö + ö": True,
+    "def f(x):\r\n    return 4": True,
+    "def f(x):\n\treturn 4\n        return 5": False,
+    "def f(x): return 4\0": False,
+    "def f(x): return '\ud800' and 4": False,
+    "# -*- coding: latin-1 -*-\ndef f(x): return 3 + len('é')": True,
+}
+"""Programs in any alphabet; what cannot be written as a file or compiled fails."""
+
+AFTER_RIGHT = {
+    "exit(0)": False,
+    "import sys\nsys.exit(0)": False,
+    "import os\nos._exit(0)": False,
+    "raise SystemExit": False,
+    "import os\nos.write(1, b'passed')\nos._exit(0)": False,
+    "import os, signal\nsignal.raise_signal(signal.SIGKILL)": False,
+    "open('word.txt')": False,
+    "if __name__ == '__main__':\n    raise ValueError": True,
+    "assert __name__ == 'builtins'": True,
+    "input()": False,
+    "import sys\nsys.stdin.read()": False,
+    "import sys\nsys.stdin.readlines()": False,
+    "print('x' * 1000000)": True,
+    "import sys\nsys.stdout.buffer.write(b'')": False,
+    "import os\nos.write(1, bytes(10000000))": True,
+    "import os\nos.close(1)": True,
+    "import os\nos.getcwd()": False,
+    "import os\nos.system('true')": False,
+    "import subprocess\nsubprocess.run(['true'])": False,
+    "import shutil\nshutil.rmtree('.')": False,
+    "import resource": False,
+    "import tkinter": False,
+    "import math, re, collections, heapq, itertools, sqlite3, json, datetime": True,
+    "import numpy as np\nassert np.arange(4).sum() == 6": True,
+    "import os\nassert os.getcwd is None": True,
+    "import pytest_mlperf": False,
+    "def check(candidate): raise ValueError": True,
+    "bytearray(3 << 30)": False,
+    "import os\nos.fork()": False,
+    "import multiprocessing.pool\nmultiprocessing.Lock()": True,
+    "from multiprocessing.pool import ThreadPool\nassert ThreadPool(1).map(abs, [-1])": True,
+    "import multiprocessing.shared_memory as m\nm.SharedMemory(create=True, size=9)": True,
+    "import multiprocessing\nmultiprocessing.Process(target=print).start()": False,
+    "from concurrent.futures import ProcessPoolExecutor": True,
+    "import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'x')": True,
+    "import tempfile\nwith tempfile.NamedTemporaryFile() as file:\n    file.write(b'x')": True,
+    "import tempfile\nassert tempfile.mkdtemp()": True,
+    "import tempfile\nwith tempfile.TemporaryDirectory():\n    pass": False,
+    "import atexit\natexit.register(lambda: 1 / 0)": True,
+    "import threading\nthreading.Thread(target=lambda: 1 / 0).start()": True,
+}
+"""What may follow a right function: it runs to its end, and has no keyboard and no name."""
+
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("code", "right"),
-    [
-        ("exit(0)", False),
-        ("import sys\nsys.exit(0)", False),
-        ("import os\nos._exit(0)", False),
-        ("raise SystemExit", False),
-        ("import os\nos.write(1, b'passed')\nos._exit(0)", False),
-        ("import os, signal\nsignal.raise_signal(signal.SIGKILL)", False),
-        ("open('word.txt')", False),
-        ("if __name__ == '__main__':\n    raise ValueError", True),
-        ("assert __name__ == 'builtins'", True),
-        ("input()", False),
-        ("import sys\nsys.stdin.read()", False),
-        ("import sys\nsys.stdin.readlines()", False),
-        ("print('x' * 1000000)", True),
-        ("import sys\nsys.stdout.buffer.write(b'')", False),
-        ("import os\nos.write(1, bytes(10000000))", True),
-        ("import os\nos.close(1)", True),
-        ("import os\nos.getcwd()", False),
-        ("import os\nos.system('true')", False),
-        ("import subprocess\nsubprocess.run(['true'])", False),
-        ("import shutil\nshutil.rmtree('.')", False),
-        ("import resource", False),
-        ("import tkinter", False),
-        ("import math, re, collections, heapq, itertools, sqlite3, json, datetime", True),
-        ("import numpy as np\nassert np.arange(4).sum() == 6", True),
-        ("import os\nassert os.getcwd is None", True),
-        ("import pytest_mlperf", False),
-        ("def check(candidate): raise ValueError", True),
-        ("bytearray(3 << 30)", False),
-        ("import os\nos.fork()", False),
-        ("import multiprocessing.pool\nmultiprocessing.Lock()", True),
-        ("from multiprocessing.pool import ThreadPool\nassert ThreadPool(1).map(abs, [-1])", True),
-        ("import multiprocessing.shared_memory as m\nm.SharedMemory(create=True, size=9)", True),
-        ("import multiprocessing\nmultiprocessing.Process(target=print).start()", False),
-        ("from concurrent.futures import ProcessPoolExecutor", True),
-        ("import tempfile\nwith tempfile.TemporaryFile() as file:\n    file.write(b'x')", True),
-        (
-            "import tempfile\nwith tempfile.NamedTemporaryFile() as file:\n    file.write(b'x')",
-            True,
-        ),
-        ("import tempfile\nassert tempfile.mkdtemp()", True),
-        ("import tempfile\nwith tempfile.TemporaryDirectory():\n    pass", False),
-        ("import atexit\natexit.register(lambda: 1 / 0)", True),
-        ("import threading\nthreading.Thread(target=lambda: 1 / 0).start()", True),
-    ],
-)
 @isolated
-def test_a_python_program_runs_as_in_mxeval(code: str, right: bool) -> None:
-    """To its end, not by leaving early; without a name, a keyboard, or functions that do harm."""
-    assert outcomes([RIGHT + code]) == [right]
+def test_a_python_program_runs_as_in_mxeval_and_passes_if_its_test_does() -> None:
+    programs = {**PYTHON, **{RIGHT + code: right for code, right in AFTER_RIGHT.items()}}
+
+    assert dict(zip(programs, outcomes(list(programs)), strict=True)) == programs
 
 
 PROGRAMS = {
     "cpp": (
-        "#include <bits/stdc++.h>\nusing namespace std;\nint f(int x) { return %s; }\n",
+        "#include <stdexcept>\nusing namespace std;\nint f(int x) { return %s; }\n",
         'int main() { if (f(2) != 4) throw runtime_error("case 0"); return 0; }',
     ),
     "javascript": (
@@ -302,50 +280,46 @@ def test_right_programs_pass_and_wrong_ones_fail(language: str) -> None:
     if reason := toolchains()[language]:
         pytest.skip(reason)
     code, test = PROGRAMS[language]
+    codes = [code % "4", code % "5", code % "((", code % "4"]
 
-    assert outcomes([code % "4", code % "5", code % "((", code % "4"], language, test) == [
-        True,
-        False,
-        False,
-        True,
-    ]
+    assert outcomes(codes, language, test) == [True, False, False, True]
+
+
+JAVASCRIPT = {
+    "process.exit(0)": True,
+    "process.exit(1)": False,
+    "process.stdout.write(Buffer.from([0xff]))": False,
+    "process.stdout.write('é 日本')": True,
+    "process.stdout.write('x'.repeat(1000000))": True,
+    "process.stdout.write('é'.repeat(1000001))": True,
+    "require('fs').readFileSync('/etc/passwd')": False,
+    "require('child_process').execSync('true')": True,
+    "new Array(2 ** 32)": False,
+    "const all = []; while (true) all.push(Buffer.alloc(2 ** 28))": False,
+    "require('typescript')": False,
+}
+"""Programs in other languages than Python pass if they end with 0 and write text."""
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("code", "right"),
-    [
-        ("process.exit(0)", True),
-        ("process.exit(1)", False),
-        ("process.stdout.write(Buffer.from([0xff]))", False),
-        ("process.stdout.write('é 日本')", True),
-        ("process.stdout.write('x'.repeat(1000000))", True),
-        ("process.stdout.write('é'.repeat(1000001))", True),
-        ("require('fs').readFileSync('/etc/passwd')", False),
-        ("require('child_process').execSync('true')", True),
-        ("new Array(2 ** 32)", False),
-        ("const all = []; while (true) all.push(Buffer.alloc(2 ** 28, 1))", False),
-        ("require('typescript')", False),
-    ],
-)
 @pytest.mark.usefixtures("node_path")
 @isolated
-def test_other_programs_pass_if_they_end_with_0_and_write_text(code: str, right: bool) -> None:
+def test_other_programs_pass_if_they_end_with_0_and_write_text() -> None:
     if reason := toolchains()["javascript"]:
         pytest.skip(reason)
 
-    assert outcomes([code], "javascript", "") == [right]
+    found = outcomes(list(JAVASCRIPT), "javascript", "")
+
+    assert dict(zip(JAVASCRIPT, found, strict=True)) == JAVASCRIPT
 
 
 @pytest.mark.process
 @isolated
 def test_results_come_in_order_with_any_number_of_processes() -> None:
-    answers = [RIGHT if n % 3 else "def f(x): return 5" for n in range(12)]
-    problems = [problem(code) for code in answers]
+    expected = [False, True, True, False]
+    problems = [problem(RIGHT if right else "def f(x): return 5") for right in expected]
 
-    expected = [bool(n % 3) for n in range(12)]
-    assert passed(problems, processes=1) == expected
-    assert passed(problems, processes=5) == expected
+    assert passed(problems, processes=1) == passed(problems, processes=5) == expected
     assert passed(problems[:2]) == expected[:2]
     assert passed([]) == []
 
@@ -386,7 +360,7 @@ def test_a_toolchain_that_does_not_work_is_not_used(
 ) -> None:
     """A right program must pass before any program counts as failed."""
     install(tmp_path / "tools" / "bin", "ruby")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'tools' / 'bin'}{os.pathsep}/usr/bin")
+    monkeypatch.setenv("PATH", str(tmp_path / "tools" / "bin"))
 
     assert toolchains()["ruby"] == "a program that is right ended with 1: it wrote nothing"
     with pytest.raises(EnvironmentFault, match="1 in ruby \\(a program that is right ended"):
@@ -447,29 +421,6 @@ def reference(language: str = "python", **changed: Any) -> dict[str, Any]:
 ANSWERS = ["def f(x): return 4\n```\nIt is", "def f(x): return 5", "package main", "```", RIGHT]
 
 
-@pytest.mark.process
-@isolated
-def test_a_sample_scores_100_or_0_or_does_not_count(build: Build) -> None:
-    """The mean is of those that count, not rounded, as the reference prints it."""
-    outputs = tokens(ANSWERS)
-    references = [reference("go" if "package" in answer else "python") for answer in ANSWERS]
-
-    scores = build(processes=2).score(outputs, references)
-
-    counts = [len(output) / 8 for output in outputs]
-    assert scores.per_sample == {
-        "mbxp": [100.0, 0.0, None, 0.0, 100.0],
-        "tokens_per_sample": counts,
-    }
-    assert scores.aggregate == {"mbxp": 50.0, "tokens_per_sample": round(sum(counts) / 5, 1)}
-
-
-def test_without_a_program_that_counts_there_is_no_score(build: Build) -> None:
-    scores = build().score(tokens(["x"]), [reference("go")])
-
-    assert set(scores.per_sample) == set(scores.aggregate) == {"tokens_per_sample"}
-
-
 def test_programs_are_not_run_unless_that_is_asked_for(build: Build) -> None:
     with pytest.raises(SuiteError) as caught:
         build(run_generated_code=False)
@@ -481,37 +432,21 @@ def test_programs_are_not_run_unless_that_is_asked_for(build: Build) -> None:
     )
     with pytest.raises(SuiteError, match="scorer mbxp runs programs that the model wrote"):
         MbxpScorer(model=None)
-
-
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
-        ({"run_generated_code": 1}, SuiteError, "run_generated_code = 1 is neither true nor false"),
-        ({"run_generated_code": "yes"}, SuiteError, "run_generated_code = 'yes' is neither"),
-        ({"processes": 0}, SuiteError, "processes = 0 must be a number from 1 on"),
-        ({"processes": True}, SuiteError, "processes = True must be a number from 1 on"),
-        ({"dtype": "int8"}, SuiteError, "dtype = 'int8' is unknown; valid are int32, int64"),
-        ({"model": None}, SuiteError, "neither its option tokenizer nor the workload's model"),
-        ({"tokenizer": "/no/such"}, UnavailableError, "the folder /no/such is not here"),
-    ],
-)
-def test_wrong_options_are_refused(
-    build: Build, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        build(**options)
-
-
-def test_its_options_are_what_a_suite_may_set() -> None:
     options = {"run_generated_code": True, "processes": 2, "dtype": "int32", "clean_up": False}
-
     check_call("scorer mbxp", MbxpScorer, options)
     json.dumps(options)
 
 
-@pytest.mark.parametrize(
-    ("outputs", "references", "message"),
-    [
+def test_wrong_options_and_inputs_are_refused_before_a_program_runs(build: Build) -> None:
+    options = [
+        ({"run_generated_code": 1}, "run_generated_code = 1 is neither true nor false"),
+        ({"run_generated_code": "yes"}, "run_generated_code = 'yes' is neither"),
+        ({"processes": 0}, "processes = 0 must be a number from 1 on"),
+        ({"processes": True}, "processes = True must be a number from 1 on"),
+        ({"dtype": "int8"}, "dtype = 'int8' is unknown; valid are int32, int64"),
+        ({"model": None}, "neither its option tokenizer nor the workload's model"),
+    ]
+    inputs: list[tuple[list[bytes], list[Any], str]] = [
         ([], [], "got 0 outputs for 0 references"),
         ([b""], [], "got 1 outputs for 0 references; it needs one output per reference"),
         ([b""], ["text"], "the reference of sample 0 is a str, but must be a table of texts"),
@@ -522,13 +457,18 @@ def test_its_options_are_what_a_suite_may_set() -> None:
             "the reference of sample 1 has no text 'entry_point' and no text 'prompt'",
         ),
         ([b"123"], [reference()], "the output of sample 0 has 3 bytes"),
-    ],
-)
-def test_defects_are_named_before_a_program_runs(
-    build: Build, outputs: list[bytes], references: list[Any], message: str
-) -> None:
-    with pytest.raises(RunError, match=message):
-        build().score(outputs, references)
+    ]
+
+    assert differences(lambda values: build(**values), SuiteError, options) == []
+    assert differences(build().score, RunError, inputs) == []
+    with pytest.raises(UnavailableError, match="the folder /no/such is not here"):
+        build(tokenizer="/no/such")
+
+
+def test_without_a_program_that_counts_there_is_no_score(build: Build) -> None:
+    scores = build().score(tokens(["x"]), [reference("go")])
+
+    assert set(scores.per_sample) == set(scores.aggregate) == {"tokens_per_sample"}
 
 
 def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
@@ -544,15 +484,22 @@ def test_programs_that_have_run_are_counted_aloud_which_is_the_scorers_progress(
 
 @pytest.mark.process
 @isolated
-def test_the_scorer_keeps_the_contract(model: Path) -> None:
+def test_a_sample_scores_100_or_0_or_does_not_count(model: Path) -> None:
+    """The mean is of those that count, not rounded, as the reference prints it."""
+    outputs = tokens(ANSWERS)
     references = [reference("go" if "package" in answer else "python") for answer in ANSWERS]
 
     scores = check_scorer(
         MbxpScorer,
-        tokens(ANSWERS),
+        outputs,
         references,
         model=str(model),
         options={"run_generated_code": True, "processes": 2},
     )
 
-    assert scores.per_sample["mbxp"] == [100.0, 0.0, None, 0.0, 100.0]
+    counts = [len(output) / 8 for output in outputs]
+    assert scores.per_sample == {
+        "mbxp": [100.0, 0.0, None, 0.0, 100.0],
+        "tokens_per_sample": counts,
+    }
+    assert scores.aggregate == {"mbxp": 50.0, "tokens_per_sample": round(sum(counts) / 5, 1)}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
@@ -23,120 +23,109 @@ from pytest_mlperf.scorers.reasoning._answers import (
 )
 from pytest_mlperf.scorers.reasoning.scorer import DeepSeekScorer, GptOssScorer
 from pytest_mlperf.testing import check_scorer
+from tests.scorers.refusals import differences
 from tests.scorers.tokenizers_made_here import NAMES, SPECIAL, byte_level, write
 
-pytest.importorskip("sympy")
-pytest.importorskip("pylatexenc")
+
+@pytest.fixture
+def sympy() -> None:
+    """Skip where the libraries of the extra [math] are not installed."""
+    if find_spec("sympy") is None or find_spec("pylatexenc") is None:
+        pytest.skip("needs pytest-mlperf[math]")
+
 
 FINAL = "<|channel|>final<|message|>"
 
 
-@pytest.mark.parametrize(
-    ("text", "options", "letter"),
-    [
-        ("ANSWER: B", "A-D", "B"),
-        ("ANSWER: **B**", "A-D", None),
-        ("Answer: $B$", "A-D", None),
-        ("answer a good one", "A-D", "A"),
-        ("ANSWER: A then ANSWER: (C).", "A-D", "C"),
-        ("FINALANSWER=( d )", "A-D", "D"),
-        ("ANSWER: E", "A-D", None),
-        ("ANSWER: E", "A-J", "E"),
-        ("ANSWER: Because", "A-D", None),
-        ("['ANSWER:\\nB']", "A-D", "B"),
-        ("I pick j", "A-J", "J"),
-        ("I pick j", "A-D", None),
-        ("", "A-J", None),
-        ("ANSWER:", "A-D", None),
-        ("A" + "NSWER: B"[:7], "A-D", None),  # cut before the letter
-    ],
-)
-def test_the_letter_is_the_last_after_the_word_answer(
-    text: str, options: str, letter: str | None
-) -> None:
-    assert choice(text, options) == letter
+def test_the_letter_is_the_last_after_the_word_answer() -> None:
+    letters = {
+        ("ANSWER: B", "A-D"): "B",
+        ("ANSWER: **B**", "A-D"): None,
+        ("Answer: $B$", "A-D"): None,
+        ("answer a good one", "A-D"): "A",
+        ("ANSWER: A then ANSWER: (C).", "A-D"): "C",
+        ("FINALANSWER=( d )", "A-D"): "D",
+        ("ANSWER: E", "A-D"): None,
+        ("ANSWER: E", "A-J"): "E",
+        ("ANSWER: Because", "A-D"): None,
+        ("['ANSWER:\\nB']", "A-D"): "B",
+        ("I pick j", "A-J"): "J",
+        ("I pick j", "A-D"): None,
+        ("", "A-J"): None,
+        ("ANSWER:", "A-D"): None,  # cut before the letter
+    }
+
+    assert {key: choice(*key) for key in letters} == letters
 
 
-@pytest.mark.parametrize(
-    ("text", "letter"),
-    [
-        (f"<|channel|>analysis<|message|>ANSWER: A<|end|>{FINAL}**C**<|return|>", "C"),
-        (f"{FINAL}A good choice is C.\n\nAnswer: C", "A"),
-        (f"{FINAL}Because of Answer. B", "B"),
-        ("I think so<|return|> ANSWER: A", "A"),
-        (f"{FINAL}<|return|>", None),
-        (f"ANSWER: B{FINAL}<|return|>", "B"),  # a draft, as the final section is empty
-        (f"<|channel|>final 明<|message|>(d){FINAL}A", "D"),
-        (f"{FINAL}**Answer: B** or Answer: C", "B"),
-        ("", None),
-    ],
-)
-def test_gpt_oss_is_read_from_its_final_section_on(text: str, letter: str | None) -> None:
-    assert final_choice(text, "A-D") == letter
+def test_gpt_oss_is_read_from_its_final_section_on() -> None:
+    """The section ends at return or with the text."""
+    letters = {
+        f"<|channel|>analysis<|message|>ANSWER: A<|end|>{FINAL}**C**<|return|>": "C",
+        f"{FINAL}A good choice is C.\n\nAnswer: C": "A",
+        f"{FINAL}Because of Answer. B": "B",
+        "I think so<|return|> ANSWER: A": "A",
+        f"{FINAL}<|return|>": None,
+        f"ANSWER: B{FINAL}<|return|>": "B",  # a draft, as the final section is empty
+        f"<|channel|>final 明<|message|>(d){FINAL}A": "D",
+        f"{FINAL}**Answer: B** or Answer: C": "B",
+        "": None,
+    }
+    sections = {
+        f"x{FINAL} a\nb <|return|>c": "a\nb",
+        f"x{FINAL}cut": "cut",
+        " no channel ": "no channel",
+    }
+
+    assert {text: final_choice(text, "A-D") for text in letters} == letters
+    assert {text: final_section(text) for text in sections} == sections
 
 
-def test_the_final_section_ends_at_return_or_with_the_text() -> None:
-    assert final_section(f"x{FINAL} a\nb <|return|>c") == "a\nb"
-    assert final_section(f"x{FINAL}cut") == "cut"
-    assert final_section(" no channel ") == "no channel"
+def test_a_number_is_boxed_or_follows_the_word_answer_and_a_formula_is_boxed_last() -> None:
+    numbers = {
+        r"\boxed{073}": 73,
+        r"\boxed{1000} Answer: 5": None,
+        "Answer: 12.": None,
+        "Answer: 12": 12,
+        "answer:\n7, then Answer: 8": 8,
+        r"\boxed{ 5 } Answer: 6": 5,
+        r"\boxed{x} Answer: 6": 6,
+        "Answer: -6": None,
+        "Answer: 12a": None,
+        r"\boxed{" + "9" * 10_000 + "}": None,
+        "": None,
+    }
+    formulas = {
+        r"\boxed{\frac{1}{2}} and \boxed{x^{2}}": "x^{2}",
+        r"\boxed{ a } b": "a",
+        r"\boxed{\frac{1}{2}": None,
+        r"\boxed{1} \boxed{2": None,
+        "no box": None,
+    }
+
+    assert {text: number(text) for text in numbers} == numbers
+    assert {text: boxed(text) for text in formulas} == formulas
 
 
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        (r"\boxed{073}", 73),
-        (r"\boxed{1000} Answer: 5", None),
-        ("Answer: 12.", None),
-        ("Answer: 12", 12),
-        ("answer:\n7, then Answer: 8", 8),
-        (r"\boxed{ 5 } Answer: 6", 5),
-        (r"\boxed{x} Answer: 6", 6),
-        ("Answer: -6", None),
-        ("Answer: 12a", None),
-        (r"\boxed{" + "9" * 10_000 + "}", None),
-        ("", None),
-    ],
-)
-def test_a_number_is_boxed_or_follows_the_word_answer(text: str, value: int | None) -> None:
-    assert number(text) == value
-
-
-@pytest.mark.parametrize(
-    ("text", "content"),
-    [
-        (r"\boxed{\frac{1}{2}} and \boxed{x^{2}}", "x^{2}"),
-        (r"\boxed{ a } b", "a"),
-        (r"\boxed{\frac{1}{2}", None),
-        (r"\boxed{1} \boxed{2", None),
-        ("no box", None),
-    ],
-)
-def test_a_formula_is_what_is_boxed_last(text: str, content: str | None) -> None:
-    assert boxed(text) == content
-
-
-HOSTILE = [
-    "ANSWER" + " " * 200_000,
-    "FINAL" + " " * 200_000 + "x",
-    "ANSWER " * 50_000,
-    "Answer:" + "1" * 200_000 + ".",
-    "Answer:" + "\n" * 200_000 + "x",
-    r"\boxed{" * 50_000,
-    r"\boxed{" + " " * 200_000 + "x",
-    "<|channel|>final" * 20_000,
-    "**" * 100_000 + "a",
-    "**a" * 70_000,
-    "1," * 100_000,
-]
-
-
-@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
-def test_hostile_text_is_read_once(text: str) -> None:
+def test_hostile_text_is_read_once() -> None:
     """Patterns that went back over it would never come to an end."""
-    assert choice(text, "A-D") is None
-    assert final_choice(text, "A-D") in {None, "A"}
-    assert number(text) is None
-    assert boxed(text) is None
+    for text in (
+        "ANSWER" + " " * 200_000,
+        "FINAL" + " " * 200_000 + "x",
+        "ANSWER " * 50_000,
+        "Answer:" + "1" * 200_000 + ".",
+        "Answer:" + "\n" * 200_000 + "x",
+        r"\boxed{" * 50_000,
+        r"\boxed{" + " " * 200_000 + "x",
+        "<|channel|>final" * 20_000,
+        "**" * 100_000 + "a",
+        "**a" * 70_000,
+        "1," * 100_000,
+    ):
+        assert choice(text, "A-D") is None
+        assert final_choice(text, "A-D") in {None, "A"}
+        assert number(text) is None
+        assert boxed(text) is None
 
 
 @given(st.text("AaJ1 :.(*<|>\\{}bx", max_size=60))
@@ -183,16 +172,24 @@ PAIRS = [
 ]
 
 
-@pytest.mark.parametrize(("target", "answer", "right"), PAIRS, ids=range(len(PAIRS)))
-def test_answers_are_the_same_as_prm800k_has_it(target: str, answer: str, right: bool) -> None:
-    assert mathematics.same(target, answer) is right
+@pytest.mark.slow
+@pytest.mark.usefixtures("sympy")
+def test_answers_are_the_same_as_prm800k_has_it() -> None:
+    found = [(target, answer, mathematics.same(target, answer)) for target, answer, _ in PAIRS]
+
+    assert found == PAIRS
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("sympy")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=50)
 @given(st.text("12x+-*/^(){}[],.\\ sqrtf=", min_size=1, max_size=25))
 def test_an_answer_is_the_same_as_itself(text: str) -> None:
     assert mathematics.same(text, text)
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("sympy")
 def test_an_answer_is_never_run(tmp_path: Path) -> None:
     """Not even by sympy, which evaluates text that it parses; octal digits need no letters."""
     canary = tmp_path / "canary"
@@ -205,10 +202,11 @@ def test_an_answer_is_never_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+@pytest.mark.usefixtures("sympy")
 def test_an_answer_that_takes_too_long_is_wrong_and_the_next_is_compared() -> None:
-    pairs = [("x", "x"), ("x", "9**9**9**9"), ("x+1", "1+x"), ("x", "9**9**9**9")]
+    pairs = [("x", "9**9**9**9"), ("x+1", "1+x")]
 
-    assert mathematics.same_answers(pairs, cpu_s=4) == [True, False, True, False]
+    assert mathematics.same_answers(pairs, cpu_s=2) == [False, True]
 
 
 @pytest.mark.process
@@ -217,9 +215,6 @@ def test_a_comparison_that_cannot_begin_is_an_error(monkeypatch: pytest.MonkeyPa
 
     with pytest.raises(RunError, match=r"ended with exit code 1: .*no_such_module"):
         mathematics.same_answers([("x", "y")])
-
-
-Build = Callable[..., DeepSeekScorer]
 
 
 @pytest.fixture(scope="module")
@@ -255,41 +250,21 @@ RIGHT = [100.0, 100.0, 0.0, 100.0, 0.0, 100.0, 0.0]
 GRADED = {"has_programs": False}
 
 
-@pytest.mark.process
-def test_deepseeks_score_is_the_mean_of_all_rows(model: Path) -> None:
-    outputs = tokens(TEXTS)
-
-    scores = DeepSeekScorer(model=str(model)).score(outputs, REFERENCES)
-
-    assert scores.per_sample["exact_match"] == RIGHT
-    assert scores.per_sample["gpqa"] == [None, 100.0, 0.0, None, None, None, None]
-    assert scores.aggregate == {
-        "exact_match": 400 / 7,
-        "gpqa": 50.0,
-        "mmlu_pro": 100.0,
-        "math500": 100 / 3,
-        "aime": 100.0,
-        "tokens_per_sample": sum(map(len, outputs)) / 8 / 7,
-    }
-
-
-@pytest.mark.parametrize("scorer", [DeepSeekScorer, GptOssScorer])
-def test_with_programs_there_is_no_whole_score_but_one_of_each_part(
-    scorer: type[DeepSeekScorer], model: Path
-) -> None:
+def test_with_programs_there_is_no_whole_score_but_one_of_each_part(model: Path) -> None:
     references = [of("gpqa_diamond", "B"), of("livecodebench_v6", "1873_A")]
     outputs = tokens(["ANSWER: B", "```python\npass\n```"])
 
-    scores = scorer(model=str(model)).score(outputs, references)
+    for scorer in (DeepSeekScorer, GptOssScorer):
+        scores = scorer(model=str(model)).score(outputs, references)
 
-    assert set(scores.aggregate) == {"gpqa", "tokens_per_sample"}
-    assert scores.per_sample["gpqa"] == [100.0, None]
-    left_out = scorer.left_out({})
-    assert left_out.keys() == {"exact_match", "livecodebench"}
-    assert "run_generated_code = true" in left_out["exact_match"]
-    assert scorer.left_out(GRADED) == {}
-    with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', but"):
-        scorer(model=str(model), **GRADED).score(outputs, references)
+        assert set(scores.aggregate) == {"gpqa", "tokens_per_sample"}
+        assert scores.per_sample["gpqa"] == [100.0, None]
+        left_out = scorer.left_out({})
+        assert left_out.keys() == {"exact_match", "livecodebench"}
+        assert "run_generated_code = true" in left_out["exact_match"]
+        assert scorer.left_out(GRADED) == {}
+        with pytest.raises(RunError, match="sample 1 is of the data set 'livecodebench_v6', but"):
+            scorer(model=str(model), **GRADED).score(outputs, references)
 
 
 @pytest.mark.process
@@ -315,20 +290,37 @@ def test_programs_that_are_run_count_as_all_other_samples(
     assert scorer.left_out(options) == {}
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_and_inputs_are_refused(model: Path) -> None:
+    options = [
         ({"run_generated_code": True}, "run_generated_code and tests go together"),
         ({"tests": "lcb"}, "run_generated_code and tests go together"),
         ({"run_generated_code": 1, "tests": "lcb"}, "neither true nor false"),
         ({"processes": 0}, "must be a number from 1 on"),
-    ],
-)
-def test_wrong_options_of_programs_are_refused(
-    model: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SuiteError, match=message):
-        DeepSeekScorer(model=str(model), **options)
+    ]
+    inputs = [
+        (
+            b"",
+            of("bbh", "A"),
+            "sample 1 is of the data set 'bbh', which has none of gpqa, mmlu_pro",
+        ),
+        (b"", of("", "A"), "sample 1 is of the data set '', which has none of"),
+        (b"", {"metric": "gpqa"}, "of sample 1 has no text 'target'; use data set graded"),
+        (b"\0" * 12, of("gpqa", "A"), "set the scorer's dtype to the type"),
+    ]
+    good = of("gpqa", "A")
+
+    def score(output: bytes, reference: Any) -> None:
+        DeepSeekScorer(model=str(model)).score([b"", output], [good, reference])
+
+    assert (
+        differences(lambda one: DeepSeekScorer(model=str(model), **one), SuiteError, options) == []
+    )
+    assert (
+        differences(
+            score, RunError, [(*row[:2], f"^scorer deepseek_r1: .*{row[2]}") for row in inputs]
+        )
+        == []
+    )
 
 
 def test_gpt_oss_weighs_samples_by_how_often_their_question_is_asked(harmony: Path) -> None:
@@ -350,26 +342,7 @@ def test_gpt_oss_weighs_samples_by_how_often_their_question_is_asked(harmony: Pa
     assert scores.per_sample["mmlu_pro"] == [None] * 5 + [100.0]
 
 
-@pytest.mark.parametrize(
-    ("known", "message"),
-    [
-        (of("bbh", "A"), "sample 1 is of the data set 'bbh', which has none of gpqa, mmlu_pro"),
-        (of("", "A"), "sample 1 is of the data set '', which has none of"),
-        ({"metric": "gpqa"}, "the reference of sample 1 has no text 'target'; use data set graded"),
-    ],
-)
-def test_an_unknown_data_set_is_an_error_as_in_the_reference(
-    model: Path, known: Any, message: str
-) -> None:
-    with pytest.raises(RunError, match=f"scorer deepseek_r1: {message}"):
-        DeepSeekScorer(model=str(model)).score([b"", b""], [of("gpqa", "A"), known])
-
-
-def test_tokens_of_the_wrong_type_are_said_where_they_can_be_seen(model: Path) -> None:
-    with pytest.raises(RunError, match="set the scorer's dtype to the type"):
-        DeepSeekScorer(model=str(model)).score([b"\0" * 12], [of("gpqa", "A")])
-
-
+@pytest.mark.usefixtures("sympy")
 def test_what_is_not_installed_is_said_before_a_run(
     model: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -382,10 +355,27 @@ def test_what_is_not_installed_is_said_before_a_run(
 
 
 @pytest.mark.process
-def test_deepseeks_scorer_keeps_the_contract(model: Path) -> None:
-    check_scorer(DeepSeekScorer, tokens(TEXTS), REFERENCES, model=str(model), options=GRADED)
+@pytest.mark.usefixtures("sympy")
+def test_deepseeks_score_is_the_mean_of_all_rows(model: Path) -> None:
+    outputs = tokens(TEXTS)
+
+    scores = check_scorer(DeepSeekScorer, outputs, REFERENCES, model=str(model), options=GRADED)
+
+    assert scores.per_sample["exact_match"] == RIGHT
+    assert scores.per_sample["gpqa"] == [None, 100.0, 0.0, None, None, None, None]
+    assert scores.aggregate == {
+        "exact_match": 400 / 7,
+        "gpqa": 50.0,
+        "mmlu_pro": 100.0,
+        "math500": 100 / 3,
+        "aime": 100.0,
+        "tokens_per_sample": sum(map(len, outputs)) / 8 / 7,
+    }
 
 
 @pytest.mark.process
 def test_gpt_osss_scorer_keeps_the_contract(model: Path) -> None:
-    check_scorer(GptOssScorer, tokens(TEXTS), REFERENCES, model=str(model))
+    graded = [n for n, one in enumerate(REFERENCES) if one["metric"] != "math500"]
+    outputs = tokens([TEXTS[n] for n in graded])
+
+    check_scorer(GptOssScorer, outputs, [REFERENCES[n] for n in graded], model=str(model))

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 import pytest
-from rouge_score.rouge_scorer import RougeScorer as Original
 
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
-from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers.rouge.punkt import FILES
 from pytest_mlperf.scorers.rouge.scorer import RougeScorer
+from tests.scorers import originals
+from tests.scorers.refusals import differences
 from tests.scorers.tokenizers_made_here import AutoTokenizer, byte_level
 
 Build = Callable[..., RougeScorer]
@@ -57,7 +57,7 @@ def reference_script(model: Path, outputs: list[bytes], targets: list[str]) -> d
     )
     ids = [np.frombuffer(output, np.int64).tolist() for output in outputs]
     texts = [text.strip() for text in tokenizer.batch_decode(ids, skip_special_tokens=True)]
-    scorer = Original(METRICS, use_stemmer=True)
+    scorer = originals.rouge(*METRICS)
     scores = [
         scorer.score(target.strip(), text) for target, text in zip(targets, texts, strict=True)
     ]
@@ -81,63 +81,42 @@ def test_aggregates_are_the_figures_that_the_reference_script_prints(
     assert scores.aggregate == reference_script(model, outputs, TARGETS)
 
 
-def test_each_sample_is_scored_from_0_to_100(build: Build) -> None:
-    scores = build().score(tokens(PREDICTED), TARGETS)
+def test_each_sample_is_scored_from_0_to_100_and_lengths_are_counted(build: Build) -> None:
+    """All tokens count, and the characters of the stripped text."""
+    outputs = tokens(PREDICTED)
 
-    original = Original(METRICS, use_stemmer=True)
+    scores = build().score(outputs, TARGETS)
+
+    original = originals.rouge(*METRICS)
     pairs = list(zip(TARGETS, PREDICTED, strict=True))
     for name in METRICS:
         expected = [100 * original.score(*pair)[name].fmeasure for pair in pairs]
         assert scores.per_sample[name] == expected
         assert scores.aggregate[name] == pytest.approx(np.mean(expected), abs=5.1e-5)
-
-
-def test_lengths_count_all_tokens_and_the_characters_of_the_stripped_text(build: Build) -> None:
-    outputs = tokens(PREDICTED)
-
-    scores = build().score(outputs, TARGETS)
-
     assert scores.per_sample["tokens_per_sample"] == [len(output) / 8 for output in outputs]
     assert scores.per_sample["gen_len"] == [len(text.strip()) for text in PREDICTED]
     assert scores.aggregate["gen_len"] == sum(len(text.strip()) for text in PREDICTED)
+    assert {type(value) for value in scores.aggregate.values()} == {float}
+    assert {type(value) for row in scores.per_sample.values() for value in row} == {float}
+    assert build(dtype="int32").score(tokens(PREDICTED, dtype="<i4"), TARGETS) == scores
 
 
-@pytest.mark.parametrize(("ids", "count"), [([], 0), ([2], 1), ([3, 3, 2, 2], 4)])
-def test_a_model_that_says_nothing_scores_0(build: Build, ids: list[int], count: int) -> None:
-    scores = build().score([np.array(ids, "<i8").tobytes()], ["some words"])
+def test_a_model_that_says_nothing_scores_0(build: Build) -> None:
+    ids = [[], [2], [3, 3, 2, 2]]
 
-    assert scores.per_sample == {
-        "rouge1": [0.0],
-        "rouge2": [0.0],
-        "rougeL": [0.0],
-        "tokens_per_sample": [count],
-        "gen_len": [0.0],
-    }
+    scores = build().score([np.array(row, "<i8").tobytes() for row in ids], ["some words"] * 3)
+
+    nothing = dict.fromkeys((*METRICS, "gen_len"), [0.0] * 3)
+    assert scores.per_sample == {**nothing, "tokens_per_sample": [0, 1, 4]}
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("processes", [1, 2, 9, None])
-def test_the_number_of_processes_changes_nothing(build: Build, processes: int | None) -> None:
-    scores = build(processes=processes).score(tokens(PREDICTED), TARGETS)
-
-    assert scores == build().score(tokens(PREDICTED), TARGETS)
-
-
-def test_no_number_of_processes_means_one_per_core(build: Build) -> None:
+def test_the_number_of_processes_changes_nothing(build: Build) -> None:
     assert build(processes=None)._processes == len(os.sched_getaffinity(0))
 
-
-def test_the_same_tokens_in_32_bits_score_the_same(build: Build) -> None:
-    scores = build(dtype="int32").score(tokens(PREDICTED, dtype="<i4"), TARGETS)
-
-    assert scores == build().score(tokens(PREDICTED), TARGETS)
-
-
-def test_scores_are_plain_numbers_that_json_can_hold(build: Build) -> None:
-    scores: Scores = build().score(tokens(PREDICTED), TARGETS)
-
-    assert {type(value) for value in scores.aggregate.values()} == {float}
-    assert {type(value) for row in scores.per_sample.values() for value in row} == {float}
+    assert build(processes=2).score(tokens(PREDICTED), TARGETS) == build().score(
+        tokens(PREDICTED), TARGETS
+    )
 
 
 @pytest.fixture
@@ -162,7 +141,7 @@ def test_with_a_punkt_model_rouge_lsum_and_lengths_are_those_of_the_reference(
         targets[1]: "nothing",
         targets[2]: "They won.\nThe U.S. did.",
     }
-    original = Original(["rougeLsum"], use_stemmer=True)
+    original = originals.rouge("rougeLsum")
     expected = [
         original.score(split[target], split[text])["rougeLsum"].fmeasure
         for target, text in zip(targets, predicted, strict=True)
@@ -182,20 +161,17 @@ def test_with_a_punkt_model_rouge_lsum_and_lengths_are_those_of_the_reference(
     assert set(scores.aggregate) - set(without.aggregate) == {"rougeLsum"}
 
 
-def test_a_punkt_model_that_is_not_here_is_unavailable(build: Build, tmp_path: Path) -> None:
+def test_wrong_options_and_references_are_refused(build: Build, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError, match=r"the Punkt model in .* lacks abbrev_types\.txt"):
         build(punkt=str(tmp_path))
-
-
-@pytest.mark.parametrize(("reference", "kind"), [(7, "int"), (None, "NoneType"), (["a"], "list")])
-def test_a_reference_that_is_no_text_names_its_sample(
-    build: Build, reference: object, kind: str
-) -> None:
-    with pytest.raises(RunError, match=f"reference of sample 1 is a {kind}, but must be a text"):
-        build().score([b"", b""], ["text", reference])  # type: ignore[list-item]
-
-
-@pytest.mark.parametrize("processes", [0, -1, True])
-def test_a_number_of_processes_starts_from_1(build: Build, processes: int) -> None:
-    with pytest.raises(SuiteError, match=f"processes = {processes} must be a number from 1 on"):
-        build(processes=processes)
+    counts = [(n, f"processes = {n} must be a number from 1 on") for n in (0, -1, True)]
+    assert differences(lambda n: build(processes=n), SuiteError, counts) == []
+    kinds = [(7, "int"), (None, "NoneType"), (["a"], "list")]
+    assert (
+        differences(
+            lambda reference: build().score([b"", b""], ["text", reference]),
+            RunError,
+            [(value, f"of sample 1 is a {kind}, but must be a text") for value, kind in kinds],
+        )
+        == []
+    )

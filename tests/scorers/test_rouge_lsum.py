@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import random
 
-import pytest
-from hypothesis import example, given
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from rouge_score.rouge_scorer import RougeScorer as Original
 
 from pytest_mlperf.scorers.rouge.text import summary_f_measures
+from tests.scorers import originals
 
-ORIGINAL = Original(["rougeLsum"], use_stemmer=True)
 
 words = st.sampled_from(
     ["a", "b", "c", "d", "cats", "cat's", "running", "ran", "The", "İstanbul", "42", ".", "\n"]
@@ -21,7 +19,7 @@ anything = st.text(max_size=40)
 
 
 def expected(prediction: str, reference: str) -> float:
-    found: float = ORIGINAL.score(reference, prediction)["rougeLsum"].fmeasure
+    found: float = originals.rouge("rougeLsum").score(reference, prediction)["rougeLsum"].fmeasure
     return found
 
 
@@ -36,6 +34,7 @@ def test_any_pair_of_texts_scores_as_rouge_score_scores_it(prediction: str, refe
 
 
 @given(st.lists(st.tuples(texts, texts), max_size=4))
+@settings(max_examples=50)
 def test_pairs_do_not_see_each_other(pairs: list[tuple[str, str]]) -> None:
     found = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
 
@@ -47,28 +46,26 @@ def test_long_summaries_score_as_rouge_score_scores_them() -> None:
     rng = random.Random(3)
     known = [f"word{number}" for number in range(25)]
     pairs = []
-    for _ in range(20):
+    for _ in range(10):
         lines = [" ".join(rng.choices(known, k=rng.randint(1, 60))) for _ in range(10)]
         pairs.append(("\n".join(lines[:5]), "\n".join(lines[3:8])))
 
     found = summary_f_measures([p for p, _ in pairs], [r for _, r in pairs])
 
     assert found.tolist() == [expected(*pair) for pair in pairs]
-    assert len(set(found.tolist())) == 20
+    assert len(set(found.tolist())) == 10
 
 
-@pytest.mark.parametrize(
-    ("prediction", "reference", "score"),
-    [
-        ("a b c", "a b c", 1.0),
-        ("a b\nc d", "c d\na b", 1.0),
-        ("a b c d", "d c b a", 0.25),
-        ("a\nb\nc\nd", "d c b a", 1.0),
-        ("a a a", "a", 0.5),
-        ("", "a", 0.0),
-        ("...", "a", 0.0),
-    ],
-)
-def test_scores_by_hand(prediction: str, reference: str, score: float) -> None:
+def test_scores_by_hand() -> None:
     """Sentences may change places; words in one may not; repeats count once per partner."""
-    assert summary_f_measures([prediction], [reference]).tolist() == [score]
+    scores = {
+        ("a b c", "a b c"): 1.0,
+        ("a b\nc d", "c d\na b"): 1.0,
+        ("a b c d", "d c b a"): 0.25,
+        ("a\nb\nc\nd", "d c b a"): 1.0,
+        ("a a a", "a"): 0.5,
+        ("", "a"): 0.0,
+        ("...", "a"): 0.0,
+    }
+
+    assert {pair: summary_f_measures([pair[0]], [pair[1]])[0] for pair in scores} == scores
