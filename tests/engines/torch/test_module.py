@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.engines.torch.module import _runner as module_factories
 from pytest_mlperf.engines.torch.module._runner import BATCHINGS, join, length, tensors
 from tests.engines.recording import Tokenless, unrefused
@@ -207,42 +206,6 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
     assert sink.ids == [5]
 
 
-def test_options_out_of_range_are_refused() -> None:
-    table: list[tuple[str, Any, str]] = [
-        ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
-        ("device", "tpu", "is not cpu, cuda or cuda:N"),
-        ("weights", "random", "is not one of checkpoint, dummy"),
-        ("batch_size", 0, "is not a number of samples, at least 1"),
-        ("threads", 0, "is not a number of threads, at least 1"),
-        ("workers", -1, "is not a number of threads; 0: inside submit"),
-        ("batching", "sort", "is not one of stack, concat, pad"),
-        ("output", -1, "is not a name, or a position counted from 0"),
-        ("compile", "fast", "is not false or one of default, reduce-overhead, "),
-        ("factory", "dlrm", "is neither one of dlrm-v2, dlrm-v3, "),
-    ]
-
-    def make(option: str, value: Any) -> None:
-        open_engine([], **{"factory": "linear", option: value})
-
-    single = [
-        (name, value, f"engine torch-module: {name} = {value!r} {message}")
-        for name, value, message in table
-    ]
-    others = [
-        ("arguments", {"model": "x"}, "arguments has 'model'; set workload.model instead"),
-        ("arguments", {"weights": "x"}, "'weights'; set the engine's option weights inst"),
-        ("factory", "question-answering", "no model; set workload.model"),
-    ]
-    assert unrefused(make, SuiteError, [*single, *others]) == []
-
-
-def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="absent: this model does not exist"):
-        open_engine([], "linear", model=str(tmp_path / "absent"))
-    with pytest.raises(UnavailableError, match=r"this folder has no config\.json"):
-        open_engine([], "dlrm-v2", model=str(tmp_path))
-
-
 def enter(samples: list[Any], factory: str, **options: Any) -> None:
     with open_engine(samples, factory, **options) as engine:
         engine.load_samples(range(len(samples)))
@@ -308,12 +271,6 @@ def test_factories_that_break_and_samples_that_do_not_fit_are_refused() -> None:
         raise caught.value
 
     assert unrefused(load, RunError, MISFITS) == []
-
-
-def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
-        enter([], "linear")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")

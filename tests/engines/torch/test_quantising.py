@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,11 +17,10 @@ from transformers import (
 )
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.engines.torch import _base as options
 from pytest_mlperf.engines.torch import _devices as devices
 from tests.engines.recording import unrefused
-from tests.engines.torch import models, modules, pipelines
+from tests.engines.torch import models
 from tests.engines.torch.models import answers, open_engine
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
@@ -164,45 +161,6 @@ def test_a_model_without_layers_to_quantise_is_refused() -> None:
         devices.quantise(model, precision, device=CPU)
 
     assert unrefused(quantise, RunError, rows) == []
-
-
-@pytest.fixture(scope="module")
-def folders(random: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {"torch": random, "images": pipelines.write_pipeline(tmp_path_factory.mktemp("images"))}
-
-
-def engines(folders: Mapping[str, Path], precision: str) -> dict[str, Engine]:
-    """Return an unopened engine of each kind."""
-    prompts = pipelines.Captions(["rain"], None)
-    return {
-        "torch": open_engine(folders["torch"], [[5]], precision=precision),
-        "torch-module": modules.open_engine(modules.rows(1), "linear", precision=precision),
-        "torch-diffusion": pipelines.open_engine(folders["images"], prompts, precision=precision),
-    }
-
-
-def test_fp8_on_a_cpu_and_a_missing_torchao_are_refused_before_anything_is_loaded(
-    folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torchao itself has no kernels for fp8 there."""
-    kernels = (
-        "precision 'fp8' needs a GPU of compute capability 8.9 or later for its kernels, and a CPU "
-        "has none; use another precision on cpu"
-    )
-    rows = [(made, f"engine {name}: {kernels}") for name, made in engines(folders, "fp8").items()]
-    assert unrefused(lambda made: made.__enter__(), EnvironmentFault, rows) == []
-
-    monkeypatch.setitem(sys.modules, "torchao", None)
-    rows = [
-        (
-            made,
-            f"engine {name}: precision {precision!r} needs torchao, which is not installed; "
-            "try: pip install 'pytest-mlperf[quantization]'",
-        )
-        for precision in ("int8", "int4", "fp8")
-        for name, made in engines(folders, precision).items()
-    ]
-    assert unrefused(lambda made: made.__enter__(), EnvironmentFault, rows) == []
 
 
 def test_gpus_without_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
