@@ -15,9 +15,6 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("torch")
-pytest.importorskip("transformers")
-
 from pytest_mlperf.engines.llm.model_folder import quantisation_of
 from tests.engines.torch import models
 from tests.engines.torch.models import answers
