@@ -21,7 +21,7 @@ from pytest_mlperf.engines.torch import _base as options
 from pytest_mlperf.engines.torch import _devices as devices
 from tests.engines.recording import unrefused
 from tests.engines.torch import models
-from tests.engines.torch.models import answers, open_engine
+from tests.engines.torch.models import answers, describe
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SIZES = {
@@ -98,17 +98,16 @@ def test_experts_are_quantised_one_by_one(
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_a_mixture_of_experts_generates_in_both_ways(mixture: Path, precision: str) -> None:
     """Static and continuous batches give the same tokens, and the description says how much."""
-    prompts = [[5, 9], [40, 3, 7]]
-    options: dict[str, Any] = {"precision": precision, "max_new_tokens": 8}
-
-    static = answers(mixture, prompts, batching="static", **options)
-
-    assert answers(mixture, prompts, batching="continuous", **options) == static
-    with open_engine(mixture, prompts, **options) as engine:
-        described = engine.describe()
-    assert described["quantised"] == "25 of 25 matrices, 97.3% of all parameters"
-    assert described["quantisation"].startswith(precision)
-    assert "torchao" in described
+    options: dict[str, Any] = {"precision": precision, "max_new_tokens": 5}
+    static, continuous = (
+        answers(mixture, [[5, 9], [40, 3, 7]], batching=batching, **options)
+        for batching in ("static", "continuous")
+    )
+    assert static == continuous
+    facts = describe(mixture, **options)
+    assert facts["quantised"] == "25 of 25 matrices, 97.3% of all parameters"
+    assert facts["quantisation"].startswith(precision)
+    assert "torchao" in facts
 
 
 def test_experts_that_are_stored_otherwise_stay_and_are_counted() -> None:
@@ -195,14 +194,12 @@ def test_what_is_not_quantised_has_a_type_that_the_kernels_take() -> None:
     } == expected
 
 
-@pytest.mark.parametrize("precision", options.QUANTISED)
-def test_torchao_has_the_configurations_for_gpus(precision: str) -> None:
+def test_torchao_has_the_configurations_for_gpus() -> None:
     """They can be made without one; a weight has a step, or none."""
-    plan = devices._plan(precision, GPU)
-
-    shapes = [(48, 128), (48, 40), (7, 128)]
-    taken = [
-        sum(fits(torch.empty(shape, device="meta")) for _, fits in plan.steps) for shape in shapes
-    ]
-    assert taken == {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}[precision]
-    assert precision in plan.how
+    weights = [torch.empty(shape, device="meta") for shape in ((48, 128), (48, 40), (7, 128))]
+    steps = {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}
+    assert set(steps) == set(options.QUANTISED)
+    for precision, expected in steps.items():
+        plan = devices._plan(precision, GPU)
+        assert [sum(fits(weight) for _, fits in plan.steps) for weight in weights] == expected
+        assert precision in plan.how

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import sys
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from tests.engines.recording import unrefused
@@ -32,23 +34,16 @@ class Kind:
 
 @pytest.fixture(params=["torch", "torch-module", "torch-diffusion"])
 def kind(request: pytest.FixtureRequest) -> Kind:
-    if request.param == "torch-module":
-        return Kind(
-            request.param,
-            None,
-            lambda factory="linear", **options: modules.open_engine([], factory, **options),
-        )
-    folder = request.getfixturevalue("counting" if request.param == "torch" else "tiny")
-    if request.param == "torch":
-        return Kind(
-            request.param, str(folder), lambda **options: models.open_engine("", [[5]], **options)
-        )
+    name = request.param
+    if name == "torch-module":
+        return Kind(name, None, functools.partial(modules.open_engine, [], factory="linear"))
+    folder = str(request.getfixturevalue("counting" if name == "torch" else "tiny"))
+    if name == "torch":
+        return Kind(name, folder, functools.partial(models.open_engine, Path(), [[5]]))
     from tests.engines.torch import pipelines
 
     texts = pipelines.Captions(["rain"])
-    return Kind(
-        request.param, str(folder), lambda **options: pipelines.open_engine("", texts, **options)
-    )
+    return Kind(name, folder, functools.partial(pipelines.open_engine, Path(), texts))
 
 
 SHARED: list[tuple[str, Any, str]] = [
@@ -116,11 +111,17 @@ def test_options_out_of_range_are_refused(kind: Kind) -> None:
         ({name: value}, f"engine {kind.name}: {name} = {value!r} {message}")
         for name, value, message in [*SHARED, *SINGLE[kind.name]]
     ]
+    rows = [*single, *COMBINED[kind.name]]
+    assert unrefused(lambda options: kind.enter(**options), SuiteError, rows) == []
 
-    def enter(options: dict[str, Any]) -> None:
-        kind.enter(**options)
 
-    assert unrefused(enter, SuiteError, [*single, *COMBINED[kind.name]]) == []
+@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
+def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu(kind: Kind) -> None:
+    rows = [
+        (device, f"engine {kind.name}: device = '{device}', but .* sees no CUDA device")
+        for device in ("cuda", "cuda:1")
+    ]
+    assert unrefused(lambda device: kind.enter(device=device), EnvironmentFault, rows) == []
 
 
 def test_a_model_that_is_not_here_is_unavailable(kind: Kind, tmp_path: Path) -> None:
@@ -153,8 +154,8 @@ def test_fp8_on_a_cpu_and_a_missing_torchao_are_refused_before_anything_is_loade
 ) -> None:
     """torchao itself has no kernels for fp8 there."""
     kernels = (
-        "precision 'fp8' needs a GPU of compute capability 8.9 or later for its kernels, and a CPU "
-        "has none; use another precision on cpu"
+        f"engine {kind.name}: precision 'fp8' needs a GPU of compute capability 8.9 or later for "
+        "its kernels, and a CPU has none; use another precision on cpu"
     )
     extra = "which is not installed; try: pip install 'pytest-mlperf[quantization]'"
     rows = [
@@ -165,7 +166,6 @@ def test_fp8_on_a_cpu_and_a_missing_torchao_are_refused_before_anything_is_loade
     def enter(precision: str) -> None:
         kind.enter(precision=precision)
 
-    message = f"engine {kind.name}: {kernels}"
-    assert unrefused(enter, EnvironmentFault, [("fp8", message)]) == []
+    assert unrefused(enter, EnvironmentFault, [("fp8", kernels)]) == []
     monkeypatch.setitem(sys.modules, "torchao", None)
     assert unrefused(enter, EnvironmentFault, rows) == []
