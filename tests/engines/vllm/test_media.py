@@ -17,7 +17,7 @@ from pytest_mlperf.engines.vllm import VllmEngine
 from pytest_mlperf.testing import RecordingSink
 from tests.engines.recording import Samples, ask, unrefused
 from tests.engines.torch.models import broken_but_accepted, json_with
-from tests.engines.vllm import shapes
+from tests.engines.vllm import ready, shapes
 from tests.engines.vllm.conftest import forget
 from tests.engines.vllm.running import open_engine
 from tests.suites.tiny_twin import TINY, Twin
@@ -224,3 +224,9 @@ def test_the_stand_in_refuses_prompts_as_vllm_does(name: str, kind: str) -> None
     model = str(twin(name).model)
 
     assert shapes.differences(shapes.refusals(model, kind), model, kind) == []
+
+
+@pytest.mark.nightly
+def test_a_whisper_with_copies_of_its_state_says_the_same(tmp_path: Path) -> None:
+    """A twin that is written for vLLM's kernels is the same model."""
+    assert twin("whisper").answers(ready.whisper(tmp_path)) == twin("whisper").answers()
