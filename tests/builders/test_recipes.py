@@ -105,9 +105,7 @@ NAMES = st.sampled_from(["a", "b", "int8", "int4", "a-b", "int8-b", "b-int8", "a
     st.sampled_from(["int8", "fp8", "b"]),
     st.lists(NAMES, min_size=2, max_size=2, unique=True),
 )
-def test_another_recipe_is_another_case(
-    name: str | None, precision: str, recipes: list[str]
-) -> None:
+def test_another_recipe_is_another_id(name: str | None, precision: str, recipes: list[str]) -> None:
     """Whatever an entry is called: with its precision, two recipes never make one test id."""
     entry = {"use": "torch", "name": name, "precision": precision}
     labels = {

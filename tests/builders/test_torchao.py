@@ -85,9 +85,7 @@ def test_the_same_build_gives_the_same_bytes(source: Path, int8: Path, tmp_path:
     assert files[0].read_bytes() == files[1].read_bytes()
 
 
-def test_layers_that_do_not_fit_stay_as_they_are(
-    source: Path, expected: list[list[int]], tmp_path: Path
-) -> None:
+def test_unfit_layers_stay_plain(source: Path, expected: list[list[int]], tmp_path: Path) -> None:
     """Groups of 128 are wider than this model; of 64 they fit its inputs of 64 and of 128."""
     for size, quantised in ((64, "7 of 7"), (128, "1 of 7")):
         facts = build(source, tmp_path / str(size), "int4", group_size=size)
@@ -97,9 +95,7 @@ def test_layers_that_do_not_fit_stay_as_they_are(
         build(source, tmp_path / "256", "int4", group_size=256)
 
 
-def test_checkpoints_that_cannot_be_built_or_loaded_are_refused(
-    source: Path, int8: Path, tmp_path: Path
-) -> None:
+def test_unfit_checkpoints_are_refused(source: Path, int8: Path, tmp_path: Path) -> None:
     """Formats too, instead of random weights, which is what transformers would go on with."""
     config = json.loads((source / "config.json").read_text("utf-8"))
     for method, details in (("modelopt", {"quant_algo": "FP8"}), ("gptq", {"bits": 4})):

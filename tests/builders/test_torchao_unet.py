@@ -197,9 +197,7 @@ def test_convolutions_that_are_no_such_product_are_left() -> None:
     assert quantised_layers(unet) == {}
 
 
-def test_what_cannot_be_loaded_is_refused(
-    source: Path, int8: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misfits_are_refused(source: Path, int8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uncalibrated inputs are quantised as they come, which torch does on GPUs alone."""
 
     def load(folder: Path, precision: str) -> None:

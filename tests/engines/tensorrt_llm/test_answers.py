@@ -46,9 +46,7 @@ def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> 
         assert len(timed.threads) == 1
 
 
-def test_tokens_are_taken_as_they_come_in_offline_only_where_a_suite_says_so(
-    counting: Path,
-) -> None:
+def test_offline_streams_tokens_only_where_a_suite_says_so(counting: Path) -> None:
     """LoadGen waits for no first token there, and every message costs."""
     for stream in (None, False, True):
         options = {} if stream is None else {"stream": stream}
@@ -170,9 +168,7 @@ def test_random_weights_need_no_weights(counting: Path, tmp_path: Path) -> None:
     assert opened.describe()["weights"] == "dummy"
 
 
-def test_the_log_says_how_our_stamps_compare(
-    counting: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_the_log_compares_stamps(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with engine(counting, [[9], [8]]) as model:
         ask(model, Recorder(expected=2), 2)
         model.unload_samples(range(2))
@@ -196,9 +192,7 @@ def test_the_engine_keeps_the_contract(counting: Path) -> None:
 NGRAM = {"decoding_type": "NGram", "max_draft_len": 2, "max_matching_ngram_size": 2}
 
 
-def test_drafts_that_were_accepted_are_counted_from_question_to_question(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_accepted_drafts_are_counted(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1.2 has a class for each kind, and refuses a table that says which."""
     ngram = {"llm": {"speculative_config": NGRAM}}
     cases: list[tuple[dict[str, Any], str, list[int | None]]] = [
@@ -240,9 +234,7 @@ def test_a_kind_of_drafts_that_reads_its_name_gets_the_table() -> None:
 
 
 @pytest.mark.process
-def test_ranks_with_requests_of_their_own_make_one_step_together(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_make_one_step_together(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention data parallelism: each of two has batches of 8, and one copy has both GPUs."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
     options = {"max_batch_size": 8, "tensor_parallel_size": 2}

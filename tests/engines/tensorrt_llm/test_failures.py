@@ -41,9 +41,7 @@ def failure(folder: Path, *, times_tokens: bool = True, **options: Any) -> str:
 
 
 @pytest.mark.usefixtures("absent")
-def test_without_the_package_it_says_where_else_it_can_run(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_package_is_named(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(EnvironmentFault) as refused, engine(counting):
         pass
 
@@ -162,9 +160,7 @@ def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(counting: Path) -> 
 
 
 @standin
-def test_a_failure_of_tensorrt_llm_names_the_sample(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_names_its_sample(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for faults, sentence in FAILED:
         told(monkeypatch, **faults)
         for times_tokens in (True, False):
@@ -208,9 +204,7 @@ LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
 
 
 @standin
-def test_an_answer_of_another_length_than_was_asked_for_is_none(
-    counting: Path, mute: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_lengths_fail(counting: Path, mute: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, fault, options, sentence in LENGTHS:
         told(monkeypatch, **{fault: 4 if fault == "longest" else True})
         assert failure(counting if name == "counting" else mute, **options) == sentence

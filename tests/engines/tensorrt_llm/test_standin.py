@@ -70,9 +70,7 @@ def test_a_value_of_another_type_is_refused_by_its_place(package: Any) -> None:
     assert args.backend == "pytorch"
 
 
-def test_what_the_real_one_refuses_is_refused(
-    package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misuse_is_refused(package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks need GPUs, experts are those of tensor parallelism, sampling has names of its own."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
     tensors, experts = "moe_tensor_parallel_size", "moe_expert_parallel_size"
@@ -98,9 +96,7 @@ def test_what_the_real_one_refuses_is_refused(
 
 
 @pytest.mark.process
-def test_ranks_of_a_model_end_with_it(
-    package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_end_with_it(package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in sessions of their own, as those of MPI, and give their GPU back at shutdown."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
     llm = package.LLM(
@@ -114,9 +110,7 @@ def test_ranks_of_a_model_end_with_it(
     assert not any(rank.is_running() for rank in ranks)
 
 
-def test_a_prompt_needs_room_an_end_token_and_a_model_that_runs(
-    package: Any, counting: Path
-) -> None:
+def test_a_prompt_needs_room_an_end_and_a_running_model(package: Any, counting: Path) -> None:
     sampling = package.SamplingParams(end_id=2)
     with package.LLM(str(counting), skip_tokenizer_init=True, max_seq_len=3) as llm:
         assert len(llm.generate([9, 9], sampling).outputs[0].token_ids) == 1
@@ -128,9 +122,7 @@ def test_a_prompt_needs_room_an_end_token_and_a_model_that_runs(
         llm.generate_async([9], sampling)
 
 
-def test_what_it_gives_back_has_no_attribute_that_the_table_does_not_list(
-    package: Any, counting: Path
-) -> None:
+def test_outputs_have_listed_attributes_only(package: Any, counting: Path) -> None:
     with package.LLM(str(counting), skip_tokenizer_init=True, return_perf_metrics=True) as llm:
         output = llm.generate([9], package.SamplingParams(end_id=2, pad_id=2))
 

@@ -102,9 +102,7 @@ def test_beams_give_the_answers_of_beam_search_alone(random: Path) -> None:
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
-def test_an_answer_ends_with_its_end_token_or_at_its_limit(
-    mute: Path, counting: Path, batching: str
-) -> None:
+def test_answers_end_by_token_or_limit(mute: Path, counting: Path, batching: str) -> None:
     """One model wants to end at once, the other counts down from the prompt's last token."""
     for least in (0, 1, 4, 8):
         options: dict[str, Any] = {"batching": batching, "min_new_tokens": least}
@@ -119,9 +117,7 @@ def test_an_answer_ends_with_its_end_token_or_at_its_limit(
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
-def test_a_model_with_clear_answers_gives_them_in_every_precision(
-    counting: Path, batching: str
-) -> None:
+def test_clear_answers_are_the_same_in_every_precision(counting: Path, batching: str) -> None:
     """Its scores are far apart, so that no rounding changes a token."""
     for precision in ("fp32", "bf16", "fp16", "int8", "int4"):
         found = answers(counting, [[12], [5, 9]], precision=precision, batching=batching)

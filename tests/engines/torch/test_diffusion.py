@@ -194,9 +194,7 @@ def test_ways_to_compute_the_same(tiny: Path) -> None:
         assert np.abs(images.astype(int) - usual).mean() < apart, options
 
 
-def test_blocks_are_compiled_when_the_model_is_loaded(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_blocks_are_compiled_at_loading(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiled: list[tuple[str, str]] = []
     monkeypatch.setattr(
         torch.nn.Module,
@@ -215,9 +213,7 @@ def test_blocks_are_compiled_when_the_model_is_loaded(
 
 
 @pytest.mark.nightly
-def test_compiled_blocks_are_warm_before_time_is_measured(
-    tiny: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_compiled_blocks_are_warm_at_start(tiny: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also with reused features, whose steps are no reason to compile anew.
 
     Graphs are traced and guarded as always, but run as they are: making code takes minutes.

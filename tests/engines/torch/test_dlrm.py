@@ -131,9 +131,7 @@ def probabilities(folder: Path, given: list[dict[str, Any]], **options: Any) -> 
     return answer(given, "dlrm-v2", model=str(folder), **options)
 
 
-def test_probabilities_are_those_of_the_formulas(
-    tmp_path: Path, written: dict[str, Floats]
-) -> None:
+def test_probabilities_are_those_of_formulas(tmp_path: Path, written: dict[str, Floats]) -> None:
     """Samples of different numbers of pairs share batches; names may begin with "model."."""
     given = samples(4, 1, 9, 3, 2)
     expected = np.concatenate([by_hand(written, sample) for sample in given])
@@ -147,9 +145,7 @@ def test_probabilities_are_those_of_the_formulas(
         save_file({f"model.{name}": array for name, array in load_file(file).items()}, file)
 
 
-def test_in_float64_nothing_but_rounding_is_left(
-    tmp_path: Path, written: dict[str, Floats]
-) -> None:
+def test_in_float64_only_rounding_is_left(tmp_path: Path, written: dict[str, Floats]) -> None:
     """The module itself, but for the last step, which is float32 in any precision."""
     (sample,) = samples(40)
     module = dlrm_v2(model=str(tmp_path)).double()
@@ -292,9 +288,7 @@ BROKEN = [
 
 
 @pytest.mark.usefixtures("written")
-def test_broken_folders_and_wrong_arguments_are_refused(
-    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_misfits_are_refused(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
     def enter(folder: Path, **options: Any) -> None:
         load([], "dlrm-v2", model=str(folder), **options)
 

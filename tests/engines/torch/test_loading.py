@@ -198,9 +198,7 @@ def test_a_prompt_is_cut_at_its_end_where_the_suite_says_so(counting: Path) -> N
     assert key not in describe(counting)
 
 
-def test_a_cache_too_small_for_a_sample_or_too_large_for_memory_is_refused(
-    counting: Path,
-) -> None:
+def test_a_cache_too_small_or_too_large_is_refused(counting: Path) -> None:
     """transformers would take 60 % of the memory, or fail inside its thread."""
     long = [[9] * 300]
 
@@ -215,9 +213,7 @@ def test_a_cache_too_small_for_a_sample_or_too_large_for_memory_is_refused(
     assert answers(counting, long, batching="continuous", kv_blocks=2) == [[8, 7, 6, 5, 4, 3, 2]]
 
 
-def test_continuous_batching_on_the_cpu_needs_psutil(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_continuous_batching_needs_psutil(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would report that there is no memory at all."""
     monkeypatch.setitem(sys.modules, "psutil", None)
     with pytest.raises(EnvironmentFault, match="on the CPU needs psutil"):
@@ -262,9 +258,7 @@ def test_the_description_names_everything_that_decides_speed_and_answers(countin
     }
 
 
-def test_each_precision_is_described_and_computes_other_scores_but_close_ones(
-    random: Path,
-) -> None:
+def test_each_precision_computes_other_but_close_scores(random: Path) -> None:
     quantised = {"dtype": "float32", "torchao": version("torchao")}
     exact = None
     for precision, most, expected in (
@@ -297,9 +291,7 @@ def test_a_sharded_checkpoint_gives_the_same_answers(copy: Path) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_dummy_weights_need_the_configuration_alone_and_are_always_the_same(
-    random: Path, tmp_path: Path, precision: str
-) -> None:
+def test_dummy_weights_are_always_the_same(random: Path, tmp_path: Path, precision: str) -> None:
     shutil.copy(random / "config.json", tmp_path)
     state = torch.random.get_rng_state()
     options: dict[str, Any] = {"weights": "dummy", "precision": precision, "batching": "static"}

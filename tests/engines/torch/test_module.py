@@ -336,9 +336,7 @@ def test_question_answering_tells_its_weights(bert: Path, tmp_path: Path) -> Non
         engine.load_samples([0])
 
 
-def test_broken_folders_and_features_of_question_answering_are_refused(
-    bert: Path, tmp_path: Path
-) -> None:
+def test_broken_folders_and_features_are_refused(bert: Path, tmp_path: Path) -> None:
     def enter(folder: Path, sample: Any = None) -> None:
         load([] if sample is None else [sample], "question-answering", model=str(folder))
 

@@ -70,9 +70,7 @@ def values_of(weight: Any) -> Any:
 @pytest.mark.parametrize(
     ("precision", "least", "most"), [("int8", 1e-4, 0.03), ("int4", 0.03, 0.3)]
 )
-def test_experts_are_quantised_one_by_one(
-    mixture: Path, precision: str, least: float, most: float
-) -> None:
+def test_experts_are_quantised(mixture: Path, precision: str, least: float, most: float) -> None:
     """transformers keeps them as one parameter of three dimensions, no linear layer."""
     model = AutoModelForCausalLM.from_pretrained(mixture).eval()
     exact, total = logits(model), sum(each.numel() for each in model.parameters())

@@ -134,9 +134,7 @@ def test_a_model_that_is_not_here_is_unavailable(kind: Kind, tmp_path: Path) -> 
         kind.enter(model=str(tmp_path), **options)
 
 
-def test_a_missing_library_names_the_extra_to_install(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_library_names_its_extra(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     extra, libraries = {
         "torch": ("lm", ["torch", "transformers"]),
         "torch-module": ("lm", ["torch"]),
@@ -149,9 +147,7 @@ def test_a_missing_library_names_the_extra_to_install(
                 kind.enter()
 
 
-def test_fp8_on_a_cpu_and_a_missing_torchao_are_refused_before_anything_is_loaded(
-    kind: Kind, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_precisions_need_kernels_and_torchao(kind: Kind, monkeypatch: pytest.MonkeyPatch) -> None:
     """torchao itself has no kernels for fp8 there."""
     kernels = (
         f"engine {kind.name}: precision 'fp8' needs a GPU of compute capability 8.9 or later for "

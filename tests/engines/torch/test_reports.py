@@ -31,9 +31,7 @@ def counts(sink: Recorder) -> list[int]:
     ("batching", "num_beams"),
     [("auto", 1), ("static", 1), ("dynamic", 1), ("continuous", 1), ("auto", 2)],
 )
-def test_each_token_is_reported_once_and_only_where_it_is_timed(
-    counting: Path, batching: str, num_beams: int
-) -> None:
+def test_each_timed_token_is_reported_once(counting: Path, batching: str, num_beams: int) -> None:
     """first, next for each further token, done; with beams nothing between first and done."""
     options: dict[str, Any] = {"batching": batching, "num_beams": num_beams, "max_new_tokens": 14}
     timed = [
@@ -184,9 +182,7 @@ def test_an_answer_too_short_to_be_timed_names_its_sample(mute: Path, batching: 
 
 
 @both_ways
-def test_a_model_that_never_ends_is_an_error_after_the_first_samples(
-    endless: Path, batching: str
-) -> None:
+def test_a_model_that_never_ends_is_found_early(endless: Path, batching: str) -> None:
     """It is seen after 32 samples, or after all that are loaded."""
     options: dict[str, Any] = {"batching": batching, "max_new_tokens": 5, "batch_size": 4}
     with open_engine(endless, [[9]] * 40, **options) as engine:
@@ -228,9 +224,7 @@ def test_accuracy_runs_fixed_lengths_and_random_weights_need_no_end(endless: Pat
         assert times_tokens or set(map(len, sink.answers.values())) == {5}
 
 
-def test_nothing_is_printed_or_warned_about_while_samples_are_generated(
-    counting: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_generation_prints_nothing(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:
     """The model's folder asks for sampling, which transformers would complain about."""
     for batching in ("static", "continuous"):
         with open_engine(counting, PROMPTS, batching=batching) as engine:

@@ -48,9 +48,7 @@ def change(folder: Path, name: str, change: Callable[[Any], object]) -> None:
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_on_a_cpu_it_is_checked_and_dense_kernels_are_said_to_run(
-    sparse: Path, precision: str
-) -> None:
+def test_a_cpu_checks_it_and_runs_dense_kernels(sparse: Path, precision: str) -> None:
     options: dict[str, Any] = {"max_new_tokens": 12, "precision": precision}
     plain, facts = (describe(sparse, **options, **more) for more in ({}, {"sparsity": "2:4"}))
 

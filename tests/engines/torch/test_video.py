@@ -40,6 +40,7 @@ OPTIONS: Mapping[str, Any] = {
     "threads": 1,
     "negative_prompt": "rain",
 }
+Videos = list[NDArray[np.uint8]]
 AXES = {"num_attention_heads": 2, "attention_head_dim": 12, "in_channels": 4, "out_channels": 4}
 
 
@@ -105,7 +106,7 @@ def engine(folder: Path, dataset: Any = None, **options: Any) -> VideoEngine:
     return VideoEngine(dataset=dataset or Prompts(), model=str(folder), **taken)
 
 
-def videos(folder: Path, dataset: Any = None, **options: Any) -> list[NDArray[np.uint8]]:
+def videos(folder: Path, dataset: Any = None, **options: Any) -> Videos:
     sink = Tokenless(len(PROMPTS))
     with engine(folder, dataset, **options) as opened:
         ask(opened, sink, len(PROMPTS))
@@ -113,7 +114,7 @@ def videos(folder: Path, dataset: Any = None, **options: Any) -> list[NDArray[np
     return [each.reshape(9, 16, 16, 3) for each in frames]
 
 
-def by_hand(folder: Path, prompts: Sequence[str], **options: Any) -> list[NDArray[np.uint8]]:
+def by_hand(folder: Path, prompts: Sequence[str], **options: Any) -> Videos:
     """Return what diffusers' pipeline makes of each prompt, called as MLPerf's reference does."""
     pipe = diffusers.WanPipeline.from_pretrained(folder, local_files_only=True)
     pipe.set_progress_bar_config(disable=True)
@@ -135,14 +136,12 @@ def by_hand(folder: Path, prompts: Sequence[str], **options: Any) -> list[NDArra
 
 
 @pytest.fixture(scope="module")
-def single(folder: Path) -> list[NDArray[np.uint8]]:
+def single(folder: Path) -> Videos:
     """Videos made by the engine, one at a time."""
     return videos(folder)
 
 
-def test_videos_are_those_of_diffusers_own_pipeline(
-    folder: Path, single: list[NDArray[np.uint8]]
-) -> None:
+def test_videos_are_those_of_diffusers_own_pipeline(folder: Path, single: Videos) -> None:
     np.testing.assert_array_equal(single, by_hand(folder, PROMPTS))
     assert len({video.tobytes() for video in single}) == len(PROMPTS)
     for name in ("guidance_scale", "guidance_scale_2"):
@@ -165,9 +164,7 @@ def test_it_keeps_the_contract_of_engines(folder: Path) -> None:
     )
 
 
-def test_a_batch_makes_the_videos_of_single_prompts(
-    folder: Path, single: list[NDArray[np.uint8]]
-) -> None:
+def test_a_batch_makes_the_videos_of_single_prompts(folder: Path, single: Videos) -> None:
     for video, batched in zip(single, videos(folder, batch_size=3), strict=True):
         assert np.abs(video.astype(int) - batched).max() <= 1
 

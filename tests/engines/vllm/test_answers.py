@@ -26,9 +26,7 @@ def expected(random: Path) -> list[list[int]]:
     return models.answers(random, MIXED, max_new_tokens=LONGEST, batching="static")
 
 
-def test_every_way_gives_the_answers_of_the_torch_engine(
-    random: Path, expected: list[list[int]]
-) -> None:
+def test_every_way_answers_as_the_torch_engine(random: Path, expected: list[list[int]]) -> None:
     ways: list[dict[str, Any]] = [
         {},
         {"stream": False},
@@ -105,9 +103,7 @@ def test_answers_are_told_whole_in_offline_unless_a_suite_says_otherwise(countin
         assert sink.n_tokens == {100: 7, 101: 2}
 
 
-def test_stamps_are_compared_and_logged_when_samples_are_dropped(
-    counting: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_stamps_are_logged_at_unload(counting: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_engine(counting, [[9], [4]]) as engine:
         ask(engine, Recorder(expected=2), 2)
         engine.unload_samples([0, 1])
@@ -179,7 +175,7 @@ def test_the_engine_keeps_the_contract(random: Path, expected: list[list[int]], 
 NGRAM = {"speculative_config": {"method": "ngram", "num_speculative_tokens": 2}}
 
 
-def test_drafts_that_were_accepted_are_counted_from_question_to_question(counting: Path) -> None:
+def test_accepted_drafts_are_counted(counting: Path) -> None:
     """The answer's first token is the prompt's; of three others each step gives two by drafts."""
     cases: list[tuple[dict[str, Any], list[int | None]]] = [
         ({"api": "async", "engine_args": NGRAM}, [2 * 4, 0]),  # 7 tokens: 1, then 3 and 3

@@ -60,9 +60,7 @@ def test_the_offline_api_says_which_batch_it_was(counting: Path) -> None:
 
 
 @pytest.mark.process
-def test_without_stamps_of_vllms_nothing_is_compared(
-    counting: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_missing_stamps_compare_nothing(counting: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_engine(counting, PROMPTS, **faulty("silent")) as engine:
         ask(engine, Recorder(expected=4), 4)
         engine.unload_samples(range(4))
@@ -72,9 +70,7 @@ def test_without_stamps_of_vllms_nothing_is_compared(
 
 @pytest.mark.process
 @pytest.mark.parametrize("api", ["async", "offline"])
-def test_a_process_that_does_not_end_is_ended(
-    counting: Path, monkeypatch: pytest.MonkeyPatch, api: str
-) -> None:
+def test_a_deaf_process_is_ended(counting: Path, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
     monkeypatch.setattr(processes.Started.end, "__defaults__", (0.1,))
     before = processes.below(os.getpid())
     with open_engine(counting, PROMPTS, api=api, **faulty("deaf")):
@@ -83,9 +79,7 @@ def test_a_process_that_does_not_end_is_ended(
     assert processes.below(os.getpid()) <= before
 
 
-def test_a_model_that_cannot_be_loaded_says_why(
-    counting: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_failed_load_says_why(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(RunError) as error:
         describe(counting, **faulty("load"))
 
@@ -123,9 +117,7 @@ def test_a_vllm_that_is_too_old_or_cannot_be_imported_is_named(
 
 
 @pytest.mark.process
-def test_vllm_is_kept_from_the_network_and_everything_is_put_back(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_stays_off_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*ENVIRONMENT, *(name for name in os.environ if name.startswith("VLLM_"))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
@@ -142,9 +134,7 @@ def test_vllm_is_kept_from_the_network_and_everything_is_put_back(
     assert told == {"environment.VLLM_LOGGING_LEVEL": "DEBUG"}
 
 
-def test_a_model_that_cannot_be_meant_is_refused_before_it_is_loaded(
-    counting: Path, tmp_path: Path
-) -> None:
+def test_an_unfit_model_is_refused_before_loading(counting: Path, tmp_path: Path) -> None:
     config = json.loads((counting / "config.json").read_text("utf-8"))
     fp8 = {"quantization_config": {"quant_method": "fp8"}}
     changes: list[tuple[dict[str, Any], str]] = [

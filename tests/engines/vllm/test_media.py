@@ -132,9 +132,7 @@ def test_nothing_of_one_query_is_kept_for_another_unless_a_suite_lets_vllm() -> 
 
 
 @pytest.mark.parametrize(("name", "most"), [("qwen3-vl", 2), ("whisper", 2), (None, 6)])
-def test_media_are_prepared_for_few_samples_at_a_time(
-    counting: Path, name: str | None, most: int
-) -> None:
+def test_few_media_are_prepared_at_a_time(counting: Path, name: str | None, most: int) -> None:
     """Twice as many as vLLM works on; token ids are so small that all of them wait in vLLM."""
     dataset = Samples([[9]] * 6) if name is None else Repeated(twin(name).dataset, 6)
     folder = counting if name is None else twin(name).model
@@ -152,9 +150,7 @@ def test_media_are_prepared_for_few_samples_at_a_time(
         ("whisper", None),
     ],
 )
-def test_the_fingerprint_tells_what_is_kept_and_the_tokenizer(
-    name: str, limits: str | None
-) -> None:
+def test_the_fingerprint_tells_limits_and_tokenizer(name: str, limits: str | None) -> None:
     with on_vllm(name) as engine:
         facts = engine.describe()
 

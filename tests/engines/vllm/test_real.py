@@ -116,9 +116,7 @@ def needs(*modules: str) -> None:
 
 @pytest.mark.parametrize("api", ["async", "offline"])
 @pytest.mark.parametrize("name", sorted(MEDIA))
-def test_vllm_itself_hears_and_sees_as_the_torch_engines_do(
-    tmp_path: Path, name: str, api: str
-) -> None:
+def test_vllm_hears_and_sees_as_the_torch_engines_do(tmp_path: Path, name: str, api: str) -> None:
     """Answers, and so their score, are those of the torch engine but for 1 in 20."""
     if name == "qwen3-vl":
         needs("torchvision", "pyarrow")
@@ -141,9 +139,7 @@ def test_vllm_itself_hears_and_sees_as_the_torch_engines_do(
 
 
 @pytest.mark.parametrize(("name", "kind"), [("whisper", "speech"), ("qwen3-vl", "chats")])
-def test_vllm_itself_refuses_the_prompts_that_the_stand_in_refuses(
-    tmp_path: Path, name: str, kind: str
-) -> None:
+def test_vllm_refuses_what_the_stand_in_refuses(tmp_path: Path, name: str, kind: str) -> None:
     if name == "qwen3-vl":
         needs("torchvision")
     model = str(READY[name](tmp_path / "model"))
