@@ -191,9 +191,7 @@ def test_there_is_one_list_of_words_each_with_a_physical_limit() -> None:
     assert [path_part("precision", word) for word in PRECISION_NAMES] == list(PRECISION_NAMES)
 
 
-def test_what_a_recipe_makes_is_read_as_the_precision_that_the_suite_must_say(
-    tmp_path: Path,
-) -> None:
+def test_a_recipes_checkpoint_is_read_as_its_precision(tmp_path: Path) -> None:
     """The builder demands a word of the suite; the engine finds the same in the checkpoint."""
     for (builder, recipe), row in TABLE.items():
         (tmp_path / "config.json").write_text(

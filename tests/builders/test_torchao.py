@@ -7,17 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import transformers
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torchao")
-transformers = pytest.importorskip("transformers")
-
-from pytest_mlperf.builders.torchao import TorchAoBuilder  # noqa: E402
-from pytest_mlperf.core.errors import RunError  # noqa: E402
-from pytest_mlperf.run.checkpoints.child import settle_header  # noqa: E402
-from tests.engines.recording import Recorder, ask, unrefused  # noqa: E402
-from tests.engines.torch import models  # noqa: E402
-from tests.engines.torch.models import answers, open_engine  # noqa: E402
+from pytest_mlperf.builders.torchao import TorchAoBuilder
+from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.checkpoints.child import settle_header
+from tests.engines.recording import unrefused
+from tests.engines.torch import models
+from tests.engines.torch.models import answers, describe
 
 PROMPTS = [[5, 9, 20], [30, 31, 32, 33], [7]]
 
@@ -46,31 +43,22 @@ def build(source: Path, target: Path, recipe: str, **options: Any) -> dict[str, 
     return dict(builder.build(source, target, [], lambda *_: None))
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("recipe", "precision"),
-    [("int8", "int8"), ("int8-dynamic", "int8"), ("int4", "int4")],
-)
+@pytest.mark.parametrize("recipe", ["int8", "int8-dynamic", "int4"])
 def test_what_is_built_is_loaded_and_answers(
-    source: Path, expected: list[list[int]], tmp_path: Path, recipe: str, precision: str
+    source: Path, expected: list[list[int]], tmp_path: Path, recipe: str
 ) -> None:
     """The same answers as of the model, from weights that are as they were written."""
-    target = tmp_path / recipe
-    facts = build(source, target, recipe)
+    precision, target = recipe.partition("-")[0], tmp_path / recipe
+    assert build(source, target, recipe)["quantised"] == "7 of 7 linear layers"
 
     assert {path.suffix for path in target.iterdir()} == {".json", ".safetensors"}
-    assert facts["quantised"] == "7 of 7 linear layers"
-    with open_engine(target, PROMPTS, precision=precision) as engine:
-        sink = Recorder(len(PROMPTS), times_tokens=False)
-        ask(engine, sink, len(PROMPTS))
-        described = engine.describe()
-    assert [sink.answers[100 + index] for index in range(len(PROMPTS))] == expected
-    assert described["quantised"] == "7 of 8 matrices"
-    assert described["quantisation"] == "by the checkpoint, run as such"
-    assert "torchao" in described
+    assert answers(target, PROMPTS, precision=precision) == expected
+    facts = describe(target, precision=precision)
+    assert facts["quantised"] == "7 of 8 matrices"
+    assert facts["quantisation"] == "by the checkpoint, run as such"
+    assert "torchao" in facts
 
 
-@pytest.mark.slow
 def test_weights_are_the_models_own_up_to_rounding(tmp_path: Path) -> None:
     """Read again from the files, each linear layer but the last is near its source, not equal."""
     source = models.random_model(tmp_path / "source")
@@ -88,37 +76,26 @@ def test_weights_are_the_models_own_up_to_rounding(tmp_path: Path) -> None:
             assert 0 < error < rounding if small else error == 0, (recipe, name)
 
 
-@pytest.mark.slow
-def test_the_same_build_gives_the_same_bytes(
-    source: Path, int8: Path, expected: list[list[int]], tmp_path: Path
-) -> None:
+def test_the_same_build_gives_the_same_bytes(source: Path, int8: Path, tmp_path: Path) -> None:
     build(source, tmp_path / "int8", "int8")
 
-    for folder in (int8, tmp_path / "int8"):
-        settle_header(folder / "model.safetensors")
-    first, second = (
-        (each / "model.safetensors").read_bytes() for each in (int8, tmp_path / "int8")
-    )
-    assert first == second
-    assert answers(int8, PROMPTS, precision="int8") == expected
+    files = [folder / "model.safetensors" for folder in (int8, tmp_path / "int8")]
+    for file in files:
+        settle_header(file)
+    assert files[0].read_bytes() == files[1].read_bytes()
 
 
-@pytest.mark.slow
-def test_layers_that_do_not_fit_stay_as_they_are(
-    source: Path, expected: list[list[int]], tmp_path: Path
-) -> None:
+def test_unfit_layers_stay_plain(source: Path, expected: list[list[int]], tmp_path: Path) -> None:
     """Groups of 128 are wider than this model; of 64 they fit its inputs of 64 and of 128."""
-    assert build(source, tmp_path / "64", "int4", group_size=64)["quantised"].startswith("7 of 7")
-    assert build(source, tmp_path / "128", "int4", group_size=128)["quantised"].startswith("1 of 7")
+    for size, quantised in ((64, "7 of 7"), (128, "1 of 7")):
+        facts = build(source, tmp_path / str(size), "int4", group_size=size)
+        assert facts["quantised"].startswith(quantised)
     assert answers(tmp_path / "128", PROMPTS, precision="int4") == expected
     with pytest.raises(RunError, match="no linear layer that int4 can quantise"):
         build(source, tmp_path / "256", "int4", group_size=256)
 
 
-@pytest.mark.slow
-def test_checkpoints_that_cannot_be_built_or_loaded_are_refused(
-    source: Path, int8: Path, tmp_path: Path
-) -> None:
+def test_unfit_checkpoints_are_refused(source: Path, int8: Path, tmp_path: Path) -> None:
     """Formats too, instead of random weights, which is what transformers would go on with."""
     config = json.loads((source / "config.json").read_text("utf-8"))
     for method, details in (("modelopt", {"quant_algo": "FP8"}), ("gptq", {"bits": 4})):
@@ -127,15 +104,11 @@ def test_checkpoints_that_cannot_be_built_or_loaded_are_refused(
         (tmp_path / method / "config.json").write_text(json.dumps(changed), "utf-8")
 
     def load(folder: Path, options: dict[str, Any]) -> None:
-        with open_engine(folder, [], **{"precision": "int4", **options}):
-            pass
+        describe(folder, **{"precision": "int4", **options})
 
+    write = 'write precision = "int8"'
     rows = [
-        (
-            int8,
-            {"precision": "fp32"},
-            'int8 weights, and the suite "fp32"; write precision = "int8"',
-        ),
+        (int8, {"precision": "fp32"}, f'int8 weights, and the suite "fp32"; {write}'),
         (int8, {}, f'{int8}: config.json says int8 weights, and the suite "int4"; write'),
         (int8, {"precision": "int8", "weights": "dummy"}, 'weights = "dummy" makes plain ones'),
         (tmp_path / "modelopt", {}, "in the format 'modelopt'; this engine takes plain"),

@@ -9,23 +9,21 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
-torch = pytest.importorskip("torch")
-pytest.importorskip("torchao")
-
-from pytest_mlperf.builders.torchao_unet import (  # noqa: E402
+from pytest_mlperf.builders.torchao_unet import (
     TorchAoUnetBuilder,
     as_matrix,
     open_pipeline,
     quantised_layers,
     ranges_of,
 )
-from pytest_mlperf.core.errors import EnvironmentFault, RunError  # noqa: E402
-from pytest_mlperf.engines.torch.diffusion._convolutions import MatrixConvolution  # noqa: E402
-from pytest_mlperf.run.checkpoints.child import captions  # noqa: E402
-from tests.engines.recording import unrefused  # noqa: E402
-from tests.engines.torch.models import exact_int8  # noqa: E402
-from tests.engines.torch.pipelines import (  # noqa: E402
+from pytest_mlperf.core.errors import EnvironmentFault, RunError
+from pytest_mlperf.engines.torch.diffusion._convolutions import MatrixConvolution
+from pytest_mlperf.run.checkpoints.child import captions
+from tests.engines.recording import unrefused
+from tests.engines.torch.models import exact_int8
+from tests.engines.torch.pipelines import (
     PROMPTS,
     Captions,
     ask,
@@ -54,8 +52,7 @@ def build(source: Path, target: Path, recipe: str, **options: Any) -> dict[str, 
 @pytest.fixture(scope="module")
 def int8(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("int8")
-    facts = build(source, target, "int8-smoothquant", **SHORT)
-    check_facts(facts)
+    check_facts(build(source, target, "int8-smoothquant", **SHORT))
     return target
 
 
@@ -64,7 +61,6 @@ def check_facts(facts: dict[str, str]) -> None:
     assert facts["ranges"] == "of the first 2 of 4 steps"
 
 
-@pytest.mark.slow
 def test_calibration_sees_the_first_steps_and_no_other(source: Path) -> None:
     """By the times that the UNet is asked for, and by the ranges: later steps would widen some."""
     pipe = open_pipeline(source, "cpu")
@@ -74,11 +70,11 @@ def test_calibration_sees_the_first_steps_and_no_other(source: Path) -> None:
 
     def look(calibrated_steps: int) -> dict[str, Any]:
         times.clear()
-        builder = TorchAoUnetBuilder(
-            recipe="int8-smoothquant", steps=4, calibrated_steps=calibrated_steps
-        )
+        options = {"steps": 4, "calibrated_steps": calibrated_steps}
         with ranges_of(layers) as ranges:
-            builder.look(pipe, PROMPTS[:1], lambda *_: None)
+            TorchAoUnetBuilder(recipe="int8-smoothquant", **options).look(
+                pipe, PROMPTS[:1], lambda *_: None
+            )
         return ranges
 
     first = look(2)
@@ -96,24 +92,25 @@ def test_calibration_sees_the_first_steps_and_no_other(source: Path) -> None:
 def paints_nearly_the_same(source: Path, built: Path, precision: str, kind: str) -> None:
     """Check that weights and inputs are multiplied as they were written."""
     dataset = Captions(PROMPTS[:1], latents())
-    plain = paint(source, dataset, steps=2).astype(int)
-    with open_engine(built, dataset, precision=precision, steps=2) as engine:
-        described, unet = engine.describe(), engine._samples._pipe.unet
+    plain = paint(source, dataset, steps=1).astype(int)
+    with open_engine(built, dataset, precision=precision, steps=1) as engine:
+        facts, unet = engine.describe(), engine._samples._pipe.unet
         kinds = {each: type(getattr(each, "weight", None)).__name__ for each in unet.modules()}
         quantised = [each for each, weight in kinds.items() if weight == kind]
         assert sum(isinstance(each, MatrixConvolution) for each in quantised) == 26
         images = ask(engine, len(dataset)).astype(int)
-    assert described["quantisation"] == "by the checkpoint, run as such"
-    assert described["quantised"] == f"{56 + 26} of 125 matrices"
+    assert facts["quantisation"] == "by the checkpoint, run as such"
+    assert facts["quantised"] == f"{56 + 26} of 125 matrices"
     assert 0 < float(np.abs(images - plain).mean()) < 6
 
 
-@pytest.mark.slow
 @exact_int8
 def test_int8_is_loaded_and_paints_nearly_the_same(source: Path, int8: Path) -> None:
     paints_nearly_the_same(source, int8, "int8", "Int8Tensor")
     index = json.loads((int8 / "model_index.json").read_text("utf-8"))
     assert index["scheduler"] == ["diffusers", "EulerDiscreteScheduler"]  # the engine's own
+    with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
+        build(int8, int8, "fp8-static")
 
 
 @pytest.mark.nightly
@@ -150,33 +147,31 @@ CONVOLUTIONS: list[dict[str, Any]] = [
 @pytest.mark.parametrize(
     "recipe", [pytest.param("int8-smoothquant", marks=exact_int8), "fp8-static"]
 )
-@pytest.mark.parametrize("shape", CONVOLUTIONS, ids=["plain", "halves", "wide"])
-def test_a_convolution_is_the_product_of_what_was_rounded(
-    recipe: str, shape: dict[str, Any]
-) -> None:
+def test_a_convolution_is_the_product_of_what_was_rounded(recipe: str) -> None:
     """As torch's own convolution of the same weights and inputs, rounded and seen as floats."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(5)
-        convolution = torch.nn.Conv2d(**shape).requires_grad_(False)
-        inputs = torch.randn(2, shape["in_channels"], 6, 8)
-        inputs *= torch.logspace(-1, 1, shape["in_channels"])[:, None, None]
-    with ranges_of({"one": convolution}) as ranges:
-        exact = convolution(inputs)
-    matrix, product = as_matrix(convolution), MatrixConvolution(convolution)
-    TorchAoUnetBuilder(recipe=recipe)._quantise(matrix, ranges["one"], smooth=False)
-    product.weight, product.bias = matrix.weight, matrix.bias
+    for shape in CONVOLUTIONS:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(5)
+            convolution = torch.nn.Conv2d(**shape).requires_grad_(False)
+            inputs = torch.randn(2, shape["in_channels"], 6, 8)
+            inputs *= torch.logspace(-1, 1, shape["in_channels"])[:, None, None]
+        with ranges_of({"one": convolution}) as ranges:
+            exact = convolution(inputs)
+        matrix, product = as_matrix(convolution), MatrixConvolution(convolution)
+        TorchAoUnetBuilder(recipe=recipe)._quantise(matrix, ranges["one"], smooth=False)
+        product.weight, product.bias = matrix.weight, matrix.bias
 
-    with torch.inference_mode():
-        found = product(inputs)
+        with torch.inference_mode():
+            found = product(inputs)
 
-    kernel = convolution.kernel_size
-    weights = matrix.weight.dequantize().unflatten(1, (*kernel, -1)).permute(0, 3, 1, 2)
-    rounded = torch.nn.functional.conv2d(
-        seen_as_floats(matrix.weight, inputs), weights, convolution.bias,
-        convolution.stride, convolution.padding,
-    )  # fmt: skip
-    assert torch.allclose(found, rounded, rtol=1e-4, atol=1e-4)
-    assert 0 < float((found - exact).norm() / exact.norm()) < 0.05
+        kernel = convolution.kernel_size
+        weights = matrix.weight.dequantize().unflatten(1, (*kernel, -1)).permute(0, 3, 1, 2)
+        rounded = torch.nn.functional.conv2d(
+            seen_as_floats(matrix.weight, inputs), weights, convolution.bias,
+            convolution.stride, convolution.padding,
+        )  # fmt: skip
+        assert torch.allclose(found, rounded, rtol=1e-4, atol=1e-4), shape
+        assert 0 < float((found - exact).norm() / exact.norm()) < 0.05, shape
 
 
 def seen_as_floats(weight: Any, inputs: Any) -> Any:
@@ -202,10 +197,7 @@ def test_convolutions_that_are_no_such_product_are_left() -> None:
     assert quantised_layers(unet) == {}
 
 
-@pytest.mark.slow
-def test_what_cannot_be_loaded_is_refused(
-    source: Path, int8: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misfits_are_refused(source: Path, int8: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Uncalibrated inputs are quantised as they come, which torch does on GPUs alone."""
 
     def load(folder: Path, precision: str) -> None:
@@ -220,12 +212,6 @@ def test_what_cannot_be_loaded_is_refused(
     assert unrefused(load, EnvironmentFault, rows) == []
     with pytest.raises(RunError, match='says int8 weights, and the suite "fp16"; write precision'):
         load(int8, "fp16")
-
-
-@pytest.mark.slow
-def test_what_is_quantised_is_not_quantised_again(int8: Path, tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="the weights are quantised already; name plain ones"):
-        build(int8, tmp_path, "fp8-static")
 
 
 def test_captions_are_what_a_pipeline_looks_at() -> None:

@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.torch.conftest import counting, mute
+
+__all__ = ["counting", "mute"]
+
 STANDINS = Path(__file__).parents[2] / "standins"
 LIBRARIES = ("torch", "transformers", "tokenizers")
 
@@ -43,13 +47,3 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """No `tensorrt_llm` is installed."""
     forget()
     monkeypatch.setitem(sys.modules, "tensorrt_llm", None)
-
-
-@pytest.fixture(scope="session")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that counts down to its end token, with a tokenizer."""
-    from tests.engines.torch.models import chain_model, countdown, write_tokenizer
-
-    folder = chain_model(tmp_path_factory.mktemp("counting"), countdown, vocabulary=320)
-    write_tokenizer(folder)
-    return folder

@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
-import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
 
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.datasets.openorca import OpenOrcaDataset
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from pytest_mlperf.engines.tensorrt_llm._requests import drafting
 from pytest_mlperf.testing import check_engine
 from tests.engines.recording import Recorder, Samples, SizedSamples, answers_of, ask, packed
-from tests.engines.torch.models import EOS, answers, chain_model, countdown, random_model, save
-
-TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b"
+from tests.engines.torch.models import (
+    EOS,
+    answers,
+    chain_model,
+    change_json,
+    countdown,
+    random_model,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("standin")]
 
 
-def engine(folder: Path, prompts: Any, **options: Any) -> TensorRtLlmEngine:
+def engine(folder: Path, prompts: Any = ([9],), **options: Any) -> TensorRtLlmEngine:
     given = {"dataset": Samples(prompts), "model": str(folder), "precision": "fp32"}
     return TensorRtLlmEngine(**{**given, **options})
 
@@ -29,30 +32,21 @@ def engine(folder: Path, prompts: Any, **options: Any) -> TensorRtLlmEngine:
 def test_every_token_is_told_in_order_where_tokens_are_timed(counting: Path) -> None:
     expected = {100: [8, 7, 6, 5, 4, 3, 2], 101: [5, 4, 3, 2], 102: [3, 2]}
     for options in ({}, {"stream_interval": 3}):  # several tokens in a message are all counted
-        sink = Recorder(expected=3)
+        timed, untimed = Recorder(3), Recorder(3, times_tokens=False)
+        unread = Recorder(3, wants_output=False)
         with engine(counting, [[9], [5, 6], [4]], **options) as model:
-            ask(model, sink, 3)
+            for sink in (timed, untimed, unread):
+                ask(model, sink, 3)
 
-        assert sink.answers == expected
+        assert timed.answers == untimed.answers == expected
         for sample, tokens in expected.items():
-            assert sink.reports(sample) == ["first", *["next"] * (len(tokens) - 1), "done"]
-            assert sink.n_tokens[sample] == len(tokens)
-        assert len(sink.threads) == 1
+            assert timed.reports(sample) == ["first", *["next"] * (len(tokens) - 1), "done"]
+            assert untimed.reports(sample) == ["done"]
+            assert timed.n_tokens[sample] == unread.n_tokens[sample] == len(tokens)
+        assert len(timed.threads) == 1
 
 
-def test_nothing_is_told_before_the_end_where_nobody_asks(counting: Path) -> None:
-    untimed, unread = Recorder(2, times_tokens=False), Recorder(2, wants_output=False)
-    with engine(counting, [[9], [5]]) as model:
-        ask(model, untimed, 2)
-        ask(model, unread, 2)
-
-    assert [kind for kind, _ in untimed.events] == ["done", "done"]
-    assert unread.n_tokens == {100: 7, 101: 3}
-
-
-def test_tokens_are_taken_as_they_come_in_offline_only_where_a_suite_says_so(
-    counting: Path,
-) -> None:
+def test_offline_streams_tokens_only_where_a_suite_says_so(counting: Path) -> None:
     """LoadGen waits for no first token there, and every message costs."""
     for stream in (None, False, True):
         options = {} if stream is None else {"stream": stream}
@@ -84,19 +78,16 @@ def test_lengths_are_those_of_the_suite_or_the_data_set(counting: Path) -> None:
         ({"max_prompt_tokens": 1}, 2),
         ({}, 7),
     ]
-    for options, length in cases:
-        (found,) = answers_of(engine(counting, [[4, 9]], **options), 1)
-        assert len(found) == length
+    lengths = [len(answers_of(engine(counting, [[4, 9]], **each), 1)[0]) for each, _ in cases]
+    assert lengths == [length for _, length in cases]
     dataset = SizedSamples([[6], [30], [9]], [3, 7, 3])
-    sized = engine(counting, [], dataset=dataset, ignore_eos=True, max_new_tokens=7)
+    sized = engine(counting, dataset=dataset, ignore_eos=True, max_new_tokens=7)
     assert [len(row) for row in answers_of(sized, 3)] == [3, 7, 3]
 
 
 def test_each_end_token_of_the_model_ends_an_answer_and_belongs_to_it(tmp_path: Path) -> None:
-    from transformers import LlamaForCausalLM
-
     folder = chain_model(tmp_path, countdown)
-    save(LlamaForCausalLM.from_pretrained(folder), folder, ends=(2, 6))
+    change_json(folder / "generation_config.json", eos_token_id=[2, 6])
 
     assert answers_of(engine(folder, [[9], [5]]), 2) == [[8, 7, 6], [4, 3, 2]]
 
@@ -105,41 +96,23 @@ def test_min_new_tokens_holds_the_end_back(tmp_path: Path, monkeypatch: pytest.M
     folder = chain_model(tmp_path, lambda _: EOS)
     for faults, counted in (
         ("{}", "of prompt and answer, made up for"),
-        (OF_ANSWER, "of the answer"),
+        ('{"min_of_answer": true}', "of the answer"),
     ):
         monkeypatch.setenv("TENSORRT_LLM_STANDIN", faults)
         opened = engine(folder, [[9], [9, 8, 7, 6, 5]], min_new_tokens=3, max_new_tokens=8)
-        found = answers_of(opened, 2)
-        assert [(row[-1], len(row)) for row in found] == [(EOS, 4)] * 2
+        assert [(row[-1], len(row)) for row in answers_of(opened, 2)] == [(EOS, 4)] * 2
         assert opened.describe()["min_tokens"] == counted
-
-
-OF_ANSWER = '{"min_of_answer": true}'
 
 
 def test_greedy_answers_are_those_of_the_torch_engine(tmp_path: Path) -> None:
     """Prompts of many lengths, in a batch that samples join and leave, and 24 end tokens."""
     folder = random_model(tmp_path)
     prompts = [[3 + (7 * row + place) % 300 for place in range(1 + row)] for row in range(24)]
-    lengths: dict[str, Any] = {"max_new_tokens": 24, "min_new_tokens": 0}
-    mine = answers_of(engine(folder, prompts, max_batch_size=5, **lengths), 24)
+    lengths: dict[str, Any] = {"max_new_tokens": 12, "min_new_tokens": 0}
+    found = answers_of(engine(folder, prompts, max_batch_size=5, **lengths), 24)
 
-    assert mine == answers(folder, prompts, **lengths)
-    assert len({len(row) for row in mine}) > 3
-
-
-@pytest.mark.nightly
-def test_the_tiny_llama_answers_as_with_the_torch_engine() -> None:
-    instructions = OpenOrcaDataset(
-        path=str(TINY / "data" / "open_orca" / "open_orca_tiny.pkl.gz"), count=16
-    )
-    prompts = [instructions.input(index) for index in range(16)]
-    sink = Recorder(expected=16)
-    with engine(TINY / "model", prompts, max_new_tokens=64) as model:
-        ask(model, sink, 16)
-
-    expected = answers(TINY / "model", prompts, max_new_tokens=64)
-    assert sink.answers == dict(enumerate(expected, 100))
+    assert found == answers(folder, prompts, **lengths)
+    assert len({len(row) for row in found}) > 3
 
 
 def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> None:
@@ -150,7 +123,7 @@ def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> 
         "scheduler_policy": "max_utilization",
         "llm": {"disable_overlap_scheduler": True},
     }
-    with engine(counting, [[9]], **options) as model:
+    with engine(counting, **options) as model:
         facts = dict(model.describe())
 
     assert len(facts.pop("weights_sha256")) == 16
@@ -189,19 +162,15 @@ def test_the_fingerprint_says_what_decides_speed_and_answers(counting: Path) -> 
 
 def test_random_weights_need_no_weights(counting: Path, tmp_path: Path) -> None:
     (tmp_path / "config.json").write_bytes((counting / "config.json").read_bytes())
-    sink = Recorder(expected=1)
-    with engine(tmp_path, [[9]], load_format="dummy", ignore_eos=True, max_new_tokens=4) as model:
-        ask(model, sink, 1)
-        assert len(sink.answers[100]) == 4
-        assert model.describe()["weights"] == "dummy"
+    opened = engine(tmp_path, load_format="dummy", ignore_eos=True, max_new_tokens=4)
+
+    assert len(answers_of(opened, 1)[0]) == 4
+    assert opened.describe()["weights"] == "dummy"
 
 
-def test_the_log_says_how_our_stamps_compare(
-    counting: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    sink = Recorder(expected=2)
+def test_the_log_compares_stamps(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with engine(counting, [[9], [8]]) as model:
-        ask(model, sink, 2)
+        ask(model, Recorder(expected=2), 2)
         model.unload_samples(range(2))
 
     (line,) = [each for each in capfd.readouterr().err.splitlines() if "own stamps" in each]
@@ -209,61 +178,37 @@ def test_the_log_says_how_our_stamps_compare(
     assert "over 2 requests" in line
 
 
-def test_no_thread_is_left(counting: Path) -> None:
-    before = set(threading.enumerate())
-    sink = Recorder(expected=1)
-    with engine(counting, [[9]]) as model:
-        ask(model, sink, 1)
-        assert {thread.name for thread in set(threading.enumerate()) - before} >= {
-            "executor",
-            "streams",
-        }
-
-    assert set(threading.enumerate()) <= before
-
-
 @pytest.mark.process
 def test_the_engine_keeps_the_contract(counting: Path) -> None:
-    """Asked in every way of LoadGen, it owes a run nothing."""
+    """Asked in every way of LoadGen, it owes a run nothing, and leaves no thread."""
     prompts = [[9], [5, 6], [4], [30, 7]]
 
-    answers = check_engine(TensorRtLlmEngine, prompts, model=str(counting), tokens=True)
+    found = check_engine(TensorRtLlmEngine, prompts, model=str(counting), tokens=True)
 
-    assert answers == {
-        index: packed(range(prompt[-1] - 1, EOS - 1, -1)) for index, prompt in enumerate(prompts)
-    }
+    expected = [packed(range(prompt[-1] - 1, EOS - 1, -1)) for prompt in prompts]
+    assert found == dict(enumerate(expected))
 
 
 NGRAM = {"decoding_type": "NGram", "max_draft_len": 2, "max_matching_ngram_size": 2}
 
 
-def test_drafts_that_were_accepted_are_counted_from_question_to_question(counting: Path) -> None:
+def test_accepted_drafts_are_counted(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """1.2 has a class for each kind, and refuses a table that says which."""
-    sink = Recorder(expected=2)
-    with engine(counting, [[9], [9]], llm={"speculative_config": NGRAM}) as model:
-        model.accepted_drafts()
-        ask(model, sink, 2)
-        found = [model.accepted_drafts(), model.accepted_drafts()]
-        facts = model.describe()
-
-    assert sink.answers[100] == [8, 7, 6, 5, 4, 3, 2]
-    assert found == [2 * 4, None]  # 7 tokens: 1, then 3 and 3
-    assert facts["work.drafts"] == "true"
-
-
-@pytest.mark.parametrize(
-    ("options", "faults"),
-    [({}, "{}"), ({"llm": {"speculative_config": NGRAM}}, '{"no_metrics": true}')],
-)
-def test_drafts_that_nobody_counts_are_not_known(
-    counting: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], faults: str
-) -> None:
-    monkeypatch.setenv("TENSORRT_LLM_STANDIN", faults)
-    with engine(counting, [[9]], **options) as model:
-        ask(model, Recorder(expected=1), 1)
-
-        assert model.accepted_drafts() is None
-        assert ("work.drafts" in model.describe()) is bool(options)
+    ngram = {"llm": {"speculative_config": NGRAM}}
+    cases: list[tuple[dict[str, Any], str, list[int | None]]] = [
+        (ngram, "{}", [2 * 4, None]),  # 7 tokens: 1, then 3 and 3
+        (ngram, '{"no_metrics": true}', [None, None]),
+        ({}, "{}", [None, None]),
+    ]
+    for options, faults, drafts in cases:
+        monkeypatch.setenv("TENSORRT_LLM_STANDIN", faults)
+        sink = Recorder(expected=2)
+        with engine(counting, [[9], [9]], **options) as model:
+            model.accepted_drafts()
+            ask(model, sink, 2)
+            assert [model.accepted_drafts(), model.accepted_drafts()] == drafts
+            assert model.describe().get("work.drafts") == ("true" if options else None)
+        assert sink.answers[100] == [8, 7, 6, 5, 4, 3, 2]
 
 
 class Listed:
@@ -289,13 +234,11 @@ def test_a_kind_of_drafts_that_reads_its_name_gets_the_table() -> None:
 
 
 @pytest.mark.process
-def test_ranks_with_requests_of_their_own_make_one_step_together(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_make_one_step_together(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention data parallelism: each of two has batches of 8, and one copy has both GPUs."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
     options = {"max_batch_size": 8, "tensor_parallel_size": 2}
-    with engine(counting, [[9]], llm={"enable_attention_dp": True}, **options) as model:
+    with engine(counting, llm={"enable_attention_dp": True}, **options) as model:
         facts = model.describe()
 
     assert (facts["work.batch"], facts["work.replica_gpus"]) == ("16", "2")

@@ -68,15 +68,14 @@ def test_a_quantised_checkpoint_keeps_the_type_of_its_other_layers() -> None:
 
 def test_cuda_graphs_are_off_or_for_the_batches_that_can_be() -> None:
     padded = {"enable_padding": True}
-    cases: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    for said, graphs in (
         ({"cuda_graphs": [8, 1]}, {**padded, "batch_sizes": [1, 8]}),
         ({}, padded),
         ({"cuda_graph_padding": True}, padded),
         ({"cuda_graph_padding": False}, {"enable_padding": False}),
         ({"max_batch_size": 512}, {**padded, "max_batch_size": 512}),  # its own choice ends at 128
         ({"max_batch_size": 512, "cuda_graphs": [64]}, {**padded, "batch_sizes": [64]}),
-    ]
-    for said, graphs in cases:
+    ):
         expected = ConfigObject("CudaGraphConfig", graphs)
         assert arguments(**said)["cuda_graph_config"] == expected
     assert arguments(cuda_graphs=False)["cuda_graph_config"] is None

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, RunError, SuiteError
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
-from tests.engines.recording import Recorder, Samples, ask
-from tests.engines.torch.models import chain_model
+from tests.engines.recording import Recorder, Samples, ask, unrefused
+from tests.engines.tensorrt_llm.conftest import forget
+from tests.engines.torch.models import broken_but_accepted, json_with
 
 standin = pytest.mark.usefixtures("standin")
 pytestmark = pytest.mark.slow
@@ -38,23 +40,17 @@ def failure(folder: Path, *, times_tokens: bool = True, **options: Any) -> str:
     return str(failed.value)
 
 
-def test_without_the_package_it_says_where_else_it_can_run(counting: Path, absent: None) -> None:
-    sentence = (
+@pytest.mark.usefixtures("absent")
+def test_a_missing_package_is_named(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(EnvironmentFault) as refused, engine(counting):
+        pass
+
+    assert str(refused.value) == (
         "engine tensorrt_llm needs tensorrt_llm, which is not installed; TensorRT-LLM pins other "
         "versions of torch and numpy than most environments have, so let the engine run in a "
         'Python or container of its own: python = "~/venvs/trtllm/bin/python" or command = '
         '["docker", "run", ...] in the engine entry'
     )
-
-    with pytest.raises(EnvironmentFault) as refused, engine(counting):
-        pass
-
-    assert str(refused.value) == sentence
-
-
-def test_doctor_learns_that_it_is_not_installed(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(EnvironmentFault, match="which is not installed"):
         engine(counting).require()
@@ -63,34 +59,31 @@ def test_doctor_learns_that_it_is_not_installed(
 
 
 @standin
-def test_doctor_is_content_where_it_is(counting: Path) -> None:
-    engine(counting).require()
-
-
-@pytest.mark.parametrize(
-    ("content", "sentence"),
-    [
-        (
-            "raise ImportError('libcuda.so.1: cannot open shared object file')",
-            "tensorrt_llm is installed but cannot be imported: libcuda.so.1: cannot open shared "
-            "object file; TensorRT-LLM pins",
-        ),
-        ("import mpi4py_of_nowhere", "No module named 'mpi4py_of_nowhere'; TensorRT-LLM pins"),
-        ("__version__ = '1.0.0rc4'", "needs TensorRT-LLM 1.2 or newer; 1.0.0rc4 is installed"),
-    ],
-)
-@standin
 def test_a_package_that_does_not_do_is_told_apart(
-    counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: str, sentence: str
+    counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    engine(counting).require()
     package = tmp_path / "tensorrt_llm"
     (package / "llmapi").mkdir(parents=True)
-    (package / "__init__.py").write_text(content, "utf-8")
     (package / "llmapi" / "__init__.py").touch()
     monkeypatch.syspath_prepend(tmp_path)
 
-    with pytest.raises(EnvironmentFault, match=sentence), engine(counting):
-        pass
+    def enter(content: str) -> None:
+        (package / "__init__.py").write_text(content, "utf-8")
+        forget()
+        with engine(counting):
+            pass
+
+    lib = "libcuda.so.1: cannot open shared object file"
+    rows = [
+        (
+            f"raise ImportError('{lib}')",
+            f"tensorrt_llm is installed but cannot be imported: {lib}; TensorRT-LLM pins",
+        ),
+        ("import mpi4py_of_nowhere", "No module named 'mpi4py_of_nowhere'; TensorRT-LLM pins"),
+        ("__version__ = '1.0.0rc4'", "needs TensorRT-LLM 1.2 or newer; 1.0.0rc4 is installed"),
+    ]
+    assert unrefused(enter, EnvironmentFault, rows) == []
 
 
 NAME = "TensorRT-LLM 1.2.1+standin"
@@ -167,9 +160,7 @@ def test_what_tensorrt_llm_would_refuse_is_told_in_our_words(counting: Path) -> 
 
 
 @standin
-def test_a_failure_of_tensorrt_llm_names_the_sample(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_names_its_sample(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for faults, sentence in FAILED:
         told(monkeypatch, **faults)
         for times_tokens in (True, False):
@@ -177,40 +168,46 @@ def test_a_failure_of_tensorrt_llm_names_the_sample(
             assert found == sentence.format(folder=counting)
 
 
-@standin
-def test_an_answer_of_another_length_than_was_asked_for_is_none(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """TensorRT-LLM lowers max_tokens to what fits its workers, and only warns."""
-    told(monkeypatch, longest=4)
-    assert failure(counting, dataset=ONE) == (
+LENGTHS: list[tuple[str, str, dict[str, Any], str]] = [
+    # TensorRT-LLM lowers max_tokens to what fits its workers, and only warns.
+    (
+        "counting",
+        "longest",
+        {"dataset": ONE},
         "the answer to sample 0 of the data set was cut at 3 tokens, before max_new_tokens = 128; "
         "TensorRT-LLM lowers it to what fits its own max_seq_len: set max_seq_len to the longest "
-        "prompt and max_new_tokens together"
-    )
-    told(monkeypatch, strip_end=True)
-    assert failure(counting, dataset=ONE) == (
+        "prompt and max_new_tokens together",
+    ),
+    (
+        "counting",
+        "strip_end",
+        {"dataset": ONE},
         "the answer to sample 0 of the data set ended with token 3, which is no end token of the "
-        "model (2): it would be counted without it"
-    )
+        "model (2): it would be counted without it",
+    ),
+    (
+        "mute",
+        "min_ignored",
+        {"min_new_tokens": 2},
+        "min_new_tokens = 2, but TensorRT-LLM 1.2.1+standin holds no end token back; set "
+        "min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens",
+    ),
+    (
+        "mute",
+        "min_ignored",
+        {"dataset": ONE},
+        "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time tokens: "
+        "the model ended at once; the engine did not keep to min_new_tokens = 1: leave the sample "
+        "out, or set ignore_eos = true to measure fixed lengths",
+    ),
+]
 
 
 @standin
-def test_an_end_that_nothing_holds_back_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told(monkeypatch, min_ignored=True)
-    folder = chain_model(tmp_path, lambda _: 2)
-
-    assert failure(folder, min_new_tokens=2) == (
-        "min_new_tokens = 2, but TensorRT-LLM 1.2.1+standin holds no end token back; set "
-        "min_new_tokens = 1, or ignore_eos = true for answers of max_new_tokens tokens"
-    )
-    assert failure(folder, dataset=ONE) == (
-        "sample 0 of the data set has 1 output token, but LoadGen needs at least 2 to time tokens: "
-        "the model ended at once; the engine did not keep to min_new_tokens = 1: leave the sample "
-        "out, or set ignore_eos = true to measure fixed lengths"
-    )
+def test_wrong_lengths_fail(counting: Path, mute: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, fault, options, sentence in LENGTHS:
+        told(monkeypatch, **{fault: 4 if fault == "longest" else True})
+        assert failure(counting if name == "counting" else mute, **options) == sentence
 
 
 @standin
@@ -228,11 +225,22 @@ def test_stamps_may_be_missing_and_never_wrong(
 
 @standin
 def test_a_folder_that_says_too_little_is_refused(counting: Path, tmp_path: Path) -> None:
-    config = json.loads((counting / "config.json").read_text("utf-8"))
-    for name, sentence in (
-        ("eos_token_id", "neither generation_config.json nor config.json names an eos_t"),
-        ("vocab_size", "names no vocab_size, so this is no language model"),
-    ):
-        (tmp_path / "config.json").write_text(json.dumps(config | {name: None}), "utf-8")
-        with pytest.raises(RunError, match=sentence), engine(tmp_path):
+    rows = [
+        (
+            json_with("config.json", eos_token_id=None),
+            "neither generation_config.json nor config.json names an eos_t",
+        ),
+        (
+            json_with("config.json", vocab_size=None),
+            "names no vocab_size, so this is no language model",
+        ),
+    ]
+    source = tmp_path / "source"
+    source.mkdir()
+    shutil.copy(counting / "config.json", source)
+
+    def enter(folder: Path) -> None:
+        with engine(folder):
             pass
+
+    assert broken_but_accepted(source, tmp_path, enter, rows) == []

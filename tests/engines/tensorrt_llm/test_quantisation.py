@@ -11,6 +11,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.llm.model_folder import ALGORITHMS, METHODS, Config, read_config
 from pytest_mlperf.engines.tensorrt_llm import PRECISIONS, read_weights
+from tests.engines.recording import unrefused
 
 
 def checkpoint(folder: Path, *, inside: Any = None, beside: Any = None) -> Config:
@@ -56,48 +57,42 @@ def test_a_checkpoint_says_how_it_is_quantised(tmp_path: Path) -> None:
         assert weights.describe() == {"quantisation": algorithm, "kv_cache_calibrated": cache}
 
 
-@pytest.mark.parametrize(
-    ("files", "precision", "sentence"),
-    [
+def test_another_precision_than_the_weights_have_is_refused(tmp_path: Path) -> None:
+    other = "or model to another checkpoint"
+    rows: list[tuple[dict[str, Any], str, str]] = [
         (
             {},
             "fp8",
-            'engine tensorrt_llm: precision = "fp8", but {folder} holds plain weights: neither '
-            "hf_quant_config.json nor config.json names a quantisation; set model to the "
-            "quantised checkpoint, or precision to bf16 or fp16",
-        ),
-        (
-            {"beside": modelopt("FP8")},
-            "bf16",
-            'engine tensorrt_llm: precision = "bf16", but {folder}/hf_quant_config.json says FP8; '
-            'set precision = "fp8", or model to another checkpoint',
+            "{folder} holds plain weights: neither hf_quant_config.json nor config.json names a "
+            "quantisation; set model to the quantised checkpoint, or precision to bf16 or fp16",
         ),
         (
             {"inside": {"quant_method": "gptq"}},
             "int4-awq",
-            'engine tensorrt_llm: precision = "int4-awq", but {folder}/config.json says gptq; '
-            'set precision = "gptq", or model to another checkpoint',
+            f'{{folder}}/config.json says gptq; set precision = "gptq", {other}',
         ),
-    ],
-)
-def test_another_precision_than_the_weights_have_is_refused(
-    tmp_path: Path, files: dict[str, Any], precision: str, sentence: str
-) -> None:
-    config = checkpoint(tmp_path, **files)
-
-    with pytest.raises(SuiteError) as refused:
-        read_weights(tmp_path, precision, config)
-
-    assert str(refused.value) == sentence.format(folder=tmp_path)
+        (
+            {"beside": modelopt("FP8")},
+            "bf16",
+            f'{{folder}}/hf_quant_config.json says FP8; set precision = "fp8", {other}',
+        ),
+    ]
+    for files, precision, text in rows:
+        config = checkpoint(tmp_path, **files)
+        with pytest.raises(SuiteError) as refused:
+            read_weights(tmp_path, precision, config)
+        sentence = f'engine tensorrt_llm: precision = "{precision}", but {text}'
+        assert str(refused.value) == sentence.format(folder=tmp_path)
 
 
 def test_what_is_unknown_is_not_guessed(tmp_path: Path) -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"inside": {"quant_method": "hqq"}}, "config.json: names quant_method 'hqq', which"),
         ({"beside": modelopt("FP2")}, "hf_quant_config.json: names quant_algo 'FP2', which"),
         ({"beside": []}, "hf_quant_config.json: is no JSON object"),
     ]
-    for files, part in cases:
-        config = checkpoint(tmp_path, **files)
-        with pytest.raises(RunError, match=part):
-            read_weights(tmp_path, "fp8", config)
+
+    def read(files: dict[str, Any]) -> None:
+        read_weights(tmp_path, "fp8", checkpoint(tmp_path, **files))
+
+    assert unrefused(read, RunError, rows) == []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 
 from pytest_mlperf.engines.tensorrt_llm._requests import AFFINITY, import_package
 from tests.contracts.trees import TABLE, problems, read_table, series, used
+from tests.engines.recording import unrefused
 
 pytestmark = pytest.mark.slow
 
@@ -64,39 +64,39 @@ def test_a_value_of_another_type_is_refused_by_its_place(package: Any) -> None:
             package.llmapi.TorchLlmArgs(model="m", **said)
         found = error.value.errors()  # type: ignore[attr-defined]
         assert any(".".join(map(str, each["loc"])).startswith(refused) for each in found)
-
-
-def test_what_is_left_open_has_the_values_of_a_build(package: Any) -> None:
     args = package.llmapi.TorchLlmArgs(model="m")
-
     assert (args.max_batch_size, args.max_num_tokens, args.max_input_len) == (2048, 8192, 1024)
     assert (args.max_seq_len, args.max_beam_width, args.attn_backend) == (None, 1, "TRTLLM")
     assert args.backend == "pytorch"
 
 
-def test_ranks_need_gpus_and_experts_are_those_of_tensor_parallelism(
-    package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_misuse_is_refused(package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks need GPUs, experts are those of tensor parallelism, sampling has names of its own."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
     tensors, experts = "moe_tensor_parallel_size", "moe_expert_parallel_size"
     few = "Only 2 GPUs are available, but 4 are required"
-    for said, problem in (
+    graphs = package.llmapi.CudaGraphConfig(batch_sizes=[1], max_batch_size=2)
+    world = "moe_tp_size * moe_ep_size * moe_cluster_size must equal to moe_world_size, but got"
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"tensor_parallel_size": 4}, few),
         ({"context_parallel_size": 4}, few),
-        (
-            {"tensor_parallel_size": 2, experts: 4},
-            "moe_tp_size * moe_ep_size * moe_cluster_size must equal to moe_world_size, but got 0",
-        ),
-        ({"tensor_parallel_size": 2, tensors: 2, experts: 2}, "moe_world_size, but got 4 != 2"),
-    ):
-        with pytest.raises((RuntimeError, ValueError), match=re.escape(problem)):
-            package.LLM(str(counting), skip_tokenizer_init=True, **said)
+        ({"tensor_parallel_size": 2, experts: 4}, f"{world} 0"),
+        ({"tensor_parallel_size": 2, tensors: 2, experts: 2}, f"{world} 4 != 2"),
+        ({"kv_cache_dtype": "fp8"}, "LLM got invalid argument: kv_cache_dtype"),
+        ({"cuda_graph_config": graphs}, "Please don't set both"),
+        ({"load_format": "gguf"}, "Invalid LoadFormat: gguf"),
+    ]
+
+    def make(said: dict[str, Any]) -> None:
+        package.LLM(str(counting), skip_tokenizer_init=True, **said)
+
+    assert unrefused(make, Exception, rows) == []
+    with pytest.raises(TypeError, match="unexpected keyword argument 'max_new_tokens'"):
+        package.SamplingParams(max_new_tokens=3)
 
 
 @pytest.mark.process
-def test_ranks_of_a_model_end_with_it(
-    package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_ranks_end_with_it(package: Any, counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """They are in sessions of their own, as those of MPI, and give their GPU back at shutdown."""
     monkeypatch.setenv("TENSORRT_LLM_STANDIN", '{"gpus": 2}')
     llm = package.LLM(
@@ -110,60 +110,31 @@ def test_ranks_of_a_model_end_with_it(
     assert not any(rank.is_running() for rank in ranks)
 
 
-def test_a_prompt_without_room_for_an_answer_is_an_error(package: Any, counting: Path) -> None:
+def test_a_prompt_needs_room_an_end_and_a_running_model(package: Any, counting: Path) -> None:
+    sampling = package.SamplingParams(end_id=2)
     with package.LLM(str(counting), skip_tokenizer_init=True, max_seq_len=3) as llm:
-        sampling = package.SamplingParams(end_id=2)
         assert len(llm.generate([9, 9], sampling).outputs[0].token_ids) == 1
         with pytest.raises(ValueError, match="leaves no room in max_seq_len 3"):
             llm.generate([9, 9, 9], sampling)
+        with pytest.raises(ValueError, match="tokenizer is required to reset end_id"):
+            llm.generate_async([9])
+    with pytest.raises(RuntimeError, match="LLM is shutting down"):
+        llm.generate_async([9], sampling)
 
 
-def test_sampling_parameters_and_arguments_are_refused_as_the_real_ones_are(
-    package: Any, counting: Path
-) -> None:
-    with pytest.raises(TypeError, match="unexpected keyword argument 'max_new_tokens'"):
-        package.SamplingParams(max_new_tokens=3)
-    with pytest.raises(ValueError, match="LLM got invalid argument: kv_cache_dtype"):
-        package.LLM(str(counting), skip_tokenizer_init=True, kv_cache_dtype="fp8")
-    graphs = package.llmapi.CudaGraphConfig(batch_sizes=[1], max_batch_size=2)
-    with pytest.raises(ValueError, match="Please don't set both"):
-        package.LLM(str(counting), skip_tokenizer_init=True, cuda_graph_config=graphs)
-    with pytest.raises(ValueError, match="Invalid LoadFormat: gguf"):
-        package.LLM(str(counting), skip_tokenizer_init=True, load_format="gguf")
-
-
-def test_what_it_gives_back_has_no_attribute_that_the_table_does_not_list(
-    package: Any, counting: Path
-) -> None:
+def test_outputs_have_listed_attributes_only(package: Any, counting: Path) -> None:
     with package.LLM(str(counting), skip_tokenizer_init=True, return_perf_metrics=True) as llm:
         output = llm.generate([9], package.SamplingParams(end_id=2, pad_id=2))
 
-    completion = output.outputs[0]
+    (completion,) = output.outputs
     metrics = completion.request_perf_metrics
-    offered = names(package)
-    for cls, made in (
-        ("LLM", llm),
-        ("RequestOutput", output),
-        ("CompletionOutput", completion),
-        ("RequestPerfMetrics", metrics),
-        ("TimingMetrics", metrics.timing_metrics),
-    ):
-        public = {name for name in dir(made) if not name.startswith("_")}
-        assert public <= offered[cls], cls
-    assert completion.token_ids == [8, 7, 6, 5, 4, 3, 2]
     timing = metrics.timing_metrics
+    offered = names(package)
+    for made in (llm, output, completion, metrics, timing):
+        public = {name for name in dir(made) if not name.startswith("_")}
+        assert public <= offered[type(made).__name__], made
+    assert completion.token_ids == [8, 7, 6, 5, 4, 3, 2]
     assert timing.arrival_time <= timing.first_scheduled_time < timing.first_token_time
-
-
-def test_it_answers_nobody_after_its_end_and_needs_an_end_token(
-    package: Any, counting: Path
-) -> None:
-    llm = package.LLM(str(counting), skip_tokenizer_init=True)
-    with pytest.raises(ValueError, match="tokenizer is required to reset end_id"):
-        llm.generate_async([9])
-    llm.shutdown()
-    with pytest.raises(RuntimeError, match="LLM is shutting down"):
-        llm.generate_async([9], package.SamplingParams(end_id=2))
 
 
 def test_its_version_is_in_the_table_with_all_that_the_engine_uses(package: Any) -> None:

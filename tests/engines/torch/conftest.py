@@ -58,3 +58,12 @@ def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from tests.engines.torch.models import random_model
 
     return random_model(tmp_path_factory.mktemp("random"))
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny Stable Diffusion XL."""
+    pytest.importorskip("diffusers")
+    from tests.engines.torch.pipelines import write_pipeline
+
+    return write_pipeline(tmp_path_factory.mktemp("sdxl"))

@@ -158,6 +158,12 @@ def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> TorchEn
     return TorchEngine(**{**given, **options})
 
 
+def describe(folder: Path, **options: Any) -> dict[str, str]:
+    """Return what an engine says of itself, once it is loaded."""
+    with open_engine(folder, [[5], [9]], **options) as engine:
+        return dict(engine.describe())
+
+
 def answers(
     folder: Path, prompts: Sequence[Any], *, one_by_one: bool = False, **options: Any
 ) -> list[list[int]]:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import save_file
 
 from pytest_mlperf.engines.torch.module import TorchModuleEngine
 from tests.engines.recording import Samples, Tokenless, ask
@@ -18,8 +22,31 @@ HERE = "tests.engines.torch.modules"
 def open_engine(samples: Sequence[Any], factory: str, **options: Any) -> TorchModuleEngine:
     """Return an engine with a factory of this module, or any other."""
     place = f"{HERE}:{factory}" if factory in globals() else factory
-    given = {"model": None, "precision": "fp32", "threads": 1, "factory": place}
-    return TorchModuleEngine(dataset=Samples(samples), **{**given, **options})
+    given = {"dataset": Samples(samples), "model": None, "precision": "fp32", "threads": 1}
+    return TorchModuleEngine(**{**given, "factory": place, **options})
+
+
+def describe(samples: Sequence[Any], factory: str, **options: Any) -> dict[str, str]:
+    """Return what an engine says of itself, once it is loaded."""
+    with open_engine(samples, factory, **options) as engine:
+        return dict(engine.describe())
+
+
+def load(samples: Sequence[Any], factory: str, **options: Any) -> None:
+    """Load an engine and all its samples."""
+    with open_engine(samples, factory, **options) as engine:
+        engine.load_samples(range(len(samples)))
+
+
+def write_model(folder: Path, kind: str, sizes: Any, module: torch.nn.Module) -> Path:
+    """Write a module's weights, and its sizes as config.json."""
+    config = {"model_type": kind, **dataclasses.asdict(sizes)}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    save_file(
+        {name: weight.contiguous() for name, weight in module.state_dict().items()},
+        folder / "model.safetensors",
+    )
+    return folder
 
 
 def answer(samples: Sequence[Any], factory: str, dtype: str = "<f4", **options: Any) -> list[Any]:
@@ -57,10 +84,6 @@ class Pairs(torch.nn.Module):
         return user.sum(dim=1) + first[:, 0] * second[:, 0]
 
 
-def pairs(*, model: object = None) -> torch.nn.Module:
-    return Pairs()
-
-
 class Lengths(torch.nn.Module):
     """Doubles what is there, and gives the number of rows each sample was filled up to."""
 
@@ -71,19 +94,11 @@ class Lengths(torch.nn.Module):
         return {"twice": 2 * tokens * mask, "filled": filled}
 
 
-def lengths(*, model: object = None) -> torch.nn.Module:
-    return Lengths()
-
-
 class Dropout(torch.nn.Module):
     """Would drop half of everything, were it in training."""
 
     def forward(self, x: Any) -> Any:
         return torch.nn.functional.dropout(x, 0.5, self.training)
-
-
-def dropout(*, model: object = None) -> torch.nn.Module:
-    return Dropout()
 
 
 class Kinds(torch.nn.Module):
@@ -94,19 +109,11 @@ class Kinds(torch.nn.Module):
         return total, total.argmax(dim=1), total > 0, "no tensor"
 
 
-def kinds(*, model: object = None) -> torch.nn.Module:
-    return Kinds()
-
-
 class Short(torch.nn.Module):
     """Forgets a sample."""
 
     def forward(self, x: Any) -> Any:
         return x[1:]
-
-
-def short(*, model: object = None) -> torch.nn.Module:
-    return Short()
 
 
 class Prepared(torch.nn.Module):
@@ -119,8 +126,19 @@ class Prepared(torch.nn.Module):
         return x
 
 
-def prepared(*, model: object = None) -> torch.nn.Module:
-    return Prepared()
+class Sorting(torch.nn.Identity):
+    """Asks for a way of batching that does not exist."""
+
+    batching = "sort"
+
+
+def factory_of(module: type[torch.nn.Module]) -> Callable[..., torch.nn.Module]:
+    """Return a factory that takes a model, as all do, and needs none."""
+    return lambda **_: module()
+
+
+pairs, lengths, dropout = map(factory_of, (Pairs, Lengths, Dropout))
+kinds, short, prepared, sorting = map(factory_of, (Kinds, Short, Prepared, Sorting))
 
 
 def seeded(*, model: object = None, weights: str = "checkpoint") -> torch.nn.Module:
@@ -137,11 +155,3 @@ def broken(*, model: object = None) -> torch.nn.Module:
 
 def nothing(*, model: object = None) -> object:
     return "module"
-
-
-wrong_batching = torch.nn.Identity()
-wrong_batching.batching = "sort"
-
-
-def sorting(*, model: object = None) -> torch.nn.Module:
-    return wrong_batching

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import transformers
 from transformers import LlamaForCausalLM
 
-from tests.engines.recording import Recorder, Samples, ask
+from pytest_mlperf.engines.llm.generation import Generation
+from pytest_mlperf.engines.torch import _batching
+from pytest_mlperf.engines.torch._batching import generation_config, has_static_cache
+from tests.engines.recording import Recorder, Samples
 from tests.engines.torch.models import EOS, MIXED, answers, countdown, generate_alone, open_engine
 
 ENDS = list(range(2, 26))
@@ -22,15 +27,6 @@ def counted(start: int, most: int = 1000) -> list[int]:
     while len(said) < most and (not said or said[-1] != EOS):
         said.append(countdown(said[-1] if said else start))
     return said
-
-
-@pytest.fixture(scope="module")
-def alone(random: Path) -> list[list[int]]:
-    """Greedy answers of the model with random weights, each prompt by itself."""
-    found: list[list[int]] = generate_alone(
-        random, MIXED, eos_token_id=ENDS, max_new_tokens=LONGEST, min_new_tokens=1
-    )
-    return found
 
 
 def beam_search(folder: Path, prompt: list[int], width: int) -> list[int]:
@@ -58,19 +54,17 @@ def beam_search(folder: Path, prompt: list[int], width: int) -> list[int]:
     return max([*ended, *((score / len(b), b) for score, b in beams)])[1]
 
 
-def test_the_random_model_tests_both_ends_of_an_answer(alone: list[list[int]]) -> None:
-    """Some answers end by themselves, some at the limit, and they differ."""
-    ended = [row for row in alone if row[-1] in ENDS]
+def test_every_way_of_batching_gives_the_answers_of_prompts_alone(random: Path) -> None:
+    """Neither padding nor neighbours nor the order of work change a token.
 
-    assert 3 <= len(ended) < len(alone)
-    assert len({len(row) for row in ended}) > 2
-    assert len(set(map(tuple, alone))) == len(alone)
-
-
-def test_every_way_of_batching_gives_the_answers_of_prompts_alone(
-    random: Path, alone: list[list[int]]
-) -> None:
-    """Neither padding nor neighbours nor the order of work change a token."""
+    Some answers end by themselves, some at the limit, and they differ.
+    """
+    alone = generate_alone(
+        random, MIXED, eos_token_id=ENDS, max_new_tokens=LONGEST, min_new_tokens=1
+    )
+    ended = [len(row) for row in alone if row[-1] in ENDS]
+    assert 3 <= len(ended) < len(alone) == len(set(map(tuple, alone)))
+    assert len(set(ended)) > 2
     ways: list[tuple[bool, dict[str, Any]]] = [
         (False, {"batching": "auto"}),
         (True, {"batching": "auto"}),
@@ -108,9 +102,7 @@ def test_beams_give_the_answers_of_beam_search_alone(random: Path) -> None:
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
-def test_an_answer_ends_with_its_end_token_or_at_its_limit(
-    mute: Path, counting: Path, batching: str
-) -> None:
+def test_answers_end_by_token_or_limit(mute: Path, counting: Path, batching: str) -> None:
     """One model wants to end at once, the other counts down from the prompt's last token."""
     for least in (0, 1, 4, 8):
         options: dict[str, Any] = {"batching": batching, "min_new_tokens": least}
@@ -125,28 +117,24 @@ def test_an_answer_ends_with_its_end_token_or_at_its_limit(
 
 
 @pytest.mark.parametrize("batching", ["static", "continuous"])
-def test_a_model_with_clear_answers_gives_them_in_every_precision(
-    counting: Path, batching: str
-) -> None:
+def test_clear_answers_are_the_same_in_every_precision(counting: Path, batching: str) -> None:
     """Its scores are far apart, so that no rounding changes a token."""
     for precision in ("fp32", "bf16", "fp16", "int8", "int4"):
         found = answers(counting, [[12], [5, 9]], precision=precision, batching=batching)
         assert found == [counted(12), counted(9)], precision
 
 
-@pytest.mark.parametrize("batching", ["static", "continuous"])
-def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path, batching: str) -> None:
+def test_text_is_tokenised_by_the_models_own_tokenizer(counting: Path) -> None:
     """Its special tokens are added: the same answer as to <s> and the ids of the letters."""
     texts = ["count from a", "é"]
     with open_engine(counting, texts) as engine:
         engine.load_samples(range(2))
         ids = [engine._samples[index] for index in range(2)]
 
-    assert [row[0] for row in ids] == [1, 1]
-    assert [len(row) for row in ids] == [1 + 12, 1 + 2]
-    found = answers(counting, texts, batching=batching)
-    assert found == answers(counting, ids, batching=batching)
-    assert found == [counted(row[-1]) for row in ids] == [counted(row[-1], 128) for row in ids]
+    assert [(row[0], len(row)) for row in ids] == [(1, 1 + 12), (1, 1 + 2)]
+    expected = [counted(row[-1], 128) for row in ids]
+    for batching, prompts in (("static", texts), ("continuous", texts), ("static", ids)):
+        assert answers(counting, prompts, batching=batching) == expected
 
 
 def test_samples_may_be_asked_for_more_than_once_in_one_list(counting: Path) -> None:
@@ -197,16 +185,84 @@ def test_continuous_batching_grows_its_cache_for_longer_prompts(counting: Path) 
     assert len(first.threads | second.threads) == 1
 
 
-@pytest.mark.parametrize("samples", [1, 60])
-def test_a_list_larger_than_the_batch_is_fed_in_as_places_become_free(
-    counting: Path, samples: int
-) -> None:
-    """Every sample of a long list is answered, in whatever order."""
-    starts = [4 + number % 20 for number in range(samples)]
-    sink = Recorder(expected=samples)
-    with open_engine(
-        counting, [[start] for start in starts], batching="continuous", batch_size=8
-    ) as engine:
-        ask(engine, sink, samples)
+def test_a_list_larger_than_the_batch_is_fed_in_as_places_become_free(counting: Path) -> None:
+    starts = [4 + number % 10 for number in range(40)]
+    prompts = [[start] for start in starts]
 
-    assert [sink.answers[100 + place] for place in range(samples)] == list(map(counted, starts))
+    assert answers(counting, prompts[:1], batching="continuous", batch_size=8) == [counted(4)]
+    found = answers(counting, prompts, batching="continuous", batch_size=8)
+    assert found == list(map(counted, starts))
+
+
+def test_the_static_cache_is_used_on_gpus() -> None:
+    for device, config, expected in (
+        ("cuda:1", {}, True), ("cuda", {"alibi": True}, False), ("cpu", {}, False),
+    ):  # fmt: skip
+        model = SimpleNamespace(device=torch.device(device), config=SimpleNamespace(**config))
+        assert has_static_cache(model) is expected
+
+
+@pytest.mark.parametrize(
+    "options", [{"batching": "static"}, {"num_beams": 4}, {"temperature": 1.5, "seed": 11}], ids=str
+)
+def test_the_engine_answers_alike_with_either_cache(
+    random: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    """The static cache, which the engine uses on GPUs, and the growing one."""
+    sizes = {"batch_size": 5, "max_new_tokens": LONGEST}
+    growing = answers(random, MIXED, **sizes, **options)
+    monkeypatch.setattr(_batching, "has_static_cache", lambda _model: True)
+
+    assert answers(random, MIXED, **sizes, **options) == growing
+
+
+SMALL = {
+    "vocab_size": 64,
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "initializer_range": 0.3,
+    "pad_token_id": 0,
+}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {},
+    "mixtral": {},
+    "opt": {"ffn_dim": 64, "word_embed_proj_dim": 32},
+    "gpt_neox": {},
+    "falcon": {},
+    "bloom": {"n_layer": 2, "n_head": 4},
+    "mistral": {"sliding_window": 8},
+    "gemma3_text": {"sliding_window": 8},
+    "mamba": {},
+}
+
+
+def test_models_of_many_kinds_answer_alike_with_either_cache() -> None:
+    """Prompts are padded on the left; some models have sliding windows, biases or states."""
+    lengths = torch.tensor([[3], [17], [9], [1]])
+    mask = (torch.arange(17) >= 17 - lengths).long()
+    prompts = torch.randint(26, 60, mask.shape, generator=torch.Generator().manual_seed(1)) * mask
+
+    different = []
+    for kind, changes in KINDS.items():
+        with torch.random.fork_rng(devices=[]), torch.inference_mode():
+            torch.manual_seed(3)
+            config = transformers.AutoConfig.for_model(kind, **{**SMALL, **changes})
+            model = transformers.AutoModelForCausalLM.from_config(config).eval()
+            model.generation_config = transformers.GenerationConfig()
+            for beams in (1, 4):
+                generation = Generation(max_new_tokens=12, ignore_eos=True, num_beams=beams)
+                static, growing = (
+                    model.generate(
+                        input_ids=prompts,
+                        attention_mask=mask,
+                        generation_config=generation_config(generation, static_cache=static_cache),
+                    ).tolist()
+                    for static_cache in (True, False)
+                )
+                if static != growing:
+                    different.append((kind, beams))
+
+    assert different == []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.torch.module.dlrm import (
@@ -32,7 +32,7 @@ from tests.engines.torch.models import (
     weights_with,
     without,
 )
-from tests.engines.torch.modules import answer, open_engine
+from tests.engines.torch.modules import answer, describe, load
 
 SIZES = {
     "num_embeddings_per_feature": [50, 7, 400],
@@ -49,35 +49,40 @@ WIDTH = 32
 Floats = NDArray[np.float64]
 
 
+BAGS = "sparse_arch.embedding_bag_collection.embedding_bags"
+
+
 def shapes() -> dict[str, tuple[int, ...]]:
     """Return every tensor by TorchRec's name."""
-    bags = "sparse_arch.embedding_bag_collection.embedding_bags"
     found: dict[str, tuple[int, ...]] = {
-        f"{bags}.t_cat_{n}.weight": (rows, 8) for n, rows in enumerate((50, 7, 400))
+        f"{BAGS}.t_cat_{n}.weight": (rows, 8) for n, rows in enumerate((50, 7, 400))
     }
-    for n, (taken, given) in enumerate(((5, 16), (16, 12), (12, 8))):
-        found[f"dense_arch.model._mlp.{n}._linear.weight"] = (given, taken)
-        found[f"dense_arch.model._mlp.{n}._linear.bias"] = (given,)
     for n in range(2):
         found[f"inter_arch.crossnet.V_kernels.{n}"] = (6, WIDTH)
         found[f"inter_arch.crossnet.W_kernels.{n}"] = (WIDTH, 6)
         found[f"inter_arch.crossnet.bias.{n}"] = (WIDTH, 1)
-    for n, (taken, given) in enumerate(((WIDTH, 20), (20, 10))):
-        found[f"over_arch.model.0._mlp.{n}._linear.weight"] = (given, taken)
-        found[f"over_arch.model.0._mlp.{n}._linear.bias"] = (given,)
-    return {**found, "over_arch.model.1.weight": (1, 10), "over_arch.model.1.bias": (1,)}
+    for name, inputs, outputs in (
+        ("dense_arch.model._mlp.0._linear", 5, 16),
+        ("dense_arch.model._mlp.1._linear", 16, 12),
+        ("dense_arch.model._mlp.2._linear", 12, 8),
+        ("over_arch.model.0._mlp.0._linear", WIDTH, 20),
+        ("over_arch.model.0._mlp.1._linear", 20, 10),
+        ("over_arch.model.1", 10, 1),
+    ):
+        found |= {f"{name}.weight": (outputs, inputs), f"{name}.bias": (outputs,)}
+    return found
 
 
-def write(folder: Path, prefix: str = "", **changes: Any) -> dict[str, Floats]:
-    """Write a model; return its weights."""
-    folder.mkdir(exist_ok=True)
+@pytest.fixture
+def written(tmp_path: Path) -> dict[str, Floats]:
+    """Weights of the model in `tmp_path`."""
     rng = np.random.default_rng(4)
     weights = {
         name: rng.normal(0, 0.4, shape).astype(np.float32) for name, shape in shapes().items()
     }
-    (folder / "config.json").write_text(json.dumps({**SIZES, **changes}), "utf-8")
-    tensors = {prefix + name: torch.tensor(array) for name, array in weights.items()}
-    save_file(tensors, folder / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps(SIZES), "utf-8")
+    tensors = {name: torch.tensor(array) for name, array in weights.items()}
+    save_file(tensors, tmp_path / "model.safetensors")
     return {name: array.astype(np.float64) for name, array in weights.items()}
 
 
@@ -109,12 +114,7 @@ def by_hand(weights: dict[str, Floats], sample: dict[str, Any]) -> Floats:
             x = np.maximum(layer(x, f"dense_arch.model._mlp.{n}._linear"), 0)
         parts = [x]
         for n, lookups in enumerate(sample["sparse"]):
-            bags = "sparse_arch.embedding_bag_collection.embedding_bags"
-            table = weights[f"{bags}.t_cat_{n}.weight"]
-            total = np.zeros(8)
-            for row in lookups[pair]:
-                total = total + table[row]
-            parts.append(total)
+            parts.append(sum(weights[f"{BAGS}.t_cat_{n}.weight"][row] for row in lookups[pair]))
         first = x = np.concatenate(parts)
         for n in range(2):
             narrow = weights[f"inter_arch.crossnet.V_kernels.{n}"] @ x
@@ -127,25 +127,27 @@ def by_hand(weights: dict[str, Floats], sample: dict[str, Any]) -> Floats:
     return np.array(found)
 
 
-@pytest.mark.parametrize("batch_size", [1, 2, 8])
-@pytest.mark.parametrize("prefix", ["", "model."])
-def test_probabilities_are_those_of_the_formulas(
-    tmp_path: Path, batch_size: int, prefix: str
-) -> None:
+def probabilities(folder: Path, given: list[dict[str, Any]], **options: Any) -> list[Any]:
+    return answer(given, "dlrm-v2", model=str(folder), **options)
+
+
+def test_probabilities_are_those_of_formulas(tmp_path: Path, written: dict[str, Floats]) -> None:
     """Samples of different numbers of pairs share batches; names may begin with "model."."""
-    weights, given = write(tmp_path, prefix), samples(4, 1, 9, 3, 2)
+    given = samples(4, 1, 9, 3, 2)
+    expected = np.concatenate([by_hand(written, sample) for sample in given])
+    assert expected.std() > 0.1
+    for _prefix in ("", "model."):
+        for batch_size in (1, 2, 8):
+            found = probabilities(tmp_path, given, batch_size=batch_size)
+            assert [len(each) for each in found] == [4, 1, 9, 3, 2]
+            np.testing.assert_allclose(np.concatenate(found), expected, atol=1e-5)
+        file = tmp_path / "model.safetensors"
+        save_file({f"model.{name}": array for name, array in load_file(file).items()}, file)
 
-    found = answer(given, "dlrm-v2", model=str(tmp_path), batch_size=batch_size)
 
-    expected = [by_hand(weights, sample) for sample in given]
-    assert [len(each) for each in found] == [4, 1, 9, 3, 2]
-    np.testing.assert_allclose(np.concatenate(found), np.concatenate(expected), atol=1e-5)
-    assert np.concatenate(expected).std() > 0.1
-
-
-def test_in_float64_nothing_but_rounding_is_left(tmp_path: Path) -> None:
+def test_in_float64_only_rounding_is_left(tmp_path: Path, written: dict[str, Floats]) -> None:
     """The module itself, but for the last step, which is float32 in any precision."""
-    weights, (sample,) = write(tmp_path), samples(40)
+    (sample,) = samples(40)
     module = dlrm_v2(model=str(tmp_path)).double()
     module.tables._tables = [
         EmbeddingTable(rows=each.rows.double()) for each in module.tables._tables
@@ -155,38 +157,29 @@ def test_in_float64_nothing_but_rounding_is_left(tmp_path: Path) -> None:
     with torch.no_grad():
         found = module(torch.tensor(prepared["dense"]).double(), torch.tensor(prepared["sparse"]))
 
-    np.testing.assert_allclose(found.numpy(), by_hand(weights, sample), atol=1e-7)
+    np.testing.assert_allclose(found.numpy(), by_hand(written, sample), atol=1e-7)
 
 
-@pytest.mark.parametrize(
-    ("tables", "precision", "apart"),
-    [
+def test_narrow_tables_and_layers_stay_near(tmp_path: Path, written: dict[str, Floats]) -> None:
+    given = samples(30, 30)
+    expected = np.concatenate([by_hand(written, sample) for sample in given])
+    for tables, precision, most in (
         ("fp16", "fp32", 0.02),
         ("int8", "fp32", 0.05),
         ("checkpoint", "bf16", 0.15),
         ("checkpoint", "int8", 0.05),
         ("int8", "fp16", 0.05),
-    ],
-)
-def test_narrow_tables_and_layers_stay_near(
-    tmp_path: Path, tables: str, precision: str, apart: float
-) -> None:
-    weights, given = write(tmp_path), samples(30, 30)
-    options: dict[str, Any] = {"model": str(tmp_path), "precision": precision}
-    options["arguments"] = {"tables": tables}
-
-    found = np.concatenate(answer(given, "dlrm-v2", **options))
-
-    expected = np.concatenate([by_hand(weights, sample) for sample in given])
-    assert 0 < np.abs(found - expected).mean() < apart
-    with open_engine(given, "dlrm-v2", **options) as engine:
-        facts = engine.describe()
-    assert facts.items() >= {"tables": tables, "batching": "concat"}.items()
-    assert len(facts["weights_sha256"]) == 16
+    ):
+        options: dict[str, Any] = {"precision": precision, "arguments": {"tables": tables}}
+        found = np.concatenate(probabilities(tmp_path, given, **options))
+        assert 0 < np.abs(found - expected).mean() < most, (tables, precision)
+        facts = describe(given, "dlrm-v2", model=str(tmp_path), **options)
+        assert (facts["tables"], facts["batching"]) == (tables, "concat")
+        assert len(facts["weights_sha256"]) == 16
 
 
+@pytest.mark.usefixtures("written")
 def test_tables_stay_as_they_are_in_the_file(tmp_path: Path) -> None:
-    write(tmp_path)
     module = dlrm_v2(model=str(tmp_path))
     before = [each.rows.data_ptr() for each in module.tables._tables]
 
@@ -207,43 +200,40 @@ def test_tables_move_with_the_module_unless_they_stay_on_the_cpu() -> None:
     assert {each.rows.device.type for each in kept._tables} == {"cpu"}
 
 
+@pytest.mark.usefixtures("written")
 def test_lookups_stay_with_tables_on_the_cpu(tmp_path: Path) -> None:
-    write(tmp_path)
-    given = samples(3, 5)
-
-    with_tables = answer(given, "dlrm-v2", model=str(tmp_path))
-    apart = answer(given, "dlrm-v2", model=str(tmp_path), arguments={"tables_on_cpu": True})
-
-    np.testing.assert_array_equal(np.concatenate(with_tables), np.concatenate(apart))
+    together, apart = (
+        np.concatenate(probabilities(tmp_path, samples(3, 5), arguments=arguments))
+        for arguments in ({}, {"tables_on_cpu": True})
+    )
+    np.testing.assert_array_equal(together, apart)
     assert dlrm_v2(model=str(tmp_path), tables_on_cpu=True).host_inputs == {"sparse"}
 
 
-@pytest.mark.parametrize("count", [3, BLOCK + 5])
-def test_int8_rows_lose_at_most_half_a_step(count: int) -> None:
+def test_int8_rows_lose_at_most_half_a_step() -> None:
     """Each row has a scale of its own; a row of zeros stays one."""
-    rows = torch.randn((count, 4), generator=torch.Generator().manual_seed(2))
-    rows[1] = 0
-    rows[2] *= 1e-6
+    for count in (3, BLOCK + 5):
+        rows = torch.randn((count, 4), generator=torch.Generator().manual_seed(2))
+        rows[1] = 0
+        rows[2] *= 1e-6
 
-    table = kept_table(rows, "int8")
+        table = kept_table(rows, "int8")
 
-    assert table.rows.dtype == torch.int8
-    restored = table.rows * table.scales
-    assert bool(((restored - rows).abs() <= table.scales * 0.5001).all())
-    assert not bool(restored[1].any())
-    assert bool(restored[2].any())
+        assert table.rows.dtype == torch.int8
+        restored = table.rows * table.scales
+        assert bool(((restored - rows).abs() <= table.scales * 0.5001).all())
+        assert [bool(restored[row].any()) for row in (1, 2)] == [False, True]
 
 
 def test_dummy_weights_are_the_same_every_time(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(SIZES), "utf-8")
-    options = {"model": str(tmp_path), "weights": "dummy"}
 
-    first, again = (answer(samples(20), "dlrm-v2", **options)[0] for _ in range(2))
+    first, again = (probabilities(tmp_path, samples(20), weights="dummy")[0] for _ in range(2))
 
     np.testing.assert_array_equal(first, again)
     assert first.std() > 0
-    with open_engine([], "dlrm-v2", **options) as engine:
-        assert engine.describe()["weights"] == "dummy"
+    facts = describe([], "dlrm-v2", model=str(tmp_path), weights="dummy")
+    assert facts["weights"] == "dummy"
 
 
 def test_the_default_sizes_are_those_of_mlperf() -> None:
@@ -297,49 +287,41 @@ BROKEN = [
 ]
 
 
-def test_broken_folders_and_wrong_arguments_are_refused(tmp_path: Path) -> None:
-    def load(folder: Path, **options: Any) -> None:
-        with open_engine([], "dlrm-v2", model=str(folder), **options):
-            pass
+@pytest.mark.usefixtures("written")
+def test_misfits_are_refused(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+    def enter(folder: Path, **options: Any) -> None:
+        load([], "dlrm-v2", model=str(folder), **options)
 
-    write(folder := tmp_path / "model")
-    assert broken_but_accepted(folder, tmp_path, load, BROKEN) == []
+    assert broken_but_accepted(tmp_path, tmp_path_factory.mktemp("broken"), enter, BROKEN) == []
+    expected = r"tables = .* should be one of checkpoint, fp16, int8"
     for arguments in ({"tables": "fp8"}, {"tables_on_cpu": 1}):
-        with pytest.raises(
-            SuiteError, match=r"tables = .* should be one of checkpoint, fp16, int8"
-        ):
-            load(folder, arguments=arguments)
+        with pytest.raises(SuiteError, match=expected):
+            enter(tmp_path, arguments=arguments)
 
 
-def sample_with(**changes: Any) -> dict[str, Any]:
-    return {**samples(2)[0], **changes}
-
-
-LOOKUPS = samples(2)[0]["sparse"]
-
-
+@pytest.mark.usefixtures("written")
 def test_a_sample_that_the_model_cannot_take_is_named(tmp_path: Path) -> None:
-    write(tmp_path)
-    rows: list[tuple[Any, str]] = [
-        ({"dense": np.ones((1, 5))}, "lacks dense or sparse; use the data set criteo"),
-        (sample_with(dense=np.ones((2, 13))), r"has dense features of shape \(2, 13\), but the mo"),
+    sample = samples(2)[0]
+    first, second, third = sample["sparse"]
+    table: list[tuple[dict[str, Any], str]] = [
+        ({"dense": np.ones((2, 13))}, r"has dense features of shape \(2, 13\), but the mo"),
         (
-            sample_with(sparse=LOOKUPS[:2]),
+            {"sparse": [first, second]},
             r"has \[3, 1\] lookups per sparse feature, but the model takes \[3, 1, 12\]",
         ),
         (
-            sample_with(sparse=[LOOKUPS[0], np.full((2, 1), 7), LOOKUPS[2]]),
+            {"sparse": [first, np.full((2, 1), 7), third]},
             "looks up row 7 of sparse feature 1, but the model's table has 7 rows",
         ),
-        (
-            sample_with(sparse=[LOOKUPS[0] - 99, *LOOKUPS[1:]]),
-            "looks up row -.* of sparse feature 0",
-        ),
+        ({"sparse": [first - 99, second, third]}, "looks up row -.* of sparse feature 0"),
+    ]
+    lacking = ({"dense": np.ones((1, 5))}, "lacks dense or sparse; use the data set criteo")
+    rows = [
+        ([samples(1)[0], changed], f"sample 1 of the data set {text}")
+        for changed, text in [lacking, *((sample | changes, text) for changes, text in table)]
     ]
 
-    def load(sample: Any) -> None:
-        with open_engine([samples(1)[0], sample], "dlrm-v2", model=str(tmp_path)) as engine:
-            engine.load_samples([0, 1])
+    def enter(given: list[Any]) -> None:
+        load(given, "dlrm-v2", model=str(tmp_path))
 
-    rows = [(sample, f"sample 1 of the data set {text}") for sample, text in rows]
-    assert unrefused(load, RunError, rows) == []
+    assert unrefused(enter, RunError, rows) == []

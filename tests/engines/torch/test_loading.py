@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import shutil
 import socket
 import sys
@@ -19,12 +18,13 @@ from safetensors.torch import load_file
 from transformers import LlamaForCausalLM
 from transformers.utils import is_flash_attn_2_available as has_flash_attention
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from tests.engines.recording import Recorder, ask, unrefused
 from tests.engines.torch.models import (
     answers,
     broken_but_accepted,
     change_json,
+    describe,
     json_with,
     open_engine,
     text_of,
@@ -45,71 +45,11 @@ def copy(counting: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(counting, tmp_path / "model"))
 
 
-def enter(folder: Path, prompts: Any = ((5,), (9,)), **options: Any) -> None:
-    """Load and unload."""
-    with open_engine(folder, prompts, **options):
-        pass
-
-
-def test_options_out_of_range_are_refused(counting: Path) -> None:
-    rows = [
-        ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
-        ("batching", "inflight", "is not one of auto, static, dynamic, continuous"),
-        ("weights", "random", "is not one of checkpoint, dummy"),
-        ("attention", "flash", "is not one of sdpa, eager, flash_attention_2, flash_attention_3"),
-        ("device", "cuda:x", "is not cpu, cuda or cuda:N"),
-        ("device", "tpu", "is not cpu, cuda or cuda:N"),
-        ("batch_size", 0, "is not a number of samples, at least 1"),
-        ("max_new_tokens", 0, "is not at least 1"),
-        ("max_prompt_tokens", 0, "is not at least 1"),
-        ("min_new_tokens", -1, "is not from 0 to max_new_tokens = 128"),
-        ("min_new_tokens", 129, "is not from 0 to max_new_tokens = 128"),
-        ("num_beams", 0, "is not a number of beams, at least 1"),
-        ("threads", 0, "is not a number of threads, at least 1"),
-        ("kv_blocks", 0, "is not at least 1"),
-        ("max_batch_tokens", 31, "is less than batch_size = 32"),
-    ]
-    single = [({name: value}, f"{name} = {value!r} {message}") for name, value, message in rows]
-    excluded = [
-        ({"batching": "continuous", "num_beams": 2}, "knows no beams, but num_beams = 2"),
-        ({"attention": "eager"}, 'batching = "auto" cannot use both'),
-        ({"model": None}, "no model; set workload.model"),
-    ]
-
-    def make(options: dict[str, Any]) -> None:
-        open_engine(counting, [[5]], **options)
-
-    assert unrefused(make, SuiteError, [*single, *excluded]) == []
-
-
-def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
-    """The suite's case is then skipped, with the path it looked for."""
-    with pytest.raises(UnavailableError, match=r"absent: this model folder does not exist"):
-        open_engine(tmp_path / "absent", [[5]])
-    with pytest.raises(UnavailableError, match=r"has no config\.json"):
-        open_engine(tmp_path, [[5]])
-
-
-@pytest.mark.parametrize("library", ["torch", "transformers"])
-def test_a_missing_library_names_the_extra_to_install(
-    counting: Path, monkeypatch: pytest.MonkeyPatch, library: str
-) -> None:
-    monkeypatch.setitem(sys.modules, library, None)
-
-    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
-        enter(counting)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_devices_and_attention_that_are_not_here_are_refused(counting: Path) -> None:
-    """Never a silent run on the CPU; transformers' own reason is kept."""
-    flash = "attention = 'flash_attention_2' cannot be used"
-    rows = [
-        ({"device": "cuda"}, "device = 'cuda', .* sees no CUDA device"),
-        ({"device": "cuda:1"}, "device = 'cuda:1', .* sees no CUDA device"),
-        *([] if has_flash_attention() else [({"attention": "flash_attention_2"}, flash)]),
-    ]
-    assert unrefused(lambda options: enter(counting, **options), EnvironmentFault, rows) == []
+@pytest.mark.skipif(has_flash_attention(), reason="flash attention is installed")
+def test_attention_that_is_not_here_is_refused(counting: Path) -> None:
+    """transformers' own reason is kept."""
+    with pytest.raises(EnvironmentFault, match="attention = 'flash_attention_2' cannot be used"):
+        describe(counting, attention="flash_attention_2")
 
 
 def cut(folder: Path) -> None:
@@ -188,114 +128,96 @@ BROKEN = [
 
 def test_a_broken_folder_is_refused_when_it_is_loaded(counting: Path, tmp_path: Path) -> None:
     """transformers would run many of these, with weights it makes up."""
-    assert broken_but_accepted(counting, tmp_path, enter, BROKEN) == []
-
-
-def test_a_model_without_end_token_is_refused_unless_ends_are_ignored(copy: Path) -> None:
-    for file in ("config.json", "generation_config.json"):
-        change_json(copy / file, eos_token_id=None)
-
-    with pytest.raises(RunError, match="names an eos_token_id"):
-        enter(copy)
-    with open_engine(copy, [[9]], ignore_eos=True) as engine:
-        assert engine.describe()["generation.eos"] == "none"
+    assert broken_but_accepted(counting, tmp_path, describe, BROKEN) == []
 
 
 def test_end_tokens_are_those_of_generation_config_and_else_of_config(copy: Path) -> None:
-    """As transformers itself has it."""
+    """As transformers itself has it; a model without is refused unless ends are ignored."""
     cases: list[tuple[Any, Any, str]] = [
-        ([7, 2], 9, "2,7"), (5, 9, "5"), (None, 9, "9"), (None, [9, 4], "4,9"),
+        ([7, 2], 9, "2,7"), (5, 9, "5"), (None, 9, "9"), (None, [9, 4], "4,9"), (None, None, ""),
     ]  # fmt: skip
-    for in_generation, in_config, described in cases:
+    for in_generation, in_config, expected in cases:
         change_json(copy / "generation_config.json", eos_token_id=in_generation)
         change_json(copy / "config.json", eos_token_id=in_config)
-        with open_engine(copy, [[20]], batching="static") as engine:
-            sink = Recorder(expected=1)
-            ask(engine, sink, 1)
-
-        assert engine.describe()["generation.eos"] == described
-        assert sink.answers[100][-1] == max(map(int, described.split(",")))
+        if expected:
+            assert describe(copy)["generation.eos"] == expected
+            (row,) = answers(copy, [[20]], batching="static")
+            assert row[-1] == max(map(int, expected.split(",")))
+    with pytest.raises(RunError, match="names an eos_token_id"):
+        describe(copy)
+    assert describe(copy, ignore_eos=True)["generation.eos"] == "none"
 
 
 def test_a_sample_that_is_no_prompt_is_named_before_the_run(counting: Path) -> None:
     """When samples are loaded, which LoadGen does not time."""
-    rows: list[tuple[Any, str]] = [
-        ([[5], []], "sample 1 of the data set is an empty prompt"),
-        ([[5], [7, 320]], "has token id 320, but the model's vocabulary has 320 tokens"),
-        ([[5], [-1]], "has token id -1"),
+    table: list[tuple[Any, str]] = [
+        ([], "is an empty prompt"),
+        ([7, 320], "has token id 320, but the model's vocabulary has 320 tokens"),
+        ([-1], "has token id -1"),
         (
-            [[5], [9] * 400],
-            "sample 1 of the data set has 400 tokens, and max_new_tokens = 128 more do not fit the "
-            "model's context of 512; set max_new_tokens to at most 112",
+            [9] * 400,
+            "has 400 tokens, and max_new_tokens = 128 more do not fit the model's context of 512; "
+            "set max_new_tokens to at most 112",
         ),
-        ([[5], [9] * 512], "has 512 tokens and leaves no room for max_new_tokens = 128"),
-        ([[5], "text"], "sample 1 of the data set is str"),
-        (["text", [5, 1.5]], "sample 1 of the data set is list; this engine takes text or lists"),
-        ([[5], None], "sample 1 of the data set is NoneType"),
-        ([[5], {"ids": [5]}], "sample 1 of the data set is dict"),
+        ([9] * 512, "has 512 tokens and leaves no room for max_new_tokens = 128"),
+        ("text", "is str"),
+        ([5, 1.5], "is list; this engine takes text or lists"),
+        (None, "is NoneType"),
+        ({"ids": [5]}, "is dict"),
     ]
 
-    def load(prompts: Any) -> None:
-        with open_engine(counting, prompts) as engine:
+    def load(prompt: Any) -> None:
+        first = "text" if prompt == [5, 1.5] else [5]
+        with open_engine(counting, [first, prompt]) as engine:
             engine.load_samples([0, 1])
 
+    rows = [(prompt, f"sample 1 of the data set {text}") for prompt, text in table]
     assert unrefused(load, RunError, rows) == []
-
-
-def test_a_prompt_and_its_answer_may_fill_the_context(counting: Path) -> None:
+    # An answer may fill the context.
     assert answers(counting, [[9] * 384], max_new_tokens=128) == [[8, 7, 6, 5, 4, 3, 2]]
 
 
 def test_token_ids_need_no_tokenizer_and_text_does(endless: Path, copy: Path) -> None:
-    enter(endless)
-    with pytest.raises(RunError, match=r"has no tokenizer \(tokenizer\.json"):
-        enter(endless, ["text"])
+    describe(endless)
     (copy / "tokenizer.json").write_text("{}", "utf-8")
-    with pytest.raises(RunError, match="transformers cannot read the tokenizer"):
-        enter(copy, ["text"])
+    for folder, problem in (
+        (endless, r"has no tokenizer \(tokenizer\.json"),
+        (copy, "transformers cannot read the tokenizer"),
+    ):
+        with pytest.raises(RunError, match=problem), open_engine(folder, ["text"]):
+            pass
 
 
 def test_a_prompt_is_cut_at_its_end_where_the_suite_says_so(counting: Path) -> None:
     """As MLPerf's GPT-J reference cuts articles; the model counts down from the last token."""
-    with open_engine(counting, [[5]], max_prompt_tokens=3) as engine:
-        described = engine.describe()
-
     found = answers(counting, [[7, 6, 5, 30, 40], [4]], max_prompt_tokens=3, max_new_tokens=9)
+
     assert found == answers(counting, [[7, 6, 5], [4]], max_new_tokens=9)
-    assert described["generation.max_prompt_tokens"] == "3"
-    with open_engine(counting, [[5]]) as engine:
-        assert "generation.max_prompt_tokens" not in engine.describe()
+    key = "generation.max_prompt_tokens"
+    assert describe(counting, max_prompt_tokens=3)[key] == "3"
+    assert key not in describe(counting)
 
 
-def test_a_cache_too_small_for_a_sample_or_too_large_for_memory_is_refused(
-    counting: Path,
-) -> None:
+def test_a_cache_too_small_or_too_large_is_refused(counting: Path) -> None:
     """transformers would take 60 % of the memory, or fail inside its thread."""
     long = [[9] * 300]
-    with (
-        open_engine(counting, long, batching="continuous", kv_blocks=1) as engine,
-        pytest.raises(SuiteError, match=r"longest sample needs 428 .* kv_blocks to at least 2"),
-    ):
-        engine.load_samples([0])
-    with (
-        open_engine(counting, long, batching="continuous", kv_blocks=10**8) as engine,
-        pytest.raises(RunError, match=r"100000000 blocks of 256 tokens does not fit into memory"),
-    ):
-        engine.load_samples([0])
+
+    def load(blocks: int) -> None:
+        with open_engine(counting, long, batching="continuous", kv_blocks=blocks) as engine:
+            engine.load_samples([0])
+
+    few = r"longest sample needs 428 .* kv_blocks to at least 2"
+    many = r"100000000 blocks of 256 tokens does not fit into memory"
+    assert unrefused(load, SuiteError, [(1, few)]) == []
+    assert unrefused(load, RunError, [(10**8, many)]) == []
     assert answers(counting, long, batching="continuous", kv_blocks=2) == [[8, 7, 6, 5, 4, 3, 2]]
 
 
-def test_continuous_batching_on_the_cpu_needs_psutil(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_continuous_batching_needs_psutil(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """transformers would report that there is no memory at all."""
     monkeypatch.setitem(sys.modules, "psutil", None)
-
-    with (
-        pytest.raises(EnvironmentFault, match="on the CPU needs psutil"),
-        open_engine(counting, [[5]], batching="continuous"),
-    ):
-        pass
+    with pytest.raises(EnvironmentFault, match="on the CPU needs psutil"):
+        describe(counting, batching="continuous")
 
 
 def test_the_cache_of_continuous_batching_is_made_at_need(counting: Path) -> None:
@@ -336,9 +258,7 @@ def test_the_description_names_everything_that_decides_speed_and_answers(countin
     }
 
 
-def test_each_precision_is_described_and_computes_other_scores_but_close_ones(
-    random: Path,
-) -> None:
+def test_each_precision_computes_other_but_close_scores(random: Path) -> None:
     quantised = {"dtype": "float32", "torchao": version("torchao")}
     exact = None
     for precision, most, expected in (
@@ -352,15 +272,12 @@ def test_each_precision_is_described_and_computes_other_scores_but_close_ones(
             model = engine._single.__self__._text.model  # type: ignore[attr-defined]
             with torch.inference_mode():
                 scores = model(input_ids=torch.arange(40)[None]).logits
-            described = engine.describe()
-        assert described.items() >= expected.items()
-        assert ("torchao" in described) is ("torchao" in expected)
-        assert "tokenizer_sha256" not in described
-        if exact is None:
-            exact = scores
-            continue
-        assert not torch.equal(exact, scores)
-        assert float((exact - scores).abs().mean()) < most * float(exact.std()), precision
+            facts = engine.describe()
+        names = {"dtype", "torchao", "tokenizer_sha256"} & set(facts)
+        assert {name: facts[name] for name in names} == expected
+        exact = scores if exact is None else exact
+        assert torch.equal(exact, scores) is (precision == "fp32")
+        assert float((exact - scores).abs().mean()) <= most * float(exact.std()), precision
 
 
 def test_a_sharded_checkpoint_gives_the_same_answers(copy: Path) -> None:
@@ -368,36 +285,24 @@ def test_a_sharded_checkpoint_gives_the_same_answers(copy: Path) -> None:
     shard(copy)
 
     assert answers(copy, [[12]]) == whole
-    with open_engine(copy, [[12]]) as engine:
-        described = engine.describe()
     files = sorted(copy.glob("model-*.safetensors"))
     assert len(files) > 1
-    assert described["weights_sha256"] == start_of_sha256(*files)
+    assert describe(copy)["weights_sha256"] == start_of_sha256(*files)
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "int8"])
-def test_dummy_weights_need_the_configuration_alone_and_are_always_the_same(
-    random: Path, tmp_path: Path, precision: str
-) -> None:
-    for number in (1, 2):
-        (tmp_path / str(number)).mkdir()
-        shutil.copy(random / "config.json", tmp_path / str(number))
+def test_dummy_weights_are_always_the_same(random: Path, tmp_path: Path, precision: str) -> None:
+    shutil.copy(random / "config.json", tmp_path)
     state = torch.random.get_rng_state()
-    options: dict[str, Any] = {
-        "weights": "dummy",
-        "precision": precision,
-        "max_new_tokens": 12,
-        "batching": "static",
-    }
-    first, second = (answers(tmp_path / name, [[5], [9, 6]], **options) for name in "12")
+    options: dict[str, Any] = {"weights": "dummy", "precision": precision, "batching": "static"}
+    first, second = (answers(tmp_path, [[5], [9, 6]], max_new_tokens=12, **options) for _ in "12")
 
     assert first == second
     assert len({*map(tuple, first)}) == 2
     assert torch.equal(torch.random.get_rng_state(), state)
-    with open_engine(tmp_path / "1", [[5]], **options) as engine:
-        described = engine.describe()
-    assert described["weights"] == "dummy"
-    assert "weights_sha256" not in described
+    facts = describe(tmp_path, **options)
+    assert facts["weights"] == "dummy"
+    assert "weights_sha256" not in facts
 
 
 def test_nothing_is_taken_from_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -411,7 +316,8 @@ def test_nothing_is_taken_from_the_network(counting: Path, monkeypatch: pytest.M
     monkeypatch.setattr(socket, "getaddrinfo", refuse)
     monkeypatch.setattr(socket.socket, "connect", refuse)
     for options in ({}, {"weights": "dummy"}, {"precision": "int8"}):
-        enter(counting, ["text"], **options)
+        with open_engine(counting, ["text"], **options):
+            pass
 
     assert asked == []
 
@@ -426,9 +332,9 @@ def test_an_engine_leaves_torch_as_it_was(counting: Path, fails: bool) -> None:
     try:
         if fails:
             with pytest.raises(EnvironmentFault):
-                enter(counting, device="cuda:99")
+                describe(counting, device="cuda:99")
         else:
-            enter(counting, precision="bf16", batching="continuous")
+            describe(counting, precision="bf16", batching="continuous")
         assert torch.get_num_threads() == before[0] + 1
     finally:
         torch.set_num_threads(before[0])

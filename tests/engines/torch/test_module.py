@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-import sys
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
+from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.torch.module import _runner as module_factories
 from pytest_mlperf.engines.torch.module._runner import BATCHINGS, join, length, tensors
 from tests.engines.recording import Tokenless, unrefused
 from tests.engines.torch.models import broken_but_accepted, json_with, weights_with, without
-from tests.engines.torch.modules import HERE, answer, linear, open_engine, rows
+from tests.engines.torch.modules import HERE, answer, describe, linear, load, open_engine, rows
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["concat", "pad"]))
@@ -71,13 +71,11 @@ def test_runs_of_pairs_are_joined_and_cut_apart_again() -> None:
         np.testing.assert_allclose(numbers, expected, rtol=1e-5)
 
 
-def tokens(*sizes: int) -> list[dict[str, NDArray[np.int64]]]:
-    return [{"tokens": np.arange(1, size + 1), "mask": np.ones(size, np.int64)} for size in sizes]
-
-
 def test_short_samples_are_filled_up_and_cut_again() -> None:
     """Samples of similar length share a batch; the output is picked by its name."""
-    samples = tokens(2, 9, 3, 8)
+    samples = [
+        {"tokens": np.arange(1, size + 1), "mask": np.ones(size, np.int64)} for size in (2, 9, 3, 8)
+    ]
 
     twice = answer(samples, "lengths", "<i8", batch_size=2, output="twice")
     filled = answer(samples, "lengths", "<i8", batch_size=2, output="filled")
@@ -114,10 +112,8 @@ def test_precision_is_that_of_parameters_and_inputs() -> None:
     ):
         found = np.stack(answer(samples, "linear", precision=precision, **options))
         assert 0 < np.abs(found - usual).max() < most * np.abs(usual).max(), precision
-        with open_engine(samples, "linear", precision=precision, **options) as engine:
-            facts = engine.describe()
-        assert facts["dtype"] == dtype
-        assert ("torchao" in facts) is (precision in {"int8", "int4"})
+        facts = describe(samples, "linear", precision=precision, **options)
+        assert (facts["dtype"], "torchao" in facts) == (dtype, precision in {"int8", "int4"})
 
 
 def test_arguments_reach_the_factory_prepare_its_samples_and_eval_its_module() -> None:
@@ -168,31 +164,26 @@ def test_workers_answer_in_threads_of_their_own() -> None:
 
 def test_the_fingerprint_tells_weights_and_ways() -> None:
     """Without `facts` of its own, a module's state is hashed: other weights, other words."""
-    with open_engine(rows(1), "linear", workers=1) as engine:
-        facts = engine.describe()
-    with open_engine(rows(1), "linear", arguments={"bias": 1.0}) as engine:
-        other = engine.describe()
+    facts = describe(rows(1), "linear", workers=1)
 
-    assert (
-        facts.items()
-        >= {
-            "engine": "torch-module",
-            "torch": str(torch.__version__),
-            "factory": f"{HERE}:linear",
-            "architecture": "Linear",
-            "batching": "stack",
-            "batch_size": "8",
-            "threads": "1",
-            "workers": "1",
-            "compile": "false",
-            "device": "cpu",
-            "dtype": "float32",
-            "weights_sha256": module_factories.state_sha256(linear())[:16],
-        }.items()
-    )
+    expected = {
+        "engine": "torch-module",
+        "torch": str(torch.__version__),
+        "factory": f"{HERE}:linear",
+        "architecture": "Linear",
+        "batching": "stack",
+        "batch_size": "8",
+        "threads": "1",
+        "workers": "1",
+        "compile": "false",
+        "device": "cpu",
+        "dtype": "float32",
+        "weights_sha256": module_factories.state_sha256(linear())[:16],
+    }
+    assert facts.items() >= expected.items()
+    other = describe(rows(1), "linear", arguments={"bias": 1.0})
     assert facts["weights_sha256"] != other["weights_sha256"]
-    with open_engine([], "pairs") as engine:
-        assert engine.describe()["weights_sha256"] == "given"
+    assert describe([], "pairs")["weights_sha256"] == "given"
 
 
 def test_samples_can_be_unloaded_and_loaded_again() -> None:
@@ -207,47 +198,6 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
     assert sink.ids == [5]
 
 
-def test_options_out_of_range_are_refused() -> None:
-    table: list[tuple[str, Any, str]] = [
-        ("precision", "fp4", "is not one of fp32, bf16, fp16, int8, int4, fp8"),
-        ("device", "tpu", "is not cpu, cuda or cuda:N"),
-        ("weights", "random", "is not one of checkpoint, dummy"),
-        ("batch_size", 0, "is not a number of samples, at least 1"),
-        ("threads", 0, "is not a number of threads, at least 1"),
-        ("workers", -1, "is not a number of threads; 0: inside submit"),
-        ("batching", "sort", "is not one of stack, concat, pad"),
-        ("output", -1, "is not a name, or a position counted from 0"),
-        ("compile", "fast", "is not false or one of default, reduce-overhead, "),
-        ("factory", "dlrm", "is neither one of dlrm-v2, dlrm-v3, "),
-    ]
-
-    def make(option: str, value: Any) -> None:
-        open_engine([], **{"factory": "linear", option: value})
-
-    single = [
-        (name, value, f"engine torch-module: {name} = {value!r} {message}")
-        for name, value, message in table
-    ]
-    others = [
-        ("arguments", {"model": "x"}, "arguments has 'model'; set workload.model instead"),
-        ("arguments", {"weights": "x"}, "'weights'; set the engine's option weights inst"),
-        ("factory", "question-answering", "no model; set workload.model"),
-    ]
-    assert unrefused(make, SuiteError, [*single, *others]) == []
-
-
-def test_a_model_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match="absent: this model does not exist"):
-        open_engine([], "linear", model=str(tmp_path / "absent"))
-    with pytest.raises(UnavailableError, match=r"this folder has no config\.json"):
-        open_engine([], "dlrm-v2", model=str(tmp_path))
-
-
-def enter(samples: list[Any], factory: str, **options: Any) -> None:
-    with open_engine(samples, factory, **options) as engine:
-        engine.load_samples(range(len(samples)))
-
-
 def test_a_factory_that_is_not_there_is_refused() -> None:
     table = [
         ("absent_package.module:make", "cannot be imported: No module named 'absent_package'"),
@@ -257,7 +207,7 @@ def test_a_factory_that_is_not_there_is_refused() -> None:
     places: list[Any] = [
         ([], place, f"factory = '{re.escape(place)}' {text}") for place, text in table
     ]
-    assert unrefused(enter, SuiteError, places) == []
+    assert unrefused(load, SuiteError, places) == []
 
 
 ONE = np.ones(4, np.float32)
@@ -301,25 +251,13 @@ MISFITS: list[tuple[str, list[Any], dict[str, Any], str]] = [
 
 
 def test_factories_that_break_and_samples_that_do_not_fit_are_refused() -> None:
-    def load(factory: str, samples: list[Any], options: dict[str, Any]) -> None:
+    def attempt(factory: str, samples: list[Any], options: dict[str, Any]) -> None:
         with pytest.raises(RunError) as caught:
-            enter(samples, factory, **options)
+            load(samples, factory, **options)
         assert caught.value.layer == "engine"
         raise caught.value
 
-    assert unrefused(load, RunError, MISFITS) == []
-
-
-def test_a_missing_library_names_the_extra_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "torch", None)
-    with pytest.raises(EnvironmentFault, match=re.escape("pip install 'pytest-mlperf[lm]'")):
-        enter([], "linear")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a CUDA device")
-def test_a_device_that_is_not_here_is_no_silent_run_on_the_cpu() -> None:
-    with pytest.raises(EnvironmentFault, match="engine torch-module: device = 'cuda', but"):
-        enter([], "linear", device="cuda")
+    assert unrefused(attempt, RunError, MISFITS) == []
 
 
 @pytest.fixture(scope="module")
@@ -352,78 +290,64 @@ def features(*sizes: int, padded: int = 0) -> list[dict[str, NDArray[np.int64]]]
     return found
 
 
+def ask_bert(folder: Path, samples: list[Any], **options: Any) -> list[Any]:
+    return answer(samples, "question-answering", model=str(folder), **options)
+
+
 def test_question_answering_gives_the_models_own_scores(bert: Path) -> None:
     """Features of different length in one batch: as transformers answers each alone."""
     samples = features(11, 40, 25, 7)
     model = transformers.BertForQuestionAnswering.from_pretrained(bert).eval()
 
-    found = answer(samples, "question-answering", model=str(bert), batch_size=3)
-
-    for sample, numbers in zip(samples, found, strict=True):
+    for sample, numbers in zip(samples, ask_bert(bert, samples, batch_size=3), strict=True):
         with torch.no_grad():
-            alone = model(
+            single = model(
                 input_ids=torch.tensor(sample["input_ids"])[None],
                 attention_mask=torch.tensor(sample["input_mask"])[None],
                 token_type_ids=torch.tensor(sample["segment_ids"])[None],
             )
-        expected = torch.stack((alone.start_logits[0], alone.end_logits[0]), dim=1).numpy()
+        expected = torch.stack((single.start_logits[0], single.end_logits[0]), dim=1).numpy()
         np.testing.assert_allclose(numbers.reshape(-1, 2), expected, atol=2e-5)
         assert expected.std() > 0.1
 
 
 def test_features_that_come_filled_up_keep_their_length(bert: Path) -> None:
-    full = answer(features(11, padded=48), "question-answering", model=str(bert))
-    bare = answer(features(11), "question-answering", model=str(bert))
+    (full,), (bare,) = ask_bert(bert, features(11, padded=48)), ask_bert(bert, features(11))
 
-    assert full[0].shape == (96,)
-    np.testing.assert_allclose(full[0][:22], bare[0], atol=2e-5)
+    assert full.shape == (96,)
+    np.testing.assert_allclose(full[:22], bare, atol=2e-5)
 
 
-def test_question_answering_tells_its_weights(bert: Path) -> None:
-    with open_engine(features(9), "question-answering", model=str(bert)) as engine:
-        facts = engine.describe()
-    (bert / "model.safetensors").rename(bert / "away")
-    try:
-        with open_engine(
-            features(9), "question-answering", model=str(bert), weights="dummy"
-        ) as engine:
-            dummy = engine.describe()
-            engine.load_samples([0])
-    finally:
-        (bert / "away").rename(bert / "model.safetensors")
-
-    assert (
-        facts.items()
-        >= {
-            "model": "BertForQuestionAnswering",
-            "batching": "pad",
-            "transformers": transformers.__version__,
-            "attention": "sdpa",
-        }.items()
-    )
+def test_question_answering_tells_its_weights(bert: Path, tmp_path: Path) -> None:
+    facts = describe(features(9), "question-answering", model=str(bert))
+    expected = {
+        "model": "BertForQuestionAnswering",
+        "batching": "pad",
+        "transformers": transformers.__version__,
+        "attention": "sdpa",
+    }
+    assert facts.items() >= expected.items()
     assert len(facts["weights_sha256"]) == 16
-    assert dummy["weights"] == "dummy"
+    shutil.copy(bert / "config.json", tmp_path)
+    with open_engine(
+        features(9), "question-answering", model=str(tmp_path), weights="dummy"
+    ) as engine:
+        assert engine.describe()["weights"] == "dummy"
+        engine.load_samples([0])
 
 
-def test_broken_folders_and_features_of_question_answering_are_refused(
-    bert: Path, tmp_path: Path
-) -> None:
-    def load(folder: Path) -> None:
-        enter([], "question-answering", model=str(folder))
+def test_broken_folders_and_features_are_refused(bert: Path, tmp_path: Path) -> None:
+    def enter(folder: Path, sample: Any = None) -> None:
+        load([] if sample is None else [sample], "question-answering", model=str(folder))
 
-    assert broken_but_accepted(bert, tmp_path, load, [
+    bias = "qa_outputs.bias"
+    assert broken_but_accepted(bert, tmp_path, enter, [
         (
             json_with("config.json", architectures=["BertForMaskedLM"]),
             "BertForMaskedLM in config.json is no model for question answering; this",
         ),
-        (
-            weights_with(lambda all_: all_.pop("qa_outputs.bias")),
-            "the checkpoint lacks qa_outputs.bias",
-        ),
-        (
-            weights_with(lambda all_: all_["qa_outputs.bias"].fill_(float("nan"))),
-            "a weight is not a number",
-        ),
+        (weights_with(lambda all_: all_.pop(bias)), f"the checkpoint lacks {bias}"),
+        (weights_with(lambda all_: all_[bias].fill_(float("nan"))), "a weight is not a number"),
         (without("model.safetensors"), "has no model.safetensors"),
     ]) == []  # fmt: skip
     lacks = "lacks one of input_ids, input_mask, segment_ids"
@@ -436,10 +360,5 @@ def test_broken_folders_and_features_of_question_answering_are_refused(
             "has word piece 60, but the model's vocabulary has 60",
         ),
     ]
-    misfits = [
-        ([sample], "question-answering", str(bert), f"sample 0 of the data set {text}")
-        for sample, text in table
-    ]
-    assert unrefused(
-        lambda samples, factory, model: enter(samples, factory, model=model), RunError, misfits
-    ) == []  # fmt: skip
+    misfits = [(bert, sample, f"sample 0 of the data set {text}") for sample, text in table]
+    assert unrefused(enter, RunError, misfits) == []

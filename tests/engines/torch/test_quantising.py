@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +17,11 @@ from transformers import (
 )
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.extension import Engine
 from pytest_mlperf.engines.torch import _base as options
 from pytest_mlperf.engines.torch import _devices as devices
 from tests.engines.recording import unrefused
-from tests.engines.torch import models, modules, pipelines
-from tests.engines.torch.models import answers, open_engine
+from tests.engines.torch import models
+from tests.engines.torch.models import answers, describe
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SIZES = {
@@ -73,9 +70,7 @@ def values_of(weight: Any) -> Any:
 @pytest.mark.parametrize(
     ("precision", "least", "most"), [("int8", 1e-4, 0.03), ("int4", 0.03, 0.3)]
 )
-def test_experts_are_quantised_one_by_one(
-    mixture: Path, precision: str, least: float, most: float
-) -> None:
+def test_experts_are_quantised(mixture: Path, precision: str, least: float, most: float) -> None:
     """transformers keeps them as one parameter of three dimensions, no linear layer."""
     model = AutoModelForCausalLM.from_pretrained(mixture).eval()
     exact, total = logits(model), sum(each.numel() for each in model.parameters())
@@ -101,17 +96,16 @@ def test_experts_are_quantised_one_by_one(
 @pytest.mark.parametrize("precision", ["int8", "int4"])
 def test_a_mixture_of_experts_generates_in_both_ways(mixture: Path, precision: str) -> None:
     """Static and continuous batches give the same tokens, and the description says how much."""
-    prompts = [[5, 9], [40, 3, 7]]
-    options: dict[str, Any] = {"precision": precision, "max_new_tokens": 8}
-
-    static = answers(mixture, prompts, batching="static", **options)
-
-    assert answers(mixture, prompts, batching="continuous", **options) == static
-    with open_engine(mixture, prompts, **options) as engine:
-        described = engine.describe()
-    assert described["quantised"] == "25 of 25 matrices, 97.3% of all parameters"
-    assert described["quantisation"].startswith(precision)
-    assert "torchao" in described
+    options: dict[str, Any] = {"precision": precision, "max_new_tokens": 5}
+    static, continuous = (
+        answers(mixture, [[5, 9], [40, 3, 7]], batching=batching, **options)
+        for batching in ("static", "continuous")
+    )
+    assert static == continuous
+    facts = describe(mixture, **options)
+    assert facts["quantised"] == "25 of 25 matrices, 97.3% of all parameters"
+    assert facts["quantisation"].startswith(precision)
+    assert "torchao" in facts
 
 
 def test_experts_that_are_stored_otherwise_stay_and_are_counted() -> None:
@@ -166,45 +160,6 @@ def test_a_model_without_layers_to_quantise_is_refused() -> None:
     assert unrefused(quantise, RunError, rows) == []
 
 
-@pytest.fixture(scope="module")
-def folders(random: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    return {"torch": random, "images": pipelines.write_pipeline(tmp_path_factory.mktemp("images"))}
-
-
-def engines(folders: Mapping[str, Path], precision: str) -> dict[str, Engine]:
-    """Return an unopened engine of each kind."""
-    prompts = pipelines.Captions(["rain"], None)
-    return {
-        "torch": open_engine(folders["torch"], [[5]], precision=precision),
-        "torch-module": modules.open_engine(modules.rows(1), "linear", precision=precision),
-        "torch-diffusion": pipelines.open_engine(folders["images"], prompts, precision=precision),
-    }
-
-
-def test_fp8_on_a_cpu_and_a_missing_torchao_are_refused_before_anything_is_loaded(
-    folders: Mapping[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """torchao itself has no kernels for fp8 there."""
-    kernels = (
-        "precision 'fp8' needs a GPU of compute capability 8.9 or later for its kernels, and a CPU "
-        "has none; use another precision on cpu"
-    )
-    rows = [(made, f"engine {name}: {kernels}") for name, made in engines(folders, "fp8").items()]
-    assert unrefused(lambda made: made.__enter__(), EnvironmentFault, rows) == []
-
-    monkeypatch.setitem(sys.modules, "torchao", None)
-    rows = [
-        (
-            made,
-            f"engine {name}: precision {precision!r} needs torchao, which is not installed; "
-            "try: pip install 'pytest-mlperf[quantization]'",
-        )
-        for precision in ("int8", "int4", "fp8")
-        for name, made in engines(folders, precision).items()
-    ]
-    assert unrefused(lambda made: made.__enter__(), EnvironmentFault, rows) == []
-
-
 def test_gpus_without_kernels_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def check(precision: str, capability: tuple[int, int]) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
@@ -237,14 +192,12 @@ def test_what_is_not_quantised_has_a_type_that_the_kernels_take() -> None:
     } == expected
 
 
-@pytest.mark.parametrize("precision", options.QUANTISED)
-def test_torchao_has_the_configurations_for_gpus(precision: str) -> None:
+def test_torchao_has_the_configurations_for_gpus() -> None:
     """They can be made without one; a weight has a step, or none."""
-    plan = devices._plan(precision, GPU)
-
-    shapes = [(48, 128), (48, 40), (7, 128)]
-    taken = [
-        sum(fits(torch.empty(shape, device="meta")) for _, fits in plan.steps) for shape in shapes
-    ]
-    assert taken == {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}[precision]
-    assert precision in plan.how
+    weights = [torch.empty(shape, device="meta") for shape in ((48, 128), (48, 40), (7, 128))]
+    steps = {"int8": [1, 1, 1], "int4": [1, 0, 1], "fp8": [1, 0, 0]}
+    assert set(steps) == set(options.QUANTISED)
+    for precision, expected in steps.items():
+        plan = devices._plan(precision, GPU)
+        assert [sum(fits(weight) for _, fits in plan.steps) for weight in weights] == expected
+        assert precision in plan.how

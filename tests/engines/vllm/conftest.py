@@ -9,6 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from tests.engines.torch.conftest import counting, random
+
+__all__ = ["counting", "random"]
+
 STANDINS = Path(__file__).resolve().parents[2] / "standins"
 
 collect_ignore = (
@@ -48,24 +52,6 @@ def absent(monkeypatch: pytest.MonkeyPatch) -> None:
     """No `vllm` is installed."""
     forget()
     monkeypatch.setitem(sys.modules, "vllm", None)
-
-
-@pytest.fixture(scope="session")
-def counting(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model that counts down to its end token, with a tokenizer."""
-    from tests.engines.torch.models import chain_model, countdown, write_tokenizer
-
-    folder = chain_model(tmp_path_factory.mktemp("counting"), countdown, vocabulary=320)
-    write_tokenizer(folder)
-    return folder
-
-
-@pytest.fixture(scope="session")
-def random(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model with random weights that ends now and then, by one of 24 tokens."""
-    from tests.engines.torch.models import random_model
-
-    return random_model(tmp_path_factory.mktemp("random"))
 
 
 @pytest.fixture

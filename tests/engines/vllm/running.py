@@ -16,6 +16,12 @@ def open_engine(folder: Path, prompts: Sequence[Any], **options: Any) -> VllmEng
     return VllmEngine(**{**given, **options})
 
 
+def describe(folder: Path, prompts: Sequence[Any] = ([9],), **options: Any) -> dict[str, str]:
+    """Return what an engine says of itself, once it is loaded."""
+    with open_engine(folder, prompts, **options) as engine:
+        return dict(engine.describe())
+
+
 def answers(
     folder: Path, prompts: Sequence[Any], *, one_by_one: bool = False, **options: Any
 ) -> list[list[int]]:

@@ -36,73 +36,58 @@ def film() -> Any:
     return np.zeros((2, 48, 48, 3), np.uint8), {**frames, "video_backend": "opencv"}
 
 
+def prompt(ids: Sequence[int], **media: Any) -> dict[str, Any]:
+    return {"prompt_token_ids": list(ids), "multi_modal_data": media}
+
+
+def pair(encoder: Any, decoder: Any) -> dict[str, Any]:
+    return {"encoder_prompt": encoder, "decoder_prompt": decoder}
+
+
+def at_most(number: int, kind: str) -> tuple[str, str]:
+    return "VLLMValidationError", f"At most {number} {kind}(s) may be provided in one prompt."
+
+
 def chats(token: int) -> Mapping[str, Shape]:
     """Return prompts of a model in which this token stands for a picture."""
-    ids = [8, token, 9]
-    one = {"image": [picture()]}
+    ids, pictures = [8, token, 9], [picture()]
+    start = {"prompt_token_ids": START}
     return {
-        "ids and a picture": Shape({"prompt_token_ids": ids, "multi_modal_data": one}),
-        "a picture without a list": Shape(
-            {"prompt_token_ids": ids, "multi_modal_data": {"image": picture()}}
-        ),
+        "ids and a picture": Shape(prompt(ids, image=pictures)),
+        "a picture without a list": Shape(prompt(ids, image=picture())),
         "sound": Shape(
-            {"prompt_token_ids": ids, "multi_modal_data": {"audio": clip()}},
+            prompt(ids, audio=clip()),
             *("RuntimeError", "Audio resampling is not supported when `target_sr` is not"),
         ),
-        "a film": Shape(
-            {"prompt_token_ids": ids, "multi_modal_data": {"video": [film()]}},
-            *("VLLMValidationError", "At most 0 video(s) may be provided in one prompt."),
-        ),
+        "a film": Shape(prompt(ids, video=[film()]), *at_most(0, "video")),
         "an encoder's prompt": Shape(
-            {
-                "encoder_prompt": {"prompt_token_ids": ids, "multi_modal_data": one},
-                "decoder_prompt": {"prompt_token_ids": START},
-            },
+            pair(prompt(ids, image=pictures), start),
             *("TypeError", "Cannot pass encoder-decoder prompt to decoder-only models"),
         ),
         "a picture without a place": Shape(
-            {"prompt_token_ids": [8, 9], "multi_modal_data": one},
+            prompt([8, 9], image=pictures),
             *("AssertionError", "Failed to apply prompt replacement for mm_items['image'][0]"),
         ),
         "no ids": Shape(
-            {"multi_modal_data": one}, *("TypeError", "must contain text, tokens, or embeddings")
+            {"multi_modal_data": {"image": pictures}},
+            *("TypeError", "must contain text, tokens, or embeddings"),
         ),
     }
 
 
 def speech() -> Mapping[str, Shape]:
     """Return prompts of a model with an encoder for sound."""
-    heard = {"prompt_token_ids": [], "multi_modal_data": {"audio": clip()}}
-    start = {"prompt_token_ids": START}
+    heard, start = prompt([], audio=clip()), {"prompt_token_ids": START}
     return {
-        "both prompts": Shape({"encoder_prompt": heard, "decoder_prompt": start}),
+        "both prompts": Shape(pair(heard, start)),
         "sound for the decoder": Shape(
-            {"encoder_prompt": start, "decoder_prompt": heard},
-            *("TypeError", "Cannot pass multi-modal inputs to decoder prompt"),
+            pair(start, heard), *("TypeError", "Cannot pass multi-modal inputs to decoder prompt")
         ),
         "no prompt for the decoder": Shape(
             {"encoder_prompt": heard}, *("KeyError", "decoder_prompt")
         ),
-        "a picture": Shape(
-            {
-                "encoder_prompt": {
-                    "prompt_token_ids": [],
-                    "multi_modal_data": {"image": [picture()]},
-                },
-                "decoder_prompt": start,
-            },
-            *("VLLMValidationError", "At most 0 image(s) may be provided in one prompt."),
-        ),
-        "two clips": Shape(
-            {
-                "encoder_prompt": {
-                    "prompt_token_ids": [],
-                    "multi_modal_data": {"audio": [clip(), clip()]},
-                },
-                "decoder_prompt": start,
-            },
-            *("VLLMValidationError", "At most 1 audio(s) may be provided in one prompt."),
-        ),
+        "a picture": Shape(pair(prompt([], image=[picture()]), start), *at_most(0, "image")),
+        "two clips": Shape(pair(prompt([], audio=[clip(), clip()]), start), *at_most(1, "audio")),
     }
 
 

@@ -14,8 +14,9 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.engines.vllm import _library as processes
 from pytest_mlperf.engines.vllm._library import ENVIRONMENT
-from tests.engines.recording import Recorder, ask
-from tests.engines.vllm.running import open_engine
+from tests.engines.recording import Recorder, ask, unrefused
+from tests.engines.vllm.conftest import forget
+from tests.engines.vllm.running import describe, open_engine
 
 pytestmark = pytest.mark.usefixtures("standin")
 
@@ -51,31 +52,25 @@ def test_a_fault_ends_the_run(counting: Path) -> None:
 
 @pytest.mark.process
 def test_the_offline_api_says_which_batch_it_was(counting: Path) -> None:
-    sink = Recorder(expected=4, times_tokens=False)
     with (
         open_engine(counting, PROMPTS, api="offline", **faulty("dies")) as engine,
         pytest.raises(RunError, match="vLLM failed a batch of 4 samples: RuntimeError"),
     ):
-        ask(engine, sink, len(PROMPTS))
+        ask(engine, Recorder(expected=4, times_tokens=False), 4)
 
 
 @pytest.mark.process
-def test_without_stamps_of_vllms_nothing_is_compared(
-    counting: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sink = Recorder(expected=len(PROMPTS))
+def test_missing_stamps_compare_nothing(counting: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_engine(counting, PROMPTS, **faulty("silent")) as engine:
-        ask(engine, sink, len(PROMPTS))
-        engine.unload_samples(range(len(PROMPTS)))
+        ask(engine, Recorder(expected=4), 4)
+        engine.unload_samples(range(4))
 
     assert "stamps" not in capsys.readouterr().err
 
 
 @pytest.mark.process
 @pytest.mark.parametrize("api", ["async", "offline"])
-def test_a_process_that_does_not_end_is_ended(
-    counting: Path, monkeypatch: pytest.MonkeyPatch, api: str
-) -> None:
+def test_a_deaf_process_is_ended(counting: Path, monkeypatch: pytest.MonkeyPatch, api: str) -> None:
     monkeypatch.setattr(processes.Started.end, "__defaults__", (0.1,))
     before = processes.below(os.getpid())
     with open_engine(counting, PROMPTS, api=api, **faulty("deaf")):
@@ -84,11 +79,9 @@ def test_a_process_that_does_not_end_is_ended(
     assert processes.below(os.getpid()) <= before
 
 
-def test_a_model_that_cannot_be_loaded_says_why(
-    counting: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    with pytest.raises(RunError) as error, open_engine(counting, PROMPTS, **faulty("load")):
-        pass
+def test_a_failed_load_says_why(counting: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(RunError) as error:
+        describe(counting, **faulty("load"))
 
     assert str(error.value) == (
         f"vLLM {version()} cannot load the model: RuntimeError: Engine core initialization failed. "
@@ -100,46 +93,31 @@ def test_a_model_that_cannot_be_loaded_says_why(
 
 def test_an_engine_argument_that_vllm_does_not_have_is_refused_by_name(counting: Path) -> None:
     """Those that older versions had, too: swap_space went between 0.17 and 0.20."""
-    for name, more in (("swap_space", ""), ("max_num_sequence", "; did you mean max_num_seqs?")):
-        with (
-            pytest.raises(SuiteError) as error,
-            open_engine(counting, PROMPTS, engine_args={name: 4}),
-        ):
-            pass
-        said = f"engine vllm: vLLM {version()} has no engine argument {name}"
-        assert str(error.value).startswith(said + more)
+    rows = [
+        (name, f"engine vllm: vLLM {version()} has no engine argument {name}{more}")
+        for name, more in (("swap_space", ""), ("max_num_sequence", "; did you mean max_num_seqs?"))
+    ]
+    assert unrefused(lambda name: describe(counting, engine_args={name: 4}), SuiteError, rows) == []
 
 
-def test_a_vllm_that_is_too_old_is_named(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("STANDIN_VLLM_VERSION", "0.17.0")
-    with (
-        pytest.raises(EnvironmentFault, match=r"needs vLLM 0.20 or newer, and this is 0.17.0"),
-        open_engine(counting, PROMPTS),
-    ):
-        pass
-
-
-def test_a_vllm_that_cannot_be_imported_says_why(
+def test_a_vllm_that_is_too_old_or_cannot_be_imported_is_named(
     counting: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("STANDIN_VLLM_VERSION", "0.17.0")
+    with pytest.raises(EnvironmentFault, match=r"needs vLLM 0.20 or newer, and this is 0.17.0"):
+        describe(counting)
+    forget()
     (tmp_path / "vllm").mkdir()
     broken = 'raise RuntimeError("operator torchvision::nms does not exist")'
     (tmp_path / "vllm" / "__init__.py").write_text(broken, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     importlib.invalidate_caches()
-    with (
-        pytest.raises(
-            EnvironmentFault, match="vLLM cannot be imported here: RuntimeError: operator"
-        ),
-        open_engine(counting, PROMPTS),
-    ):
-        pass
+    with pytest.raises(EnvironmentFault, match="vLLM cannot be imported here: RuntimeError: op"):
+        describe(counting)
 
 
 @pytest.mark.process
-def test_vllm_is_kept_from_the_network_and_everything_is_put_back(
-    counting: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_vllm_stays_off_the_network(counting: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [*ENVIRONMENT, *(name for name in os.environ if name.startswith("VLLM_"))]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("VLLM_LOGGING_LEVEL", "DEBUG")
@@ -156,16 +134,15 @@ def test_vllm_is_kept_from_the_network_and_everything_is_put_back(
     assert told == {"environment.VLLM_LOGGING_LEVEL": "DEBUG"}
 
 
-def test_a_model_that_cannot_be_meant_is_refused_before_it_is_loaded(
-    counting: Path, tmp_path: Path
-) -> None:
+def test_an_unfit_model_is_refused_before_loading(counting: Path, tmp_path: Path) -> None:
     config = json.loads((counting / "config.json").read_text("utf-8"))
+    fp8 = {"quantization_config": {"quant_method": "fp8"}}
     changes: list[tuple[dict[str, Any], str]] = [
         ({"eos_token_id": None}, "names an eos_token_id, so no answer would end"),
         ({"vocab_size": None}, "names no vocab_size"),
-        ({"quantization_config": {"quant_method": "fp8"}}, r"config\.json says fp8; set precision"),
+        (fp8, r"config\.json says fp8; set precision"),
     ]
-    for change, said in changes:
+    for change, message in changes:
         (tmp_path / "config.json").write_text(json.dumps(config | change), "utf-8")
-        with pytest.raises((RunError, SuiteError), match=said), open_engine(tmp_path, PROMPTS):
-            pass
+        with pytest.raises(SuiteError if change is fp8 else RunError, match=message):
+            describe(tmp_path)

@@ -12,7 +12,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, Un
 from pytest_mlperf.engines.llm.model_folder import Config, read_quantisation
 from pytest_mlperf.engines.vllm import RESERVED, VllmEngine, check_agrees, engine_arguments
 from pytest_mlperf.suite.trial import wrong_values
-from tests.engines.recording import Samples
+from tests.engines.recording import Samples, unrefused
 
 
 def engine(model: Path | None, precision: str = "bf16", **options: Any) -> VllmEngine:
@@ -24,9 +24,9 @@ def arguments(folder: Path, precision: str = "bf16", **options: Any) -> dict[str
     return engine_arguments(folder, precision, engine(folder, precision, **options)._options)
 
 
-@pytest.mark.parametrize(
-    ("options", "said"),
-    [
+def test_a_wrong_option_is_refused_in_a_sentence(folder: Path, tmp_path: Path) -> None:
+    """The engine is named, the option, its value, and what would be right."""
+    rows: list[tuple[dict[str, Any], str]] = [
         ({"api": "sync"}, "api = 'sync' is not one of async, offline"),
         ({"load_format": "gguf"}, "load_format = 'gguf' is not one of auto, dummy"),
         ({"max_num_seqs": 0}, "max_num_seqs = 0 is not a whole number, at least 1"),
@@ -48,33 +48,23 @@ def arguments(folder: Path, precision: str = "bf16", **options: Any) -> dict[str
             {"quantization": "fp8", "precision": "int4"},
             'quantization = "fp8" makes fp8, but precision = "int4"',
         ),
-    ],
-)
-def test_a_wrong_option_is_refused_in_a_sentence(
-    folder: Path, options: dict[str, Any], said: str
-) -> None:
-    """The engine is named, the option, its value, and what would be right."""
-    with pytest.raises(SuiteError) as refused:
-        engine(folder, **options)
+        *(
+            ({"engine_args": {name: 1}}, rf"engine_args\.{name} is set by .*leave it out")
+            for name in RESERVED
+        ),
+        ({"model": None}, r"no model; set workload\.model"),
+    ]
 
-    assert str(refused.value).startswith("engine vllm: ")
-    assert said in str(refused.value)
+    def make(options: dict[str, Any]) -> None:
+        engine(**{"model": folder, **options})
 
-
-def test_engine_args_are_a_table_and_say_nothing_that_has_another_way_in(folder: Path) -> None:
-    for name in RESERVED:
-        with pytest.raises(SuiteError, match=rf"engine_args\.{name} is set by .*leave it out"):
-            engine(folder, engine_args={name: 1})
+    rows = [(options, f"^engine vllm: .*{message}") for options, message in rows]
+    assert unrefused(make, SuiteError, rows) == []
+    with pytest.raises(UnavailableError, match="does not exist"):
+        engine(tmp_path / "none")
     assert wrong_values("engines", "vllm", {"engine_args": [1]}) == {
         "engine_args": "engine_args is [1]; a table is needed"
     }
-
-
-def test_a_model_is_needed_and_must_be_here(tmp_path: Path) -> None:
-    with pytest.raises(SuiteError, match=r"engine vllm: no model; set workload\.model"):
-        engine(None)
-    with pytest.raises(UnavailableError, match="does not exist"):
-        engine(tmp_path / "none")
 
 
 def test_what_the_suite_leaves_open_is_left_to_vllm(folder: Path) -> None:

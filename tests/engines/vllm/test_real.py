@@ -19,7 +19,7 @@ import pytest
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.process import Patience, WorkerProcess
 from pytest_mlperf.run.child.protocol import PACKAGE
-from pytest_mlperf.run.logs import parse_detail
+from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog
 from tests.engines.under_loadgen import token_settings
 from tests.engines.vllm import shapes
@@ -39,6 +39,33 @@ SMALL: dict[str, Any] = {
 }
 
 
+def run_in_vllms_python(
+    tmp_path: Path, scenario: str, samples: int, **parts: Any
+) -> tuple[dict[str, str], dict[str, Any], dict[int, bytes]]:
+    """Return the engine's facts, what a run came to, and the answers of an accuracy pass."""
+    assert PYTHON
+    shutil.copytree(PACKAGE, tmp_path / "code" / PACKAGE.name)
+    build = Build(python=[PYTHON], code=tmp_path / "code", title=f"python {PYTHON}", key="python")
+    case = spec(
+        tmp_path,
+        engine="pytest_mlperf.engines.vllm:VllmEngine",
+        precision="fp32",
+        settings=token_settings(scenario, samples, target_qps=4.0, min_query_count=samples),
+        **parts,
+    )
+    with WorkerProcess(case, Patience(progress_s=900), lambda event: None, build=build) as worker:
+        facts = worker.wait_for("loaded")["engine"]
+        finished = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send({"command": "accuracy", "block": 0, "indices": list(range(samples))})
+        accuracy = worker.wait_for("finished")
+        worker.wait_for("ready")
+        worker.send({"command": "stop"})
+    assert finished["result"]["faults"] == []
+    answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY)
+    return facts, finished, dict(zip(answered, answered.values(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("scenario", "options"),
     [("Server", {}), ("Offline", {"api": "offline"}), ("Offline", {})],
@@ -48,61 +75,22 @@ def test_vllm_itself_answers_as_the_torch_engine_does(
     tmp_path: Path, scenario: str, options: dict[str, Any]
 ) -> None:
     """A run without a fault, tokens timed in Server, stamps that agree, no process left."""
-    assert PYTHON
-    shutil.copytree(PACKAGE, tmp_path / "code" / PACKAGE.name)
-    build = Build(python=[PYTHON], code=tmp_path / "code", title=f"python {PYTHON}", key="python")
-    case = spec(
+    facts, finished, answered = run_in_vllms_python(
         tmp_path,
-        engine="pytest_mlperf.engines.vllm:VllmEngine",
+        scenario,
+        SAMPLES,
         options=SMALL | options,
         dataset="pytest_mlperf.datasets.openorca:OpenOrcaDataset",
         dataset_options={"path": DATA, "count": SAMPLES},
         model=str(TWIN / "model"),
-        precision="fp32",
-        settings=token_settings(scenario, SAMPLES, target_qps=4.0, min_query_count=SAMPLES),
     )
-    patience = Patience(progress_s=900)
-    with WorkerProcess(case, patience, lambda event: None, build=build) as worker:
-        loaded = worker.wait_for("loaded")
-        finished = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send({"command": "accuracy", "block": 0, "indices": list(range(SAMPLES))})
-        accuracy = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send({"command": "stop"})
 
-    assert loaded["engine"]["settled.max_num_seqs"] == "32"
-    assert finished["result"]["faults"] == []
-    detail = parse_detail(Path(finished["folder"]) / "mlperf_log_detail.txt")
-    assert detail.num_errors == 0
+    assert facts["settled.max_num_seqs"] == "32"
+    assert parse_detail(Path(finished["folder"]) / DETAIL).num_errors == 0
     assert ("ttft_p99" in finished["result"]["token_metrics"]) is (scenario == "Server")
     log = (tmp_path / "engine.log").read_text("utf-8")
     assert ("after vLLM's own stamps" in log) is (scenario == "Server")
-    answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY)
-    rows = [struct.unpack(f"<{len(each) // 8}q", each) for each in answered.values()]
-    assert equal(dict(zip(answered, rows, strict=True)))
-
-
-def accuracy_outputs(tmp_path: Path, samples: int, **parts: Any) -> list[bytes]:
-    """Return what vLLM answers to samples 0, 1, … in a worker of its own Python."""
-    assert PYTHON
-    shutil.copytree(PACKAGE, tmp_path / "code" / PACKAGE.name)
-    build = Build(python=[PYTHON], code=tmp_path / "code", title=f"python {PYTHON}", key="python")
-    settings = token_settings("Offline", samples, target_qps=4.0, min_query_count=samples)
-    case = spec(
-        tmp_path, engine="pytest_mlperf.engines.vllm:VllmEngine", settings=settings, **parts
-    )
-    with WorkerProcess(case, Patience(progress_s=900), lambda event: None, build=build) as worker:
-        worker.wait_for("loaded")
-        assert worker.wait_for("finished")["result"]["faults"] == []
-        worker.wait_for("ready")
-        worker.send({"command": "accuracy", "block": 0, "indices": list(range(samples))})
-        accuracy = worker.wait_for("finished")
-        worker.wait_for("ready")
-        worker.send({"command": "stop"})
-    answered = AccuracyLog(Path(accuracy["folder"]) / ACCURACY)
-    outputs = dict(zip(answered, answered.values(), strict=True))
-    return [outputs[index] for index in range(samples)]
+    assert equal({n: struct.unpack(f"<{len(row) // 8}q", row) for n, row in answered.items()})
 
 
 MEDIA = {
@@ -128,33 +116,30 @@ def needs(*modules: str) -> None:
 
 @pytest.mark.parametrize("api", ["async", "offline"])
 @pytest.mark.parametrize("name", sorted(MEDIA))
-def test_vllm_itself_hears_and_sees_as_the_torch_engines_do(
-    tmp_path: Path, name: str, api: str
-) -> None:
+def test_vllm_hears_and_sees_as_the_torch_engines_do(tmp_path: Path, name: str, api: str) -> None:
     """Answers, and so their score, are those of the torch engine but for 1 in 20."""
     if name == "qwen3-vl":
         needs("torchvision", "pyarrow")
     parts, twin = dict(MEDIA[name]), Twin(name)
-    options = {**SMALL, "api": api, "max_new_tokens": parts.pop("most"), "max_model_len": None}
+    options = {**SMALL, "api": api, "max_new_tokens": parts.pop("most")}
+    del options["max_model_len"]
 
-    outputs = accuracy_outputs(
+    _, _, outputs = run_in_vllms_python(
         tmp_path,
+        "Offline",
         len(twin.dataset),
-        options={key: value for key, value in options.items() if value is not None},
+        options=options,
         model=str(READY[name](tmp_path / "model")),
-        precision="fp32",
         **parts,
     )
 
-    same = sum(map(bytes.__eq__, outputs, twin.answers()))
+    same = sum(outputs[index] == answer for index, answer in enumerate(twin.answers()))
     print(f"{name}: {same} of {len(outputs)} answers are those of the torch engine")
     assert same >= 0.95 * len(outputs)
 
 
 @pytest.mark.parametrize(("name", "kind"), [("whisper", "speech"), ("qwen3-vl", "chats")])
-def test_vllm_itself_refuses_the_prompts_that_the_stand_in_refuses(
-    tmp_path: Path, name: str, kind: str
-) -> None:
+def test_vllm_refuses_what_the_stand_in_refuses(tmp_path: Path, name: str, kind: str) -> None:
     if name == "qwen3-vl":
         needs("torchvision")
     model = str(READY[name](tmp_path / "model"))
