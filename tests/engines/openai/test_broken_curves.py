@@ -12,8 +12,6 @@ import pytest
 
 from tests.engines.openai.scripted import Manner, Reply, Scripted
 
-pytest.importorskip("httptools")
-
 SUITE = """\
 schema = 1
 round = "v4.1"

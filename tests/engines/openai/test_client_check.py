@@ -20,8 +20,6 @@ from tests.engines.openai.recorder import Recorder, open_engine
 from tests.engines.openai.scripted import Manner, Scripted
 from tests.run.harness import settings
 
-pytest.importorskip("httptools")
-
 LOADED = [0]
 
 

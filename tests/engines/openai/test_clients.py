@@ -22,8 +22,6 @@ from tests.engines.openai.recorder import in_a_run
 from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
 from tests.run.harness import RunningWorker, settings, spec
 
-pytest.importorskip("httptools")
-
 CLIENTS = 2
 ENGINE = "pytest_mlperf.engines.openai:OpenAiEngine"
 SERVICE_S = 0.05

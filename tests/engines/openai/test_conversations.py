@@ -18,8 +18,6 @@ from tests.engines.openai.scripted import Asked as Request
 from tests.engines.openai.scripted import Manner, Scripted
 from tests.engines.recording import SizedSamples
 
-pytest.importorskip("httptools")
-
 SYSTEM = {"role": "system", "content": "You are terse."}
 USER: dict[str, str] = {"name": "ann", "role": "user", "content": 'Say "ü😀"\n\x07'}
 CALL = {"id": "c0", "type": "function", "function": {"name": "bash", "arguments": '{"a": "b"}'}}

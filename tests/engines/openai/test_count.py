@@ -19,7 +19,6 @@ from tests.engines.openai.recorder import open_engine
 from tests.engines.openai.scripted import Manner, Scripted, event
 from tests.run.harness import error_of, run_to_end, settings, spec
 
-pytest.importorskip("httptools")
 pytest.importorskip("transformers")
 tokenizers = pytest.importorskip("tokenizers")
 

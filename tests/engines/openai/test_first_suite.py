@@ -10,8 +10,6 @@ import pytest
 from pytest_mlperf.cli import main
 from tests.engines.openai.echo import echo_server
 
-pytest.importorskip("httptools")
-
 
 @pytest.mark.process
 def test_it_measures_a_server_with_answers_of_the_lengths_that_were_drawn(

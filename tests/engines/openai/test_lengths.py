@@ -13,8 +13,6 @@ from tests.engines.openai.recorder import Recorder
 from tests.engines.openai.scripted import Asked, Manner, Reply, Script, Scripted
 from tests.engines.recording import SizedSamples
 
-pytest.importorskip("aiohttp")
-
 LENGTHS = [2, 9, 5]
 
 

@@ -19,8 +19,6 @@ from tests.run.harness import error_of, run_to_end, spec
 
 pytestmark = pytest.mark.process
 
-pytest.importorskip("httptools")
-
 PROMPTS = [[5 + number % 20] * 10 for number in range(24)]
 TEXTS = ["Say something."] * len(PROMPTS)
 TOKENS = 9

@@ -14,7 +14,6 @@ import pytest
 from pytest_mlperf.stores.results import read_results
 from tests.engines.openai.echo import echo_server
 
-pytest.importorskip("httptools")
 tokenizers = pytest.importorskip("tokenizers")
 transformers = pytest.importorskip("transformers")
 

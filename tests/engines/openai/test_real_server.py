@@ -23,8 +23,6 @@ from tests.run.harness import RunningWorker, spec
 
 pytestmark = pytest.mark.process
 
-pytest.importorskip("httptools", reason="needs pytest-mlperf[openai]")
-
 ROOT = Path(__file__).parents[3]
 TINY = ROOT / "suites" / "tiny" / "llama2-70b"
 ENGINE = "pytest_mlperf.engines.openai:OpenAiEngine"

@@ -17,8 +17,6 @@ from tests.engines.openai.recorder import open_engine
 from tests.run.harness import settings
 from tests.run.test_curve import refuse
 
-pytest.importorskip("httptools")
-
 RATE, WINDOW_S, STALL_S = 50, 2.5, 1.0
 
 PACE = Pace(tokens=3, every_s=0.005, spread=True, stall_s=STALL_S)

@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import pytest
-
 from pytest_mlperf.scorers.function_calls import FunctionCallsScorer
 from tests.engines.openai.recorder import Recorder, answering, run
 from tests.engines.openai.scripted import DONE, Asked, Reply, event, piece, usage
-
-pytest.importorskip("httptools")
 
 LAMP = {
     "name": "shop.order_lamp",
