@@ -31,7 +31,14 @@ CASES: dict[str, tuple[str, Callable[[Path], str], dict[str, Any]]] = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("task", sorted(CASES))
+@pytest.mark.parametrize(
+    "task",
+    [
+        "detect",
+        "tensor",
+        *(pytest.param(n, marks=pytest.mark.nightly) for n in ("answer", "segment")),
+    ],
+)
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(tmp_path: Path, task: str) -> None:
     """LoadGen keeps the very answers that the engine gives outside of it, by sample."""
     scenario, make, options = CASES[task]

@@ -189,7 +189,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     assert unrefused(lambda options: engine(tmp_path, **options), SuiteError, REFUSED) == []
-    with pytest.raises(SuiteError, match="^engine tensorrt: precision = "):
+    with pytest.raises(SuiteError, match=r"^engine tensorrt: precision = "):
         engine(tmp_path, precision="fp8")
     table = str(tmp_path / "missing.flatbuffers")
     with pytest.raises(UnavailableError, match=re.escape(f"{table}: this calibration table does")):
