@@ -49,8 +49,20 @@ def test_vllm_is_given_what_leads_it_to_the_gpu() -> None:
     refused = {
         (at, name): form_of(name) in understood("vllm", at).refused for at in VLLM for name in ON
     }
-
     assert refused == {(at, name): VLLM[at][name] != ON[name] for at in VLLM for name in ON}
+
+
+def test_numbers_are_understood_by_all_and_a_version_that_is_not_known_takes_the_newest_row() -> (
+    None
+):
+    """Whole GPUs go by number wherever numbers are certain, whatever version another Python has."""
+    assert TABLE
+    for library, rows in TABLE.items():
+        assert not any("number" in row.refused for row in rows)
+        assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
+        for release in (None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"):
+            assert understood(library, release) is rows[-1], (library, release)
+        assert [row.since for row in rows] == sorted({row.since for row in rows})
 
 
 def converted(text: str) -> list[str]:
@@ -113,22 +125,6 @@ def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
     assert any(".so" in file.name for file in files)
     assert not [file.name for file in files if VARIABLE.encode() in file.read_bytes()]
     assert not understood("onnxruntime", None).refused
-
-
-def test_whole_gpus_by_number_are_understood_by_every_library_in_every_version() -> None:
-    """As they go wherever numbers are certain, whatever version another Python has."""
-    rows = [row for rows in TABLE.values() for row in rows]
-
-    assert rows
-    assert not any("number" in row.refused for row in rows)
-    assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
-
-
-def test_what_is_newer_than_all_or_not_known_takes_the_newest_row() -> None:
-    for library, rows in TABLE.items():
-        for release in (None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"):
-            assert understood(library, release) is rows[-1], (library, release)
-        assert [row.since for row in rows] == sorted({row.since for row in rows})
 
 
 def install(folder: Path, library: str, at: str) -> None:

@@ -23,9 +23,6 @@ from tests.cli.recorded import ANSWERS, EVENTS, MAP, change, edit_events
 from tests.engines.recording import Samples, unrefused
 from tests.engines.word_model import save_model
 
-pytest.importorskip("tokenizers")
-pytest.importorskip("transformers")
-
 SAMPLES = 60
 PROMPTS = [f"The answer is {number}" for number in range(SAMPLES)]
 
@@ -34,6 +31,8 @@ Edit = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
     return str(save_model(tmp_path_factory.mktemp("model"), SAMPLES))
 
 

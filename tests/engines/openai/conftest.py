@@ -18,3 +18,13 @@ def _parser_and_forks(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         forked.use(patch)
         yield
+
+
+@pytest.fixture
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return a tester whose sessions are interpreters.
+
+    A fork of a fork loses descriptors to libuv, which closes those that it had in the first one.
+    """
+    forked.use_no(monkeypatch)
+    return pytester

@@ -45,39 +45,34 @@ def keys(folder: Path, tokens: int, service_ms: float, concurrency: int) -> list
 
 @pytest.mark.process
 @pytest.mark.quiet
-def test_a_server_that_answers_at_once_measures_the_client(tmp_path: Path) -> None:
+def test_a_server_that_answers_at_once_measures_the_client_and_one_that_takes_its_time_not(
+    tmp_path: Path,
+) -> None:
     assert Key.CLIENT_LATE in keys(tmp_path, tokens=512, service_ms=0, concurrency=32)
-
-
-@pytest.mark.process
-@pytest.mark.quiet
-def test_a_server_that_takes_its_time_is_measured(tmp_path: Path) -> None:
     assert Key.CLIENT_LATE not in keys(tmp_path, tokens=8, service_ms=200, concurrency=2)
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("api", ["completions", "chat"])
-def test_the_null_server_gives_so_many_tokens_to_any_request(api: str) -> None:
-    sink = Recorder(3)
-    with (
-        Scripted(Manner(tokens=4)) as server,
-        open_engine(server.url, ["a prompt " * 20_000], api=api) as engine,
-    ):
-        engine.load_samples(LOADED)
-        with engine.null_client(7) as null:
-            null.submit([1, 2, 3], [0, 0, 0], sink)
-            sink.wait_for_end()
+def test_the_null_server_gives_so_many_tokens_to_any_request() -> None:
+    for api in ("completions", "chat"):
+        sink = Recorder(3)
+        with (
+            Scripted(Manner(tokens=4)) as server,
+            open_engine(server.url, ["a prompt " * 20_000], api=api) as engine,
+        ):
+            engine.load_samples(LOADED)
+            with engine.null_client(7) as null:
+                null.submit([1, 2, 3], [0, 0, 0], sink)
+                sink.wait_for_end()
+        assert sink.n_tokens == {1: 7, 2: 7, 3: 7}
 
-    assert sink.n_tokens == {1: 7, 2: 7, 3: 7}
 
-
-@pytest.mark.parametrize(("tokens", "writes"), [(2, 1), (7, 3), (8, 8)])
-def test_an_answer_comes_in_as_many_writes_as_asked_for(tokens: int, writes: int) -> None:
-    pieces = answer(tokens, writes, chat=False, ids=True)
-
-    assert len(pieces) == writes
-    assert all(b"data: " in piece for piece in pieces)
-    whole = b"".join(pieces)
-    assert whole.count(b'"token_ids":[1000]') == tokens
-    assert whole.startswith(b"HTTP/1.1 200 OK")
-    assert whole.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")
+def test_an_answer_comes_in_as_many_writes_as_asked_for() -> None:
+    for tokens, writes in ((2, 1), (7, 3), (8, 8)):
+        pieces = answer(tokens, writes, chat=False, ids=True)
+        assert len(pieces) == writes
+        assert all(b"data: " in piece for piece in pieces)
+        whole = b"".join(pieces)
+        assert whole.count(b'"token_ids":[1000]') == tokens
+        assert whole.startswith(b"HTTP/1.1 200 OK")
+        assert whole.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")

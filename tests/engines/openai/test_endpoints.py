@@ -270,10 +270,10 @@ def write_suite(url: str, manner: str, *, entry: str = "", scenario: str = "Conc
 
 @pytest.mark.process
 def test_its_curve_is_never_compared_with_that_of_our_own_loop(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
+    session: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     write_suite(url, "works")
-    pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
+    session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
     (result,) = read_results(Path("theirs.json")).cases
     (run,) = result.verdict.runs
     assert result.verdict.subject is not None
@@ -290,23 +290,23 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
 
 @pytest.mark.process
 @pytest.mark.nightly
-def test_ctrl_c_ends_the_client(pytester: pytest.Pytester, url: str) -> None:
+def test_ctrl_c_ends_the_client(session: pytest.Pytester, url: str) -> None:
     write_suite(url, "works for ever")
     command = [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"]
-    session = subprocess.Popen(
+    running = subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
     )
     try:
-        family = _until_the_client_works(session.pid)
-        session.send_signal(signal.SIGINT)
-        out, _ = session.communicate(timeout=60)
+        family = _until_the_client_works(running.pid)
+        running.send_signal(signal.SIGINT)
+        out, _ = running.communicate(timeout=60)
         _, alive = psutil.wait_procs(family, 30)
     finally:
-        session.kill()
-        session.wait()
+        running.kill()
+        running.wait()
 
     assert not alive
-    assert session.returncode == pytest.ExitCode.INTERRUPTED, out
+    assert running.returncode == pytest.ExitCode.INTERRUPTED, out
 
 
 def _until_the_client_works(pid: int) -> list[psutil.Process]:
@@ -347,7 +347,7 @@ def test_what_the_client_cannot_ask_for_is_refused() -> None:
 
 
 def test_an_entry_says_what_it_needs(
-    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    session: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = 'python = "x/bin/python"\nbaseline_engine = { python = "y" }'
     for entry, scenario, message in (

@@ -14,9 +14,6 @@ import pytest
 from pytest_mlperf.stores.results import read_results
 from tests.engines.openai.echo import echo_server
 
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers")
-
 TOKENS, SERVICE_MS, PACE_MS = 12, 200, 25
 LATENCY_S = (SERVICE_MS + (TOKENS - 1) * PACE_MS) / 1000
 WINDOW_S = 30
@@ -61,6 +58,9 @@ min_duration = "{window} s"
 
 def save_tokenizer(folder: Path) -> None:
     """Save one of a token for each word, as the server counts."""
+    import tokenizers
+    import transformers
+
     words = {"?": 0, **{f"word{number}": 1 + number for number in range(TOKENS)}}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -76,19 +76,19 @@ def save_tokenizer(folder: Path) -> None:
 @pytest.mark.process
 @pytest.mark.quiet
 @pytest.mark.slow
-def test_both_clients_measure_the_same_server_alike(pytester: pytest.Pytester) -> None:
-    save_tokenizer(pytester.path / "tokenizer")
+def test_both_clients_measure_the_same_server_alike(session: pytest.Pytester) -> None:
+    save_tokenizer(session.path / "tokenizer")
     Path("prompts.jsonl").write_text('{"prompt": "Count."}\n{"prompt": "Count on."}\n', "utf-8")
     with echo_server(TOKENS, SERVICE_MS, PACE_MS) as url:
         text = SUITE.format(
             url=url,
-            tokenizer=pytester.path / "tokenizer",
+            tokenizer=session.path / "tokenizer",
             python=os.environ["MLPERF_ENDPOINTS_PYTHON"],
             points=", ".join(map(str, POINTS)),
             window=WINDOW_S,
         )
         Path("s.mlperf.toml").write_text(text, "utf-8")
-        pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
+        session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
 
     results = {r.verdict.case.engine: r.verdict.runs for r in read_results(Path("r.json")).cases}
     (ours,), (theirs,) = results["ours"], results["theirs"]
