@@ -82,7 +82,6 @@ def converted(text: str) -> list[str]:
 
 
 def test_a_function_that_dies_of_a_uuid_is_seen() -> None:
-    """As vLLM's did before 0.24."""
     head = f"def index_of(place):\n    entries = environ['{VARIABLE}'].split(',')\n    return "
     for result, dies in (
         ("int(entries[place])", True),
@@ -172,10 +171,9 @@ class ThroughVllm(NullEngine):
     libraries = ("vllm",)
 
 
-def test_every_engine_is_checked_before_it_loads(
+def test_every_engine_and_server_is_checked_before_it_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its own Python, whose version counts, in a worker as in each of its replicas."""
     monkeypatch.syspath_prepend(tmp_path)
     install(tmp_path, "vllm", "0.23.0")
     spec = job(tmp_path, engine=f"{__name__}:ThroughVllm")
@@ -185,14 +183,10 @@ def test_every_engine_is_checked_before_it_loads(
     monkeypatch.setenv(VARIABLE, "MIG-41b3")
     with pytest.raises(RunError, match=r"vllm 0\.23\.0 takes numbers alone"):
         built_engine(spec, SyntheticDataset())
-
-
-def test_a_server_is_checked_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A server is checked before it starts.
     monkeypatch.setattr("pytest_mlperf.engines.serving.find_program", str)
-    monkeypatch.setenv(VARIABLE, "MIG-41b3")
     options: dict[str, Any] = {"engine": "openai", "model": None, "health": "/health"}
     options |= {"start_timeout_s": 1.0, "environment": {}}
-
     for command in (["/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.cli.main"]):
         server = Server([*command, "--port", "{port}"], **options)
         with pytest.raises(RunError, match="CUDA_VISIBLE_DEVICES has MIG-41b3, and vllm"), server:

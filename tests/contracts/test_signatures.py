@@ -86,7 +86,6 @@ FILE = "package/module.py"
 def test_parameters_fields_and_attributes_are_found_in_bases_aliases_and_imports(
     sources: list[Source],
 ) -> None:
-    """Fields are the public annotated ones, those of bases first."""
     expected = {
         "plain": ["a", "b", "rest", "c", "d", "more"],
         "Child.__init__": ["x", "y"],

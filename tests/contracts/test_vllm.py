@@ -127,7 +127,6 @@ def history(table: Table, thing: str, name: str) -> str:
 
 
 def test_every_name_in_use_is_in_the_supported_versions_and_in_no_older_one() -> None:
-    """From the oldest that the engine takes to the newest in the table."""
     absent = {
         at: missing({thing: names(TABLE, thing, at) for thing in TABLE["names"]}, at, TABLE)
         for at in TABLE["read"]

@@ -67,18 +67,23 @@ LISTED: Mapping[str, Set[str]] = {
 """What is looked for in a package; it may bring much more."""
 
 OPTIONS: Mapping[str, Any] = {
-    **dict.fromkeys(("tensor_parallel_size", "pipeline_parallel_size", "stream_interval"), 2),
-    **dict.fromkeys(("enable_block_reuse", "cuda_graphs", "cuda_graph_padding"), True),
-    **dict.fromkeys(("enable_chunked_prefill", "stream"), True),
+    "tensor_parallel_size": 2,
+    "pipeline_parallel_size": 2,
     "max_batch_size": 64,
     "max_num_tokens": 4096,
     "max_seq_len": 2048,
-    "tokens_per_block": 64,
     "kv_cache_dtype": "fp8",
     "kv_cache_free_gpu_memory_fraction": 0.8,
+    "tokens_per_block": 64,
+    "enable_block_reuse": True,
+    "cuda_graphs": True,
+    "cuda_graph_padding": True,
     "scheduler_policy": "max_utilization",
+    "enable_chunked_prefill": True,
     "load_format": "dummy",
     "attn_backend": "FLASHINFER",
+    "stream_interval": 2,
+    "stream": True,
     "llm": {},
 }
 """Every option of the engine, each with a value of which something is made."""

@@ -159,7 +159,6 @@ REFERENCE = {
 
 
 def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() -> None:
-    """And an argument of hostile text is wrong, and no more."""
     irrelevant = {"subset": "irrelevance"}
     outputs = [calls_or_text(text, form, SCHEMAS) for form in FORMATS for text in MALFORMED]
     lamps = [tagged("order_lamp", **{name: text}) for name, text in HOSTILE]
@@ -171,7 +170,6 @@ def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() 
 
 
 def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls() -> None:
-    """Engine openai gets arguments as JSON in pieces, and the scorer the same from both."""
     calls = [("order_lamp", {"colour": "röt", "count": 2}), ("ring", {})]
     written = {
         HERMES: "".join(hermes(name, **arguments) for name, arguments in calls),

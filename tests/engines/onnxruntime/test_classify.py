@@ -181,8 +181,6 @@ def test_class_numbers_are_preferred_to_scores_and_argmax_to_other_numbers(tmp_p
 
 
 def test_samples_become_what_the_model_takes(tmp_path: Path) -> None:
-    """Half precision, a batch of one, several inputs by their names, bytes."""
-
     class Masked(Colours):
         def input(self, index: int) -> Any:
             return {"mask": np.ones((3, 2, 2)), "image": super().input(index)}

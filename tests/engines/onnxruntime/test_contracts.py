@@ -30,7 +30,6 @@ from tests.engines.onnxruntime.recorder import answers
 
 
 def test_questions_of_squad_are_answered_and_scored(tmp_path: Path) -> None:
-    """Features of their own lengths; the score is that of a plain computation of the logits."""
     content, lines = squad(5, paragraphs=4, questions=2)
     words = drawn(9, len(lines), 8)
     dataset = SquadDataset(path=str(write(tmp_path, content, lines)), pad=False)
@@ -44,7 +43,6 @@ def test_questions_of_squad_are_answered_and_scored(tmp_path: Path) -> None:
 
 
 def test_detections_are_scored(tmp_path: Path) -> None:
-    """Boxes that are annotated as they are found are all right."""
     pytest.importorskip("pycocotools")
     photos = [photo(index, height=60, width=45) for index in range(6)]
     for image in photos:  # Boxes are to have an area.
@@ -66,7 +64,6 @@ def test_detections_are_scored(tmp_path: Path) -> None:
 
 
 def test_segmented_volumes_are_scored(tmp_path: Path) -> None:
-    """Volumes that are labelled as they are segmented are all right."""
     volumes = [volume(index) for index in range(2)]
 
     found = answers(segmenter(tmp_path), volumes, task="segment", roi_shape=[4, 4, 4])
@@ -77,7 +74,6 @@ def test_segmented_volumes_are_scored(tmp_path: Path) -> None:
 
 
 def test_click_predictions_are_scored(tmp_path: Path) -> None:
-    """Pairs that are clicked where the prediction is high are all right."""
     samples = [pairs(index) for index in range(12)]
 
     found = answers(recommender(tmp_path), samples, task="tensor", output="probability")

@@ -38,7 +38,6 @@ def test_the_description_names_what_decides_the_answers(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    """When the engine is built, with the option and its value."""
     cuda = {"providers": ["cuda"]}
     once = "provider_options = {!r} is not once one of the providers {}"
     cases: list[tuple[dict[str, Any], str]] = [

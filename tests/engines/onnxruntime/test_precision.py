@@ -171,7 +171,6 @@ def test_the_committed_models_are_what_their_names_say() -> None:
 
 
 def test_a_file_is_read_as_the_library_of_onnx_reads_it() -> None:
-    """Operators in their order, types of weights, and how many numbers there are."""
     paths = sorted(TINY.glob("*/**/*.onnx"))
     assert paths
     for path in paths:

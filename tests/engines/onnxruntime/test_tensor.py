@@ -53,7 +53,6 @@ def test_each_sample_gets_the_rows_of_its_own_pairs(tmp_path: Path) -> None:
 
 
 def test_inputs_become_the_type_that_the_model_takes(tmp_path: Path) -> None:
-    """And the answer has the model's type, whatever the data set's."""
     halves, whole, signed = [1.5, 2], [1, 2], [1, -2]
     for kind, values, given in (
         (TensorProto.FLOAT, halves, np.float32),
@@ -91,7 +90,6 @@ def test_a_mapped_file_is_read_when_the_sample_is_loaded(tmp_path: Path) -> None
 
 
 def test_rows_of_different_lengths_never_share_a_call(tmp_path: Path) -> None:
-    """Each group of equal rows is a batch; answers go to their own samples."""
     model = doubled(tmp_path, TensorProto.FLOAT, shape=("n", "length"))
     inputs = [np.full((1 + i % 2, 1 + i % 3), i, np.float32) for i in range(20)]
 

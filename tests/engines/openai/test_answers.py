@@ -173,7 +173,6 @@ def test_token_ids_are_the_output_where_the_server_gives_them() -> None:
 
 
 def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
-    """No token before it, the end token after it where the answer stopped."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
 
@@ -283,7 +282,6 @@ def test_the_engine_keeps_the_contract() -> None:
 
 
 def test_the_page_of_metrics_is_where_the_server_has_one() -> None:
-    """At vLLM, at trtllm-serve, and at a gateway."""
     cases: list[tuple[dict[str, str], list[str]]] = [
         ({"/metrics": "# TYPE a gauge\na 1\n"}, ["/metrics"]),
         ({"/metrics": "[{}]", "/prometheus/metrics": "# HELP a b\n"}, ["/prometheus/metrics"]),

@@ -90,7 +90,6 @@ def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
 
 
 def test_text_of_the_data_set_is_sent_as_it_is() -> None:
-    """Also to a server that would take token ids; no tokenizer is needed."""
     text = "Say \u00e9 \U0001f600."
     assert bodies(Manner(), [text])["prompt"] == text
     assert 'a lone surrogate, near \'{"prompt":"Say \\ud83d.' in refusal(Manner(), ["Say \ud83d."])
@@ -172,7 +171,6 @@ def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error() -> None:
 
 
 def test_a_server_that_does_not_answer_says_why() -> None:
-    """To the first request, and where it has no list of models."""
     hint = "set api_key_env to the name of the"
     for reply, expected in (
         (
@@ -243,7 +241,6 @@ def test_the_name_of_the_model_is_the_suites_the_servers_or_its_path() -> None:
 
 
 def test_pages_without_an_end_are_not_read_to_their_end() -> None:
-    """The list of models is needed, the other pages are not."""
     sent: list[int] = []
 
     def endless() -> Iterator[bytes]:

@@ -107,7 +107,6 @@ def test_every_way_to_frame_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_an_answer_is_not_taken_for_the_next_ones() -> None:
-    """A connection on which more came than was asked for is not used again."""
     whole = OK + KIND + LENGTH + WHOLE
     other = piece("z", ids=[7], finish="stop") + DONE
     first, second = ask([whole + whole], CHUNKED + chunks(other) + LAST)

@@ -38,7 +38,6 @@ def asked_of(server: Scripted) -> list[Request]:
 
 
 def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
-    """As accuracy runs and LoadGen's scenarios ask: each sample alone."""
     sink = Recorder(3)
     with Scripted(Manner()) as server:
         run(server.url, TURNS, sink=sink, session_header="X-Session-ID", **CHAT)
@@ -53,7 +52,6 @@ def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
 
 
 def test_a_chat_with_a_picture_is_sent_as_it_is_with_its_further_fields() -> None:
-    """Nothing is put into a user's parts, which are text and pictures; each is asked once."""
     parts = [
         {"type": "text", "text": "What is it? ü"},
         {"type": "image_url", "image_url": {"url": "data:image/PNG;base64,AAAA"}},

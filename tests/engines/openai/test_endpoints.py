@@ -159,7 +159,6 @@ def test_what_it_leaves_is_read_as_imports_are(measured: Path, tmp_path: Path) -
 
 @pytest.mark.process
 def test_the_engine_keeps_the_contract_where_our_own_client_asks() -> None:
-    """As in accuracy runs, which MLCommons' client does not make."""
     with Scripted(Manner(tokens=4)) as server:
         options = {"url": server.url, "max_new_tokens": RUN_TOKENS, "client": client("works")}
         answers = check_engine(EndpointsEngine, ["a text"] * 9, options=options, tokens=True)
@@ -197,7 +196,6 @@ def measure(folder: Path, manner: str, *, scored: bool = False, **options: Any) 
 
 @pytest.mark.process
 def test_a_client_may_be_silent_while_it_scores(tmp_path: Path, url: str) -> None:
-    """Longer than a request may take; while it measures that ends it."""
     accuracy = [{"accuracy_config": {"eval_method": "code_bench_scorer"}}]
     measure(tmp_path, "scores in silence", scored=True, url=url, accuracy=accuracy)
 

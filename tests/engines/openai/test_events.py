@@ -54,7 +54,6 @@ def read(*events: bytes, keeps: bool = True) -> tuple[StreamedAnswer, list[int]]
 def test_cuts_change_nothing(
     texts: list[str], cuts: list[int], newline: bytes, comment: bytes, begin: bytes
 ) -> None:
-    """Whatever the pieces, line ends and comments, every event comes once and whole."""
     sent = [json.dumps({"text": text}, ensure_ascii=False).encode() for text in texts]
     lines = b"".join(comment + b"data: " + each + b"\n\n" for each in sent) + DONE
 
@@ -195,7 +194,6 @@ BROKEN = [
 
 
 def test_broken_events_and_errors_are_told() -> None:
-    """At the start of an answer and in its middle, kept or not."""
     for (part, kind, detail), keeps, is_begun in product(BROKEN, (False, True), (False, True)):
         answer = StreamedAnswer(keeps=keeps)
         if is_begun:
@@ -206,7 +204,6 @@ def test_broken_events_and_errors_are_told() -> None:
 
 
 def test_what_servers_call_an_error() -> None:
-    """vLLM, TensorRT-LLM, FastAPI and transformers word it differently."""
     bodies: list[tuple[Any, str]] = [
         ({"error": {"message": "too long", "code": 400}}, "too long"),
         ({"error": "plain"}, "plain"),
@@ -243,7 +240,6 @@ def test_what_servers_call_an_error() -> None:
 def test_events_that_come_together_say_what_each_of_them_says(
     parts: list[bytes], spaced: bool
 ) -> None:
-    """One pass over many events counts as reading one after the other."""
     if not spaced:
         parts = [part.replace(b'": ', b'":').replace(b', "', b',"') for part in parts]
     parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]

@@ -72,8 +72,6 @@ def test_each_way_to_fail_is_told_with_its_count() -> None:
 
 
 def test_a_storm_is_counted_by_kinds() -> None:
-    """The most frequent first; answers that came are not held against it."""
-
     def reply(number: int) -> Reply:
         if number < 30:
             return failure("429 Too Many Requests", f"queue {number}")
@@ -94,7 +92,6 @@ def test_a_storm_is_counted_by_kinds() -> None:
 
 
 def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
-    """A request that has not begun is late only when the whole server is silent."""
     answers = threading.Semaphore(0)
 
     def reply(number: int) -> Reply:
@@ -110,7 +107,6 @@ def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
 
 
 def test_nothing_more_is_sent_after_the_end() -> None:
-    """An engine whose run failed answers no sample of it any more."""
     sink = Recorder(1)
     script = answering(lambda _: failure("500 Internal Server Error", "x"))
     with Scripted(script) as server, open_engine(server.url) as engine:

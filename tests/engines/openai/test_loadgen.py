@@ -60,7 +60,6 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 
 
 def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(tmp_path: Path) -> None:
-    """Its message has the counts; nothing is reported as a result."""
     numbers, refused = itertools.count(1), failure("429 Too Many Requests", "slow down")
 
     def reply(asked: Asked) -> Reply:
@@ -75,7 +74,6 @@ def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(tmp_path:
 
 
 def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
-    """From the file to the record of each request, in a worker process."""
     turns = [
         {"conversation_id": name, "turn": turn, "role": role, "content": f"{role} {turn}"}
         for name in ("a", "b")

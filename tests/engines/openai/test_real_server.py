@@ -123,7 +123,6 @@ def outputs(folder: Path) -> dict[int, list[int]]:
 @pytest.mark.nightly
 @pytest.mark.parametrize("scenario", ["Offline", "Server"])
 def test_a_run_on_a_real_server_is_valid(scenario: str, tmp_path: Path) -> None:
-    """Every token is counted and timed, and greedy answers are those of the torch engine."""
     asked = case(tmp_path, transformers_serve(tmp_path), scenario)
     with nothing_left() as family:
         ran = run(asked, SAMPLES, at_load=lambda worker: family.extend(family_of(worker)))
@@ -179,7 +178,6 @@ FAILED = r"\d+ of \d+ requests failed: "
 def test_a_server_that_fails_in_mid_run_is_one_clear_error(
     manner: str, message: str, tmp_path: Path
 ) -> None:
-    """What happened, to how many requests, and the log's last lines; never a fast result."""
     with RunningWorker(case(tmp_path, scripted(manner))) as worker, nothing_left() as family:
         error = error_after(worker, family)
 

@@ -116,7 +116,6 @@ _launch.main(1.0, os.getppid(), ["sh", "-c", "exit 3"])
 
 
 def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
-    """Before the process that watches over it has looked for the first time."""
     told = subprocess.run(
         [sys.executable, "-c", SHORT_LIVED],
         input=b"",
@@ -130,7 +129,6 @@ def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
 
 
 def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
-    """How it ended, what that may mean, and its last lines, with nothing a terminal would obey."""
     before, memory = (
         "before GET /health answered 200; ",
         r"the machine ran out of memory \(see dmesg\)",
@@ -180,7 +178,6 @@ def test_a_server_that_ends_later_is_found_dead_and_dies_with_who_watches_over_i
 
 
 def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(tmp_path: Path) -> None:
-    """Another one is tried; the third time it is an error."""
     (tmp_path / "twice").mkdir()
     with scripted("taken once", tmp_path) as server:
         assert "in use" not in server.log.read_text("utf-8")

@@ -88,7 +88,6 @@ def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None
 
 
 def test_the_description_has_what_the_server_says() -> None:
-    """What decides speed and answers is in it, ports and paths of this machine are not."""
     config = {
         "max_batch_size": 8,
         "instance_group": [{"count": 2, "kind": "KIND_GPU"}],

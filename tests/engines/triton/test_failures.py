@@ -76,7 +76,6 @@ BEFORE: list[tuple[dict[str, Any], dict[str, Any], str]] = [
 
 
 def test_what_a_server_says_is_checked_before_the_run() -> None:
-    """Each defect is one error that names the model, the server and both sides."""
     for script, options, message in BEFORE:
         with local(**script) as url, pytest.raises(RunError, match=re.escape(message)) as caught:
             answers(rows(1), url=url, **options)
@@ -137,7 +136,6 @@ AMID = {
 
 
 def test_what_goes_wrong_in_the_middle_ends_the_run() -> None:
-    """No sample is lost in silence, nothing counts as answered that is not, nothing is left."""
     for manner, message in AMID.items():
         is_child = manner == "kill"
         script = {"after": 10, "then": manner}

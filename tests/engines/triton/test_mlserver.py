@@ -101,7 +101,6 @@ def workers(protocol: str, **options: Any) -> dict[str, Any]:
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     tmp_path: Path, running: Running, images: list[Any], protocol: str, scenario: str, starts: bool
 ) -> None:
-    """LoadGen keeps the very classes that engine onnxruntime gives, by sample."""
     where = (
         {"serve": models(tmp_path, resnet50=MODEL)} if starts else {"url": running.urls[protocol]}
     )
@@ -144,7 +143,6 @@ def servers(folder: Path) -> Iterator[psutil.Process]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_server_that_is_killed_in_mid_run_is_one_error(tmp_path: Path, protocol: str) -> None:
-    """Not a fast run: the message has the counts, and how the server ended."""
     case = spec(
         tmp_path,
         **workers(protocol, serve=models(tmp_path, resnet50=MODEL), batch_size=1),

@@ -38,7 +38,6 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 def test_a_wrong_option_is_refused_when_the_engine_is_built() -> None:
-    """In the name of this engine, and before anything is asked or started."""
     assert unrefused(lambda options: engine([], **options), SuiteError, REFUSED) == []
 
 
