@@ -31,7 +31,7 @@ from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.testing import check_engine
 from tests.engines.openai.echo import echo_server
-from tests.engines.openai.recorder import RUN_TOKENS
+from tests.engines.openai.recorder import RUN_TOKENS, write_suite
 from tests.engines.openai.scripted import Manner, Scripted
 from tests.engines.recording import Samples, packed, unrefused
 from tests.engines.under_loadgen import token_settings
@@ -234,43 +234,29 @@ def test_a_killed_worker_leaves_no_client(tmp_path: Path, url: str) -> None:
         assert not alive
 
 
-SUITE = """\
-schema = 1
-round = "v4.1"
-
-[workload]
-name = "echo"
-tokens = true
-dataset = {{ use = "prompts", path = "prompts.jsonl" }}
-
+ENGINE = """\
 [[engines]]
 use = "endpoints"
 name = "server"
 {entry}
 options = {{ url = "{url}", max_new_tokens = 16, tokenizer = "char" }}
-
-[[scenarios]]
-name = "Concurrency"
-points = [1, 4]
-min_duration = "0.1s"
 """
 
 
-def write_suite(url: str, manner: str, *, entry: str = "", scenario: str = "Concurrency") -> None:
+def write(url: str, manner: str, *, entry: str = "", scenario: str = "Concurrency") -> None:
     command = entry or f"command = {json.dumps(client(manner))}"
-    text = SUITE.format(entry=command, url=url)
+    text = 'points = [1, 4]\nmin_duration = "0.1s"\n'
     if scenario != "Concurrency":
         text += f'[[scenarios]]\nname = "{scenario}"\n'
-    Path("s.mlperf.toml").write_text(text, "utf-8")
-    rows = [json.dumps({"prompt": f"Count to {number}."}) + "\n" for number in range(8)]
-    Path("prompts.jsonl").write_text("".join(rows), "utf-8")
+    prompts = [f"Count to {number}." for number in range(8)]
+    write_suite(ENGINE.format(entry=command, url=url), text, prompts)
 
 
 @pytest.mark.process
 def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     session: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
-    write_suite(url, "works")
+    write(url, "works")
     session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
     (result,) = read_results(Path("theirs.json")).cases
     (run,) = result.verdict.runs
@@ -289,7 +275,7 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
 @pytest.mark.process
 @pytest.mark.nightly
 def test_ctrl_c_ends_the_client(session: pytest.Pytester, url: str) -> None:
-    write_suite(url, "works for ever")
+    write(url, "works for ever")
     command = [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"]
     running = subprocess.Popen(
         command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
@@ -353,6 +339,6 @@ def test_an_entry_says_what_it_needs(
         ("", "Offline", "endpoints measures Concurrency alone, and this suite has Offline"),
         (baseline, "Concurrency", "baseline_eng"),
     ):
-        write_suite("http://127.0.0.1:1", "works", entry=entry, scenario=scenario)
+        write("http://127.0.0.1:1", "works", entry=entry, scenario=scenario)
         assert main(["plan", "s.mlperf.toml"]) == 2
         assert message in " ".join(capsys.readouterr().err.split())

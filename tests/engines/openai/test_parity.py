@@ -13,6 +13,7 @@ import pytest
 
 from pytest_mlperf.stores.results import read_results
 from tests.engines.openai.echo import echo_server
+from tests.engines.openai.recorder import write_suite
 
 TOKENS, SERVICE_MS, PACE_MS = 12, 200, 25
 LATENCY_S = (SERVICE_MS + (TOKENS - 1) * PACE_MS) / 1000
@@ -27,15 +28,7 @@ APART = 0.01
 EDGE = LATENCY_S / WINDOW_S
 """Their window begins with no request under way and counts none that is not over: one turn less."""
 
-SUITE = """\
-schema = 1
-round = "v4.1"
-
-[workload]
-name = "echo"
-tokens = true
-dataset = {{ use = "prompts", path = "prompts.jsonl" }}
-
+ENGINES = """\
 [[engines]]
 use = "openai"
 name = "ours"
@@ -48,11 +41,6 @@ name = "theirs"
 python = "{python}"
 options = {{ url = "{url}", max_new_tokens = 16, tokenizer = "{tokenizer}", \
 settings = {{ client = {{ num_workers = 1 }} }} }}
-
-[[scenarios]]
-name = "Concurrency"
-points = [{points}]
-min_duration = "{window} s"
 """
 
 
@@ -78,16 +66,11 @@ def save_tokenizer(folder: Path) -> None:
 @pytest.mark.slow
 def test_both_clients_measure_the_same_server_alike(session: pytest.Pytester) -> None:
     save_tokenizer(session.path / "tokenizer")
-    Path("prompts.jsonl").write_text('{"prompt": "Count."}\n{"prompt": "Count on."}\n', "utf-8")
     with echo_server(TOKENS, SERVICE_MS, PACE_MS) as url:
-        text = SUITE.format(
-            url=url,
-            tokenizer=session.path / "tokenizer",
-            python=os.environ["MLPERF_ENDPOINTS_PYTHON"],
-            points=", ".join(map(str, POINTS)),
-            window=WINDOW_S,
-        )
-        Path("s.mlperf.toml").write_text(text, "utf-8")
+        python, tokenizer = os.environ["MLPERF_ENDPOINTS_PYTHON"], session.path / "tokenizer"
+        engines = ENGINES.format(url=url, tokenizer=tokenizer, python=python)
+        scenario = f'points = {list(POINTS)}\nmin_duration = "{WINDOW_S} s"\n'
+        write_suite(engines, scenario, ["Count.", "Count on."])
         session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
 
     results = {r.verdict.case.engine: r.verdict.runs for r in read_results(Path("r.json")).cases}

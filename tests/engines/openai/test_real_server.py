@@ -16,7 +16,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.run.child.protocol import WorkerSpec
-from tests.engines.serving.test_server import SCRIPT, left_of
+from tests.engines.serving.test_server import left_of
 from tests.engines.under_loadgen import run, token_settings
 from tests.run.harness import RunningWorker, spec
 
@@ -64,9 +64,9 @@ def transformers_serve(folder: Path) -> dict[str, Any]:
     }
 
 
-def scripted(what: str) -> dict[str, Any]:
-    """Return options of an engine that starts one of our own."""
-    command = [sys.executable, str(SCRIPT), what, "{port}"]
+def accident(how: str) -> dict[str, Any]:
+    """Return options of an engine that starts one of our own, which goes wrong."""
+    command = [sys.executable, "-m", "tests.engines.openai.accidents", how, "{port}"]
     return {"serve": command, "max_new_tokens": TOKENS, "served_model": "m"}
 
 
@@ -178,7 +178,7 @@ FAILED = r"\d+ of \d+ requests failed: "
 def test_a_server_that_fails_in_mid_run_is_one_clear_error(
     manner: str, message: str, tmp_path: Path
 ) -> None:
-    with RunningWorker(case(tmp_path, scripted(manner))) as worker, nothing_left() as family:
+    with RunningWorker(case(tmp_path, accident(manner))) as worker, nothing_left() as family:
         error = error_after(worker, family)
 
     assert re.fullmatch(message, error)
