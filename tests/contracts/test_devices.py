@@ -49,8 +49,20 @@ def test_vllm_is_given_what_leads_it_to_the_gpu() -> None:
     refused = {
         (at, name): form_of(name) in understood("vllm", at).refused for at in VLLM for name in ON
     }
-
     assert refused == {(at, name): VLLM[at][name] != ON[name] for at in VLLM for name in ON}
+
+
+def test_numbers_are_understood_by_all_and_a_version_that_is_not_known_takes_the_newest_row() -> (
+    None
+):
+    """Whole GPUs go by number wherever numbers are certain, whatever version another Python has."""
+    assert TABLE
+    for library, rows in TABLE.items():
+        assert not any("number" in row.refused for row in rows)
+        assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
+        for release in (None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"):
+            assert understood(library, release) is rows[-1], (library, release)
+        assert [row.since for row in rows] == sorted({row.since for row in rows})
 
 
 def converted(text: str) -> list[str]:
@@ -70,7 +82,6 @@ def converted(text: str) -> list[str]:
 
 
 def test_a_function_that_dies_of_a_uuid_is_seen() -> None:
-    """As vLLM's did before 0.24."""
     head = f"def index_of(place):\n    entries = environ['{VARIABLE}'].split(',')\n    return "
     for result, dies in (
         ("int(entries[place])", True),
@@ -113,22 +124,6 @@ def test_onnxruntime_leaves_the_variable_to_cuda() -> None:
     assert any(".so" in file.name for file in files)
     assert not [file.name for file in files if VARIABLE.encode() in file.read_bytes()]
     assert not understood("onnxruntime", None).refused
-
-
-def test_whole_gpus_by_number_are_understood_by_every_library_in_every_version() -> None:
-    """As they go wherever numbers are certain, whatever version another Python has."""
-    rows = [row for rows in TABLE.values() for row in rows]
-
-    assert rows
-    assert not any("number" in row.refused for row in rows)
-    assert all(set(row.refused) <= set(get_args(Form)) for row in rows)
-
-
-def test_what_is_newer_than_all_or_not_known_takes_the_newest_row() -> None:
-    for library, rows in TABLE.items():
-        for release in (None, "99.0", "0.0.0", "0.1.dev17+g3f2a1b"):
-            assert understood(library, release) is rows[-1], (library, release)
-        assert [row.since for row in rows] == sorted({row.since for row in rows})
 
 
 def install(folder: Path, library: str, at: str) -> None:
@@ -176,10 +171,9 @@ class ThroughVllm(NullEngine):
     libraries = ("vllm",)
 
 
-def test_every_engine_is_checked_before_it_loads(
+def test_every_engine_and_server_is_checked_before_it_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In its own Python, whose version counts, in a worker as in each of its replicas."""
     monkeypatch.syspath_prepend(tmp_path)
     install(tmp_path, "vllm", "0.23.0")
     spec = job(tmp_path, engine=f"{__name__}:ThroughVllm")
@@ -189,14 +183,10 @@ def test_every_engine_is_checked_before_it_loads(
     monkeypatch.setenv(VARIABLE, "MIG-41b3")
     with pytest.raises(RunError, match=r"vllm 0\.23\.0 takes numbers alone"):
         built_engine(spec, SyntheticDataset())
-
-
-def test_a_server_is_checked_before_it_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A server is checked before it starts.
     monkeypatch.setattr("pytest_mlperf.engines.serving.find_program", str)
-    monkeypatch.setenv(VARIABLE, "MIG-41b3")
     options: dict[str, Any] = {"engine": "openai", "model": None, "health": "/health"}
     options |= {"start_timeout_s": 1.0, "environment": {}}
-
     for command in (["/bin/vllm", "serve"], [sys.executable, "-m", "vllm.entrypoints.cli.main"]):
         server = Server([*command, "--port", "{port}"], **options)
         with pytest.raises(RunError, match="CUDA_VISIBLE_DEVICES has MIG-41b3, and vllm"), server:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import zipfile
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.contracts.signatures import Missing, Source
+from tests.engines.recording import unrefused
 
 MODULE = """
 raise SystemExit("this must not run")
@@ -65,25 +67,25 @@ class Alias: ...
 """
 
 
-@pytest.fixture(params=["folder", "wheel"])
-def source(request: pytest.FixtureRequest, tmp_path: Path) -> Source:
+@pytest.fixture
+def sources(tmp_path: Path) -> list[Source]:
+    """Return a package in a folder, and as a wheel."""
     files = {"package/__init__.py": "", "package/module.py": MODULE, "package/base.py": BASE}
-    if request.param == "wheel":
-        place = tmp_path / "package-1.0-py3-none-any.whl"
-        with zipfile.ZipFile(place, "w") as archive:
-            for name, text in files.items():
-                archive.writestr(name, text)
-        return Source.open(place)
-    for name, text in files.items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text, "utf-8")
-    return Source.open(tmp_path)
+    wheel = tmp_path / "package-1.0-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+            (tmp_path / name).parent.mkdir(exist_ok=True)
+            (tmp_path / name).write_text(text, "utf-8")
+    return [Source.open(tmp_path), Source.open(wheel)]
 
 
 FILE = "package/module.py"
 
 
-def test_parameters_are_found_in_functions_bases_aliases_and_imports(source: Source) -> None:
+def test_parameters_fields_and_attributes_are_found_in_bases_aliases_and_imports(
+    sources: list[Source],
+) -> None:
     expected = {
         "plain": ["a", "b", "rest", "c", "d", "more"],
         "Child.__init__": ["x", "y"],
@@ -93,33 +95,25 @@ def test_parameters_are_found_in_functions_bases_aliases_and_imports(source: Sou
         "Other.inherited": ["z"],
         "Parent.inherited": ["z"],
     }
-
-    assert {name: source.parameters(FILE, name) for name in expected} == expected
-
-
-def test_fields_are_the_public_annotated_ones_those_of_bases_first(source: Source) -> None:
-    assert source.fields(FILE, "Child") == [
-        "oldest", "own", "elder", "new", "old", "tried", "failed",
-    ]  # fmt: skip
-
-
-def test_attributes_are_all_that_an_instance_has(source: Source) -> None:
-    attributes = source.attributes(FILE, "Child")
-
-    assert attributes >= {"inherited", "oldest", "own", "seen", "shared", "slot", "twice", "x"}
-    assert "deep" not in attributes
+    fields = ["oldest", "own", "elder", "new", "old", "tried", "failed"]
+    for source in sources:
+        assert {name: source.parameters(FILE, name) for name in expected} == expected
+        assert source.fields(FILE, "Child") == fields
+        attributes = source.attributes(FILE, "Child")
+        assert attributes >= {"inherited", "oldest", "own", "seen", "shared", "slot", "twice", "x"}
+        assert "deep" not in attributes
 
 
-def test_missing_names_and_files_are_reported(tmp_path: Path, source: Source) -> None:
-    for name, sentence in (
+def test_missing_names_and_files_are_reported(tmp_path: Path, sources: list[Source]) -> None:
+    rows = [
         ("absent", "package/module.py has no function absent"),
         ("Child.absent", "package/module.py has no Child.absent"),
         ("Nobody.method", "package/module.py has no class Nobody"),
         ("Circle.method", "has no class|names"),
-    ):
-        with pytest.raises(Missing, match=sentence):
-            source.parameters(FILE, name)
+    ]
+    for source in sources:
+        assert unrefused(partial(source.parameters, FILE), Missing, rows) == []
+        with pytest.raises(Missing, match=r"has no package/other\.py"):
+            source.text("package/other.py")
     with pytest.raises(Missing, match="neither a folder nor a wheel or zip file"):
         Source.open(tmp_path / "nothing")
-    with pytest.raises(Missing, match=r"has no package/other\.py"):
-        source.text("package/other.py")

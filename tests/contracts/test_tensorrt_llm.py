@@ -37,6 +37,8 @@ HISTORY = read_table()
 def test_every_name_that_is_used_is_in_each_version_of_the_table() -> None:
     for version, offered in HISTORY:
         assert problems(used(), version, offered, HISTORY) == []
+    text = TABLE.read_text("utf-8")
+    assert written(json.loads(text)["versions"]) == text
 
 
 @pytest.mark.skipif(VARIABLE not in os.environ, reason=f"{VARIABLE} names no tree")
@@ -45,12 +47,6 @@ def test_every_name_that_is_used_is_in_the_real_tree() -> None:
         version, offered = tree_version(source), read_tree(source)
 
     assert problems(used(), version, offered, HISTORY) == []
-
-
-def test_the_table_is_written_as_the_tool_writes_it() -> None:
-    text = TABLE.read_text("utf-8")
-
-    assert written(json.loads(text)["versions"]) == text
 
 
 VARIABLES = {
@@ -234,14 +230,8 @@ def test_a_tree_is_read_without_running_it(tmp_path: Path) -> None:
     assert series("1.4.0rc2") == "1.4"
 
 
-def test_a_wheel_declares_the_compiled_part_in_a_stub(tmp_path: Path) -> None:
-    stub = "class TimingMetrics:\n    arrival_time: timedelta\n    def __init__(self): ...\n"
-    place = plant(tmp_path, {"tensorrt_llm/bindings/executor.pyi": stub})
-
-    assert bound(Source.open(place), "TimingMetrics") == {"arrival_time", "__init__"}
-
-
 def test_what_is_not_where_it_was_is_told(tmp_path: Path) -> None:
+    """A wheel declares the compiled part in a stub."""
     place = plant(tmp_path, {"tensorrt_llm/version.py": "VERSION = 1\n"})
 
     with pytest.raises(Missing, match="names no version"):
@@ -250,3 +240,6 @@ def test_what_is_not_where_it_was_is_told(tmp_path: Path) -> None:
         read_tree(Source.open(place))
     with pytest.raises(Missing, match="TimingMetrics is in none of cpp/"):
         bound(Source.open(place), "TimingMetrics")
+    stub = "class TimingMetrics:\n    arrival_time: timedelta\n    def __init__(self): ...\n"
+    plant(tmp_path, {"tensorrt_llm/bindings/executor.pyi": stub})
+    assert bound(Source.open(place), "TimingMetrics") == {"arrival_time", "__init__"}

@@ -127,7 +127,6 @@ def history(table: Table, thing: str, name: str) -> str:
 
 
 def test_every_name_in_use_is_in_the_supported_versions_and_in_no_older_one() -> None:
-    """From the oldest that the engine takes to the newest in the table."""
     absent = {
         at: missing({thing: names(TABLE, thing, at) for thing in TABLE["names"]}, at, TABLE)
         for at in TABLE["read"]
@@ -136,11 +135,22 @@ def test_every_name_in_use_is_in_the_supported_versions_and_in_no_older_one() ->
     assert order(SUPPORTED[0])[:2] == OLDEST
     assert [sentence for at in SUPPORTED for sentence in absent[at]] == []
     assert [at for at, sentences in absent.items() if not sentences] == SUPPORTED
-
-
-def test_what_is_reserved_is_an_engine_argument() -> None:
-    """Refusing what vLLM does not know either would hide its name's change."""
+    # Refusing what vLLM does not know either would hide its name's change.
     assert set(RESERVED) <= set(TABLE["names"]["AsyncEngineArgs()"])
+
+
+def test_how_many_samples_share_a_step_is_an_upper_bound() -> None:
+    ngram = {"speculative_config": {"method": "ngram"}}
+    for arguments, settled, batch_size, most in (
+        ({}, "256", None, "256"),
+        ({}, "256", 8, "8"),
+        ({}, "4", 8, "4"),
+        ({"data_parallel_size": 2}, "4", None, "8"),
+        (ngram, "256", None, "256"),
+        ({}, "", None, None),
+    ):
+        found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
+        assert found.get("work.batch") == most, (arguments, settled, batch_size)
 
 
 def test_a_name_that_vanished_fails_with_the_version(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -160,30 +170,11 @@ def test_a_name_that_vanished_fails_with_the_version(monkeypatch: pytest.MonkeyP
         assert sentence.endswith(end)
 
 
-def test_how_many_samples_share_a_step_is_an_upper_bound() -> None:
-    for arguments, settled, batch_size, most in (
-        ({}, "256", None, "256"),
-        ({}, "256", 8, "8"),
-        ({}, "4", 8, "4"),
-        ({"data_parallel_size": 2}, "4", None, "8"),
-        ({"speculative_config": {"method": "ngram"}}, "256", None, "256"),
-        ({}, "", None, None),
-    ):
-        found = most_together(arguments, {"settled.max_num_seqs": settled}, batch_size)
-        assert found.get("work.batch") == most, (arguments, settled, batch_size)
-
-
-SMALL = {
-    "_version.py": "__version__ = version = '0.34.0'\n",
-    "sampling_params.py": "class SamplingParams:\n    n: int = 1\n    best_of: int = 1\n",
-}
-
-
 def test_a_tree_at_hand_refreshes_the_table(tmp_path: Path) -> None:
-    for name, text in SMALL.items():
-        file = tmp_path / "vllm" / name
-        file.parent.mkdir(exist_ok=True)
-        file.write_text(text, "utf-8")
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm/_version.py").write_text("__version__ = version = '0.34.0'\n", "utf-8")
+    text = "class SamplingParams:\n    n: int = 1\n    best_of: int = 1\n"
+    (tmp_path / "vllm/sampling_params.py").write_text(text, "utf-8")
     with Source.open(tmp_path) as source:
         merged = add(TABLE, version(source), read(source))
 

@@ -6,6 +6,7 @@ import hashlib
 import os
 import time
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -32,42 +33,22 @@ def digest(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def test_an_unchanged_file_is_read_once(
+def test_an_unchanged_file_is_read_once_and_a_changed_or_replaced_one_again(
     weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert sha256([weights]) == digest(b"12345678")
-    monkeypatch.setattr(files, "_hashed", None)  # who reads again fails
-
-    assert sha256([weights]) == digest(b"12345678")
-
-
-def test_who_has_no_home_has_no_cache(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A container may run as a number that no user has."""
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "expanduser", _no_home)
-
-    assert sha256([weights]) == digest(b"12345678")
-
-
-def _no_home(self: Path) -> Path:
-    raise RuntimeError("Could not determine home directory.")
-
-
-def test_a_changed_or_replaced_file_and_another_list_are_read(
-    weights: Path, tmp_path: Path
-) -> None:
     """Also one of the same size whose time of change was put back: that it was is a change too."""
-    before = weights.stat()
-    sha256([weights])
+    state = weights.stat()
+    assert sha256([weights]) == digest(b"12345678")
+    with monkeypatch.context() as patch:
+        patch.setattr(files, "_hashed", None)  # who reads again fails
+        assert sha256([weights]) == digest(b"12345678")
     weights.write_bytes(b"87654321")
-    os.utime(weights, ns=(before.st_atime_ns, before.st_mtime_ns))
-
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
     assert sha256([weights]) == digest(b"87654321")
     other = tmp_path / "other"
     other.write_bytes(b"abcdefgh")
     assert sha256([weights, other]) == digest(b"87654321abcdefgh")
     other.replace(weights)
-
     assert sha256([weights]) == digest(b"abcdefgh")
 
 
@@ -93,26 +74,25 @@ def test_a_file_that_has_just_changed_or_changes_while_read_is_not_remembered(
 
 
 def test_small_files_and_a_cache_that_cannot_be_written_or_read_change_nothing(
-    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    weights: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
+    """A container may run as a number that no user has. Hashing for long shows progress."""
     assert sha256([weights])
     (place,) = [path for path in kept(tmp_path) if path.is_file()]
     place.write_text("nonsense", "ascii")
     assert sha256([weights]) == digest(b"12345678")
-
     monkeypatch.setenv("XDG_CACHE_HOME", str(weights))  # no folder
     assert sha256([weights]) == digest(b"12345678")
+    with monkeypatch.context() as patch:
+        patch.delenv("XDG_CACHE_HOME")
+        patch.setattr(Path, "expanduser", Mock(side_effect=RuntimeError("no home directory")))
+        assert sha256([weights]) == digest(b"12345678")
     monkeypatch.setattr(files, "WORTH_BYTES", 1 << 30)
     monkeypatch.setattr(files, "cache_folder", None)
-    assert sha256([weights]) == digest(b"12345678")
-
-
-def test_hashing_for_long_shows_progress(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
-) -> None:
-    weights = tmp_path / "weights"
-    weights.write_bytes(b"12345678")
+    assert capfd.readouterr().err == ""
     monkeypatch.setattr(files, "TOLD_S", -1.0)
-
     assert sha256([weights]) == digest(b"12345678")
     assert capfd.readouterr().err == "weights: 0 GB hashed\n"

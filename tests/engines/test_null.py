@@ -32,12 +32,6 @@ def test_every_sample_is_answered_once_with_its_index_in_batches() -> None:
         assert (threading.get_ident() in sink.threads) is (threads == 0)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("options", [{}, {"threads": 2, "batch_size": 5}])
-def test_it_keeps_the_contract(options: dict[str, Any]) -> None:
-    assert len(check_engine(NullEngine, SyntheticDataset(), options=options)) == 24
-
-
 def test_outputs_and_tokens_come_where_somebody_reads_them() -> None:
     sink = RecordingSink([1, 2], wants_output=False, counts_tokens=False)
     engine(batch_size=2).submit([1, 2], [0, 1], sink)
@@ -69,21 +63,16 @@ def test_work_takes_at_least_its_time_per_sample(monkeypatch: pytest.MonkeyPatch
         assert clock.now_s - 5.0 == pytest.approx(10 * latency_s, rel=0.02)
 
 
-def test_what_decides_its_speed_is_described() -> None:
-    assert engine(latency_s=0.5, batch_size=2, threads=3, tokens=4).describe() == {
-        "engine": "null",
-        "latency_s": "0.5",
-        "batch_size": "2",
-        "threads": "3",
-        "tokens": "4",
-    }
-
-
-def test_an_option_out_of_range_is_refused_with_its_value() -> None:
-    rows = [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"latency_s": -0.1}, "latency_s=-0.1"),
-        ({"threads": -1}, "threads=-1"),
-        ({"tokens": -1}, "tokens=-1"),
-    ]
+def test_what_decides_its_speed_is_described_and_a_value_out_of_range_refused() -> None:
+    options = {"latency_s": 0.5, "batch_size": 2, "threads": 3, "tokens": 4}
+    texts = {name: str(value) for name, value in options.items()}
+    assert engine(**options).describe() == {"engine": "null", **texts}
+    wrong = {"batch_size": 0, "latency_s": -0.1, "threads": -1, "tokens": -1}
+    rows = [({name: value}, f"{name}={value}") for name, value in wrong.items()]
     assert unrefused(lambda options: engine(**options), SuiteError, rows) == []
+
+
+@pytest.mark.process
+def test_it_keeps_the_contract() -> None:
+    for options in ({}, {"threads": 2, "batch_size": 5}):
+        assert len(check_engine(NullEngine, SyntheticDataset(), options=options)) == 24

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -74,13 +74,15 @@ def letters(text: str) -> list[int]:
 
 
 def test_a_picture_is_as_many_tokens_as_its_size_makes() -> None:
+    """And one token for who makes patches itself; its parts count where a prompt must fit."""
     prompts = loaded(chat("ab", url(4, 2), "c", url(2, 2)), processor=Patches())
-
     assert prompts[0] == [*letters("Sab"), PICTURE, PICTURE, *letters("c"), PICTURE]
-
-
-def test_a_picture_is_one_token_for_who_makes_patches_itself() -> None:
     assert loaded(chat("ab", url(4, 2)))[0] == [*letters("Sab"), PICTURE]
+    loaded(chat("a", url(8, 8)), processor=Patches(), context=22)
+    with pytest.raises(RunError, match="has 18 tokens, and max_new_tokens = 4 more do not fit"):
+        loaded(chat("a", url(8, 8)), processor=Patches(), context=21)
+    assert has_chats(Samples([chat("a")]))
+    assert not any(has_chats(Samples(one)) for one in ([], ["a"], [[1, 2]]))
 
 
 def test_pictures_are_kept_as_they_came_while_a_sample_is_loaded() -> None:
@@ -92,13 +94,6 @@ def test_pictures_are_kept_as_they_came_while_a_sample_is_loaded() -> None:
     prompts.unload([0])
     with pytest.raises(KeyError):
         prompts.chats.pictures(0)
-
-
-def test_parts_of_pictures_count_where_a_prompt_must_fit() -> None:
-    loaded(chat("a", url(8, 8)), processor=Patches(), context=22)
-
-    with pytest.raises(RunError, match="has 18 tokens, and max_new_tokens = 4 more do not fit"):
-        loaded(chat("a", url(8, 8)), processor=Patches(), context=21)
 
 
 def test_what_is_no_text_and_no_picture_of_the_data_set_is_refused() -> None:
@@ -117,32 +112,26 @@ def test_what_is_no_text_and_no_picture_of_the_data_set_is_refused() -> None:
     assert unrefused(lambda sample: loaded(sample, processor=Patches()), RunError, rows) == []
 
 
-def test_a_template_without_places_for_pictures_or_that_fails_is_refused() -> None:
-    class Silent(Template):
-        def apply_chat_template(self, *_: object, **__: object) -> list[int]:
-            return [1, 2]
+def test_a_template_without_places_for_pictures_or_that_fails_is_refused(tmp_path: Path) -> None:
+    class Answering(Template):
+        def __init__(self, answer: Callable[[], list[int]]) -> None:
+            self.answer = answer
 
-    class Broken(Template):
         def apply_chat_template(self, *_: object, **__: object) -> list[int]:
-            raise ValueError("no chat template is set")
+            return self.answer()
 
-    def tokens(tokenizer: Template, *parts: str) -> None:
-        PictureChats(tokenizer=tokenizer, picture_token=PICTURE).tokens(0, chat(*parts))
+    def fail() -> list[int]:
+        raise ValueError("no chat template is set")
+
+    def tokens(answer: Callable[[], list[int]], *parts: str) -> None:
+        chats = PictureChats(tokenizer=Answering(answer), picture_token=PICTURE)
+        chats.tokens(0, chat(*parts))
 
     rows = [
-        (Silent(), "a", url(2, 2), "has 1 pictures, but 0 places for them"),
-        (Broken(), "a", "is no chat of this model: no chat template is set"),
+        (lambda: [1, 2], "a", url(2, 2), "has 1 pictures, but 0 places for them"),
+        (fail, "a", "is no chat of this model: no chat template is set"),
     ]
     assert unrefused(tokens, RunError, rows) == []
-
-
-def test_a_model_that_takes_no_pictures_is_refused(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"architectures": ["LlamaForCausalLM"]}))
-
     with pytest.raises(RunError, match=r"config\.json: names no image_token_id"):
         picture_chats("torch", tmp_path, Template())
-
-
-def test_chats_are_told_from_text_and_tokens() -> None:
-    assert has_chats(Samples([chat("a")]))
-    assert not any(has_chats(Samples(one)) for one in ([], ["a"], [[1, 2]]))

@@ -32,9 +32,8 @@ class Held:
 
 def test_what_gathers_during_work_is_worked_on_together() -> None:
     together = [[0], [1, 2, 3, 4, 5]]
-    for max_batch, batches in (
-        (None, together), (2, [[0], [1, 2], [3, 4], [5]]), (5, together), (100, together)
-    ):  # fmt: skip
+    cut = [[0], [1, 2], [3, 4], [5]]
+    for max_batch, batches in ((None, together), (2, cut), (5, together), (100, together)):
         work, sink = Held(), RecordingSink()
         queue = WorkQueue(work, max_batch=max_batch)
         queue.put([0], [10], sink)
@@ -47,7 +46,7 @@ def test_what_gathers_during_work_is_worked_on_together() -> None:
         assert work.calls == [(ids, [10 + sample for sample in ids]) for ids in batches]
 
 
-def test_a_large_list_is_cut_so_that_all_threads_get_some() -> None:
+def test_a_large_list_is_cut_so_that_all_threads_get_some_and_two_runs_are_never_joined() -> None:
     work = Held()
     queue = WorkQueue(work, threads=3, max_batch=4)
     queue.put(list(range(12)), list(range(12)), RecordingSink())
@@ -55,24 +54,22 @@ def test_a_large_list_is_cut_so_that_all_threads_get_some() -> None:
         assert work.begun.acquire(timeout=30)
     work.gate.set()
     queue.close()
-
     assert sorted(ids for ids, _ in work.calls) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert len(work.threads) == 3
 
-
-def test_samples_of_two_runs_are_never_joined() -> None:
-    work, one, other = Held(), RecordingSink(), RecordingSink()
+    work, first, second = Held(), RecordingSink(), RecordingSink()
     queue = WorkQueue(work)
-    queue.put([0], [0], one)
+    queue.put([0], [0], first)
     assert work.begun.acquire(timeout=30)
-    queue.put([1], [1], one)
-    queue.put([2], [2], other)
-    queue.put([3], [3], other)
+    for sample, sink in ((1, first), (2, second), (3, second)):
+        queue.put([sample], [sample], sink)
     work.gate.set()
     queue.close()
-
     assert [ids for ids, _ in work.calls][:2] == [[0], [1]]
     assert sorted(sample for ids, _ in work.calls[2:] for sample in ids) == [2, 3]
+    for sizes in ({"threads": 0}, {"threads": -1}, {"max_batch": 0}):
+        with pytest.raises(ValueError, match="at least 1"):
+            WorkQueue(work, **sizes)
 
 
 @pytest.mark.parametrize("error", [RuntimeError("example"), SystemExit(3)])
@@ -93,9 +90,3 @@ def test_a_failure_is_reported_and_the_thread_lives_on(error: BaseException) -> 
     assert sink.errors == [error]
     assert len(threads) == 2
     assert len(set(threads)) == 1
-
-
-def test_sizes_below_one_are_refused() -> None:
-    for sizes in ({"threads": 0}, {"threads": -1}, {"max_batch": 0}):
-        with pytest.raises(ValueError, match="at least 1"):
-            WorkQueue(lambda ids, indices, sink: None, **sizes)

@@ -23,9 +23,6 @@ from tests.cli.recorded import ANSWERS, EVENTS, MAP, change, edit_events
 from tests.engines.recording import Samples, unrefused
 from tests.engines.word_model import save_model
 
-pytest.importorskip("tokenizers")
-pytest.importorskip("transformers")
-
 SAMPLES = 60
 PROMPTS = [f"The answer is {number}" for number in range(SAMPLES)]
 
@@ -34,6 +31,8 @@ Edit = Callable[[Path], object]
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> str:
+    pytest.importorskip("tokenizers")
+    pytest.importorskip("transformers")
     return str(save_model(tmp_path_factory.mktemp("model"), SAMPLES))
 
 
@@ -58,14 +57,10 @@ def test_each_sample_gets_its_own_answer_as_token_ids(model: str) -> None:
 def test_the_fingerprint_says_how_answers_were_generated(model: str, tmp_path: Path) -> None:
     folder = shutil.copytree(ANSWERS, tmp_path / "c4")
     change(folder, lambda raw: raw["model_params"].update(temperature=0.7), "config.yaml")
-
-    described = [described_by(model, PROMPTS, place) for place in (ANSWERS, folder)]
-
-    assert described[0]["generation.max_new_tokens"] == "64"
-    assert described[0]["generation.eos"] == "1"
-    assert described[0]["generation.api"] == "chat"
-    assert "generation.temperature" not in described[0]
-    assert described[1]["generation.temperature"] == "0.7"
+    first, second = (described_by(model, PROMPTS, place) for place in (ANSWERS, folder))
+    facts = {"max_new_tokens": "64", "eos": "1", "api": "chat", "temperature": None}
+    assert {name: first.get(f"generation.{name}") for name in facts} == facts
+    assert second["generation.temperature"] == "0.7"
 
 
 def described_by(model: str, prompts: Any, folder: Path) -> Any:
@@ -115,6 +110,11 @@ def text(number: int, answer: str) -> Edit:
     return lambda folder: edit_events(folder, {number: answer})
 
 
+def mapped(edit: Callable[[Any], object]) -> Edit:
+    """Return what changes the map of samples."""
+    return lambda folder: change(folder, edit, MAP)
+
+
 REFUSED: dict[str, tuple[Edit, list[str], str]] = {
     "no map": (without_a_file(MAP), PROMPTS, f"has no {MAP}, so that nobody knows which answer"),
     "no events": (without_a_file(EVENTS), PROMPTS, f"has no {EVENTS}"),
@@ -127,23 +127,11 @@ REFUSED: dict[str, tuple[Edit, list[str], str]] = {
         PROMPTS,
         "data sets that accuracy was measured with: none",
     ),
-    "two data sets": (
-        lambda f: change(f, lambda raw: raw.update(more={"x": 1}), MAP),
-        PROMPTS,
-        "'questions', 'more': name one with dataset",
-    ),
-    "half a sample": (
-        lambda f: change(f, lambda raw: raw["questions"].update(x=0.5), MAP),
-        PROMPTS,
-        "is no sample: 0.5",
-    ),
+    "two": (mapped(lambda raw: raw.update(more={"x": 1})), PROMPTS, "'questions', 'more': name on"),
+    "half": (mapped(lambda raw: raw["questions"].update(x=0.5)), PROMPTS, "is no sample: 0.5"),
     "an empty answer": (text(3, ""), PROMPTS, "1 of 60 samples of 'questions' have no answer"),
-    "a part": (lambda _: None, PROMPTS[:50], "has answers to 60 samples of 'questions', and the"),
-    "another order": (
-        lambda _: None,
-        [*PROMPTS[1:], PROMPTS[0]],
-        "is not what the client asked in",
-    ),
+    "a part": (mapped(id), PROMPTS[:50], "has answers to 60 samples of 'questions', and the"),
+    "another order": (mapped(id), [*PROMPTS[1:], PROMPTS[0]], "is not what the client asked in"),
 }
 
 

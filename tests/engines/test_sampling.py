@@ -19,18 +19,15 @@ DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 
 
 
 def test_what_cannot_be_drawn_is_refused() -> None:
+    drawn = {"temperature": 1.0}
     rows: list[tuple[str, dict[str, Any], str]] = [
         ("temperature", {"temperature": -0.1}, "temperature = -0.1 is not a number from 0 on"),
-        ("top_p", {"temperature": 1.0, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1"),
-        ("top_p", {"temperature": 1.0, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1"),
-        ("top_k", {"temperature": 1.0, "top_k": 0}, "top_k = 0 is not a number of tokens"),
-        ("seed", {"temperature": 1.0, "seed": -1}, "seed = -1 is not a whole number from 0"),
-        ("seed", {"temperature": 1.0, "seed": SEEDS}, f"seed = {SEEDS} is not a whole number"),
-        (
-            "top_p",
-            {"top_p": 0.9, "seed": 1},
-            "temperature = 0 draws no tokens: leave top_p and seed out, or set temperature",
-        ),
+        ("top_p", {**drawn, "top_p": 0.0}, "top_p = 0.0 is not above 0 and at most 1"),
+        ("top_p", {**drawn, "top_p": 1.1}, "top_p = 1.1 is not above 0 and at most 1"),
+        ("top_k", {**drawn, "top_k": 0}, "top_k = 0 is not a number of tokens"),
+        ("seed", {**drawn, "seed": -1}, "seed = -1 is not a whole number from 0"),
+        ("seed", {**drawn, "seed": SEEDS}, f"seed = {SEEDS} is not a whole number"),
+        ("top_p", {"top_p": 0.9, "seed": 1}, "temperature = 0 draws no tokens: leave top_p and"),
     ]
     for at_fault, options, defect in rows:
         with pytest.raises(SuiteError) as error:
@@ -42,38 +39,24 @@ def test_what_cannot_be_drawn_is_refused() -> None:
 
 
 def test_each_sample_has_a_seed_of_its_own_that_every_library_takes() -> None:
-    generation = TextOptions(temperature=1.0, seed=SEEDS - 2).generation("mine")
+    greedy, of_all = TextOptions(), TextOptions(temperature=1.0)
+    seeded = TextOptions(temperature=1.0, seed=SEEDS - 2).generation("mine")
+    assert [seeded.seed_of(index) for index in range(4)] == [SEEDS - 2, SEEDS - 1, 0, 1]
+    assert of_all.generation("mine").seed_of(3) is None
 
-    seeds = [generation.seed_of(index) for index in range(4)]
-
-    assert seeds == [SEEDS - 2, SEEDS - 1, 0, 1]
-    assert TextOptions(temperature=1.0).generation("mine").seed_of(3) is None
-
-
-def test_vllm_is_told() -> None:
-    asked = of_vllm(TextOptions(**DRAWN).generation("vllm"), None, index=3)
-    greedy = of_vllm(TextOptions().generation("vllm"), None, index=3)
-
-    assert {name: asked[name] for name in DRAWN} == {**DRAWN, "seed": 8}
-    assert greedy["temperature"] == 0
-    assert not {"top_p", "top_k", "seed"} & set(greedy)
-
-
-def test_tensorrt_llm_is_told() -> None:
-    asked = of_tensorrt_llm(TextOptions(**DRAWN).generation("tensorrt_llm"), index=3)
-    of_all = of_tensorrt_llm(TextOptions(temperature=1.0).generation("tensorrt_llm"))
-    greedy = of_tensorrt_llm(TextOptions().generation("tensorrt_llm"))
-
-    assert {name: asked[name] for name in DRAWN} == {**DRAWN, "seed": 8}
-    assert (of_all["top_k"], of_all["temperature"]) == (0, 1.0)
-    assert "seed" not in of_all
-    assert greedy["top_k"] == 1
-    assert "temperature" not in greedy
-
-
-def test_tensorrt_llm_gets_the_parameters_of_each_sample() -> None:
-    made = SamplingByPrompt(make=dict, generation=TextOptions(**DRAWN).generation("tensorrt_llm"))
-
+    drawn = TextOptions(**DRAWN).generation("any")
+    for asked in (of_vllm(drawn, None, index=3), of_tensorrt_llm(drawn, index=3)):
+        assert {name: asked[name] for name in DRAWN} == {**DRAWN, "seed": 8}
+    asked = of_vllm(greedy.generation("vllm"), None, index=3)
+    assert asked["temperature"] == 0
+    assert not {"top_p", "top_k", "seed"} & set(asked)
+    asked = of_tensorrt_llm(of_all.generation("tensorrt_llm"))
+    assert (asked["top_k"], asked["temperature"]) == (0, 1.0)
+    assert "seed" not in asked
+    asked = of_tensorrt_llm(greedy.generation("tensorrt_llm"), index=3)
+    assert asked["top_k"] == 1
+    assert "temperature" not in asked
+    made = SamplingByPrompt(make=dict, generation=drawn)
     assert [made.of([1, 2], None, index)["seed"] for index in (0, 4)] == [5, 9]
 
 

@@ -38,39 +38,25 @@ async def three_tokens(request: StreamedRequest) -> None:
 
 
 def test_first_tokens_come_before_further_ones_and_those_before_the_end() -> None:
-    """None is kept for others of the same pass: it would be stamped when the last is there."""
-    sink, both = timing(1), timing(2)
+    """None is kept for others of the same pass: it would be stamped when the last is there.
+
+    Outputs are given only where they are wanted, and in one call.
+    """
+    sink, both, read, unread = timing(1), timing(2), RecordingSink(2), quiet(100)
     answer(three_tokens, 1, sink)
     answer(three_tokens, 2, both)
-
     assert sink.calls == [("first", [7]), ("next", [7, 7]), ("done", [7])]
     assert (sink.n_tokens, sink.outputs) == ({7: 3}, {})
     tokens = [("first", [7]), ("first", [8]), ("next", [7, 7]), ("next", [8, 8])]
     assert both.calls == [*tokens, ("done", [7, 8])]
-
-
-def test_outputs_are_given_only_where_they_are_wanted_and_in_one_call() -> None:
-    sink, unread = RecordingSink(2), quiet(100)
-    answer(three_tokens, 2, sink)
+    answer(three_tokens, 2, read)
     answer(three_tokens, 100, unread)
-
-    assert sink.calls == [("done", [7, 8])]
-    assert sink.outputs == {7: b"\x00", 8: b"\x01"}
-    assert unread.calls == [("done", list(range(7, 107)))]
-    assert unread.outputs == {}
+    assert (read.calls, read.outputs) == ([("done", [7, 8])], {7: b"\x00", 8: b"\x01"})
+    assert (unread.calls, unread.outputs) == ([("done", list(range(7, 107)))], {})
 
 
-def test_nothing_is_counted_where_one_sample_has_no_count() -> None:
-    async def uncounted(request: StreamedRequest) -> None:
-        request.done(None, None if request.index else 5)
-
-    sink = quiet(2)
-    answer(uncounted, 2, sink)
-
-    assert sink.n_tokens == {}
-
-
-def test_at_most_concurrency_samples_are_answered_at_a_time() -> None:
+def test_samples_are_answered_in_one_thread_and_so_many_at_a_time_or_end_the_run() -> None:
+    """Nothing is counted where one sample has no count; what an answer raises ends the run."""
     running, most = 0, 0
 
     async def watched(request: StreamedRequest) -> None:
@@ -79,35 +65,28 @@ def test_at_most_concurrency_samples_are_answered_at_a_time() -> None:
         most = max(most, running)
         await asyncio.sleep(0)
         running -= 1
-        request.done(None, 1)
+        request.done(None, None if request.index else 5)
 
-    answer(watched, 20, quiet(20), concurrency=3)
-
-    assert most == 3
-    with pytest.raises(ValueError, match="at least 1"):
-        Streams(three_tokens, concurrency=0)
-
-
-def test_every_completion_comes_from_one_thread() -> None:
-    sink, streams = timing(10), Streams(three_tokens)
-
-    for sample in range(10):
-        streams.put([sample], [sample], sink)
-    sink.wait_for_end()
-    streams.close()
-
-    assert len(sink.threads) == 1
-    assert threading.get_ident() not in sink.threads
-
-
-def test_what_an_answer_raises_ends_the_run() -> None:
     async def broken(request: StreamedRequest) -> None:
         raise ValueError("no such token")
 
+    uncounted = quiet(20)
+    answer(watched, 20, uncounted, concurrency=3)
+    assert (most, uncounted.n_tokens) == (3, {})
+    with pytest.raises(ValueError, match="at least 1"):
+        Streams(three_tokens, concurrency=0)
     sink = timing(1)
     answer(broken, 1, sink)
-
     assert str(sink.errors[0]) == "no such token"
+
+    sink, streams = timing(10), Streams(three_tokens)
+    for sample in range(10):
+        streams.put([sample], [sample], sink)
+    sink.wait_for_end()
+    assert streams.run(asyncio.sleep(0, 42)) == 42
+    streams.close()
+    assert len(sink.threads) == 1
+    assert threading.get_ident() not in sink.threads
 
 
 def test_closing_cancels_what_is_under_way_and_waits_for_it() -> None:
@@ -128,13 +107,3 @@ def test_closing_cancels_what_is_under_way_and_waits_for_it() -> None:
 
     assert cleaned.is_set()
     assert not sink.errors
-
-
-def test_run_returns_what_a_coroutine_returns() -> None:
-    async def answer() -> int:
-        return 42
-
-    streams = Streams(three_tokens)
-
-    assert streams.run(answer()) == 42
-    streams.close()

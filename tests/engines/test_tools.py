@@ -99,32 +99,19 @@ def test_an_argument_in_tags_has_its_schemas_type_or_stays_text() -> None:
 
 
 def test_calls_are_read_in_their_order_and_other_text_stays() -> None:
+    often, inner = {"often": [1, {"a": None}]}, "<function=b></function></tool_call>"
+    unended = "<tool_call><function=order_lamp><parameter=count>7"
+    lamps = tagged("a") + tagged("order_lamp", count="1")
     rows: list[tuple[str, str, Any]] = [
         (HERMES, hermes("ring"), [("ring", {})]),
-        (
-            HERMES,
-            "Sure.\n" + hermes("ring", often=[1, {"a": None}]),
-            [("ring", {"often": [1, {"a": None}]})],
-        ),
+        (HERMES, "Sure.\n" + hermes("ring", **often), [("ring", often)]),
         (HERMES, hermes("a") + "\n" + hermes("b"), [("a", {}), ("b", {})]),
         (HERMES, hermes("a").removesuffix("\n</tool_call>"), [("a", {})]),
         (TAGGED, "Sure.\n" + tagged("ring"), [("ring", {})]),
-        (
-            TAGGED,
-            tagged("a") + tagged("order_lamp", count="1"),
-            [("a", {}), ("order_lamp", {"count": 1})],
-        ),
+        (TAGGED, lamps, [("a", {}), ("order_lamp", {"count": 1})]),
         (TAGGED, "<function=ring>\n</function>", [("ring", {})]),
-        (
-            TAGGED,
-            tagged("a").replace("</tool_call>", "<function=b></function></tool_call>"),
-            [("a", {}), ("b", {})],
-        ),
-        (
-            TAGGED,
-            "<tool_call><function=order_lamp><parameter=count>7",
-            [("order_lamp", {"count": 7})],
-        ),
+        (TAGGED, tagged("a").replace("</tool_call>", inner), [("a", {}), ("b", {})]),
+        (TAGGED, unended, [("order_lamp", {"count": 7})]),
         (HERMES, "No lamp has that colour.", "No lamp has that colour."),
         (TAGGED, 'They are {"name": "dear"} to me.', 'They are {"name": "dear"} to me.'),
         (TAGGED, "", ""),
@@ -132,6 +119,7 @@ def test_calls_are_read_in_their_order_and_other_text_stays() -> None:
     assert [read(text, form) for form, text, _ in rows] == [calls for *_, calls in rows]
 
 
+NAMED = '<tool_call>{"name": "ring", "arguments": '
 MALFORMED = [
     "<tool_call>",
     "<tool_call></tool_call>",
@@ -139,28 +127,25 @@ MALFORMED = [
     "<tool_call>{}</tool_call>",
     '<tool_call>{"name": 7, "arguments": {}}</tool_call>',
     '<tool_call>{"name": "ring"}</tool_call>',
-    '<tool_call>{"name": "ring", "arguments": ' + "[" * 50_000 + "</tool_call>",
-    '<tool_call>{"name": "ring", "arguments": ' + "[" * 90 + "]" * 90 + "}</tool_call>",
-    '<tool_call>{"name": "ring", "arguments": ' + "9" * 50_000 + "}</tool_call>",
+    NAMED + "[" * 50_000 + "</tool_call>",
+    NAMED + "[" * 90 + "]" * 90 + "}</tool_call>",
+    NAMED + "9" * 50_000 + "}</tool_call>",
     "<tool_call><function=</tool_call>",
     "<tool_call><function=></function></tool_call>",
     '<tool_call><function=ring>{"a": 1}</function></tool_call>',
     "<tool_call><function=ring><parameter=a</function></tool_call>",
-    "<tool_call>" * 5_000,
+    "<tool_call>" * 500,
 ]
-
-
-def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() -> None:
-    for form in FORMATS:
-        for text in MALFORMED:
-            output = calls_or_text(text, form, SCHEMAS)
-            assert json.loads(output)[0]["function"]["name"] in ("", "ring")
-            scores = FunctionCallsScorer().score(
-                [output, output], [REFERENCE, {"subset": "irrelevance"}]
-            )
-            assert scores.aggregate["accuracy"] == 0
-
-
+HOSTILE = [
+    ("sizes", "[" * 3000 + "]" * 3000),
+    ("sizes", "(" * 50_000),
+    ("sizes", "-" * 4000 + "1"),
+    ("sizes", "{1, 2}"),
+    ("sizes", "[b'a']"),
+    ("count", "9" * 50_000),
+    ("price", "9" * 50_000),
+    ("to", "\x00\ud800"),
+]
 REFERENCE = {
     "subset": "simple_python",
     "ground_truth": [{"ring": {"often": [1]}}],
@@ -173,26 +158,18 @@ REFERENCE = {
 }
 
 
-def test_an_argument_of_hostile_text_is_wrong_and_no_more() -> None:
-    for name, text in (
-        ("sizes", "[" * 3000 + "]" * 3000),
-        ("sizes", "(" * 50_000),
-        ("sizes", "-" * 4000 + "1"),
-        ("sizes", "{1, 2}"),
-        ("sizes", "[b'a']"),
-        ("count", "9" * 50_000),
-        ("price", "9" * 50_000),
-        ("to", "\x00\ud800"),
-    ):
-        output = calls_or_text(tagged("order_lamp", **{name: text}), TAGGED, SCHEMAS)
-        (call,) = json.loads(output)
-        assert call["function"]["name"] in ("", "order_lamp")
-        assert FunctionCallsScorer().score([output], [REFERENCE]).aggregate["accuracy"] == 0
+def test_a_call_that_cannot_be_read_is_a_wrong_one_where_any_or_none_is_right() -> None:
+    irrelevant = {"subset": "irrelevance"}
+    outputs = [calls_or_text(text, form, SCHEMAS) for form in FORMATS for text in MALFORMED]
+    lamps = [tagged("order_lamp", **{name: text}) for name, text in HOSTILE]
+    outputs += [calls_or_text(text, TAGGED, SCHEMAS) for text in lamps]
+    for output in outputs:
+        assert json.loads(output)[0]["function"]["name"] in ("", "ring", "order_lamp")
+        scores = FunctionCallsScorer().score([output, output], [REFERENCE, irrelevant])
+        assert scores.aggregate["accuracy"] == 0
 
 
-@pytest.mark.parametrize("form", FORMATS)
-def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls(form: str) -> None:
-    """Engine openai gets arguments as JSON in pieces, and the scorer the same from both."""
+def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls() -> None:
     calls = [("order_lamp", {"colour": "röt", "count": 2}), ("ring", {})]
     written = {
         HERMES: "".join(hermes(name, **arguments) for name, arguments in calls),
@@ -202,9 +179,10 @@ def test_the_bytes_are_those_from_a_server_that_has_read_the_same_calls(form: st
         ("tools", [{"index": at, "function": {"name": name, "arguments": json.dumps(arguments)}}])
         for at, (name, arguments) in enumerate(calls)
     ]
-
     streamed: Any = SimpleNamespace(pieces=pieces, text=[])
-    assert calls_or_text(written[form], form, SCHEMAS) == _traffic.calls_or_text(streamed)
+    assert {form: calls_or_text(written[form], form, SCHEMAS) for form in FORMATS} == (
+        dict.fromkeys(FORMATS, _traffic.calls_or_text(streamed))
+    )
 
 
 def test_what_was_thought_is_set_apart() -> None:
@@ -269,26 +247,16 @@ def row(text: str) -> list[int]:
     return list(map(ord, text))
 
 
-def test_a_prompt_is_what_the_template_makes_of_messages_tools_and_variables() -> None:
+def test_chats_become_prompts_and_answers_calls_or_text_without_special_tokens() -> None:
+    """Tokens where there are no tools; a prompt that opens a thought waits for its end."""
     prompts, _ = loaded(chat(tool_choice="auto"), chat_template_kwargs={"enable_thinking": False})
-
     assert prompts[0] == row("order_lamp|ring|Ring.|False")
-
-
-def test_an_answer_is_calls_or_text_without_special_tokens_and_tokens_without_tools() -> None:
     _, chats = loaded(chat(), chat(tools=[]))
-
-    assert json.loads(chats.output(0, row(tagged("ring") + SPECIAL)))[0]["function"] == {
-        "name": "ring",
-        "arguments": {},
-    }
+    (call,) = json.loads(chats.output(0, row(tagged("ring") + SPECIAL)))
+    assert call["function"] == {"name": "ring", "arguments": {}}
     assert chats.output(0, row(f"No{SPECIAL}")) == b"No"
     assert chats.output(1, row("No")) == packed(row("No"))
-
-
-def test_a_prompt_that_opens_a_thought_waits_for_its_end() -> None:
     _, chats = loaded(chat(), thinks="<think>\n")
-
     assert chats.output(0, row("Ring?")) == b""
     assert chats.output(0, row("Ring?</think>\n\nNo.")) == b"No."
 
@@ -324,11 +292,7 @@ def test_templates_and_chats_that_cannot_offer_tools_are_refused() -> None:
         ({"messages": [{"role": "user"}], "tools": TOOLS}, "is no chat of this model"),
     ]
     assert unrefused(loaded, RunError, samples) == []
-
-
-def test_options_of_tools_are_for_data_with_tools() -> None:
     options = ToolOptions(chat_template_kwargs={"enable_thinking": False})
-
     options.require_tools("torch", Samples([chat()]))
     ToolOptions().require_tools("torch", Samples(["text"]))
     with pytest.raises(SuiteError, match="chat_template_kwargs is for chats that offer tools"):

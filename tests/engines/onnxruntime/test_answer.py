@@ -32,7 +32,6 @@ def same(one: Any, other: Any) -> bool:
 
 
 def test_padding_changes_no_answer(tmp_path: Path) -> None:
-    """Each sample has the logits that it has alone and by a plain computation, by its own id."""
     for batch_size, workers in product([1, 7, 64], [0, 2]):
         together = found(encoder(tmp_path), batch_size=batch_size, workers=workers)
         assert same(together, PLAIN)

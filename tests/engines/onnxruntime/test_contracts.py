@@ -30,8 +30,7 @@ from tests.engines.onnxruntime.recorder import answers
 
 
 def test_questions_of_squad_are_answered_and_scored(tmp_path: Path) -> None:
-    """Features of their own lengths; the score is that of a plain computation of the logits."""
-    content, lines = squad(5, paragraphs=9, questions=2)
+    content, lines = squad(5, paragraphs=4, questions=2)
     words = drawn(9, len(lines), 8)
     dataset = SquadDataset(path=str(write(tmp_path, content, lines)), pad=False)
     features = [dataset.input(index) for index in range(len(dataset))]
@@ -44,9 +43,8 @@ def test_questions_of_squad_are_answered_and_scored(tmp_path: Path) -> None:
 
 
 def test_detections_are_scored(tmp_path: Path) -> None:
-    """Boxes that are annotated as they are found are all right."""
     pytest.importorskip("pycocotools")
-    photos = [photo(index, height=120, width=90) for index in range(12)]
+    photos = [photo(index, height=60, width=45) for index in range(6)]
     for image in photos:  # Boxes are to have an area.
         image[0, :, 2:4] += image[0, :, :2] + 1
 
@@ -56,17 +54,16 @@ def test_detections_are_scored(tmp_path: Path) -> None:
     for index, raw in enumerate(found):
         boxes: list[Any] = []
         for _, top, left, bottom, right, _, label in np.frombuffer(raw, "<f4").reshape(-1, 7):
-            box = [float(each) for each in (left * 90, top * 120)]
-            box += [float(each) for each in ((right - left) * 90, (bottom - top) * 120)]
+            box = [float(each) for each in (left * 45, top * 60)]
+            box += [float(each) for each in ((right - left) * 45, (bottom - top) * 60)]
             area = box[2] * box[3]
             boxes.append({"category_id": int(label), "bbox": box, "area": area, "iscrowd": 0})
-        of_image = {"index": index, "image_id": 100 + index, "height": 120, "width": 90}
+        of_image = {"index": index, "image_id": 100 + index, "height": 60, "width": 45}
         references.append({**of_image, "annotations": boxes})
     assert MeanApScorer().score(found, references).aggregate["map"] == pytest.approx(100)
 
 
 def test_segmented_volumes_are_scored(tmp_path: Path) -> None:
-    """Volumes that are labelled as they are segmented are all right."""
     volumes = [volume(index) for index in range(2)]
 
     found = answers(segmenter(tmp_path), volumes, task="segment", roi_shape=[4, 4, 4])
@@ -77,7 +74,6 @@ def test_segmented_volumes_are_scored(tmp_path: Path) -> None:
 
 
 def test_click_predictions_are_scored(tmp_path: Path) -> None:
-    """Pairs that are clicked where the prediction is high are all right."""
     samples = [pairs(index) for index in range(12)]
 
     found = answers(recommender(tmp_path), samples, task="tensor", output="probability")

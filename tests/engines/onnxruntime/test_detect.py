@@ -44,23 +44,21 @@ def test_rows_are_those_of_a_plain_computation(tmp_path: Path) -> None:
 
 
 def test_a_batched_model_gives_the_same_rows(tmp_path: Path) -> None:
-    """Its outputs have the batch as first dimension; rows of low score fill them up."""
+    """Its outputs have the batch as first dimension; rows of low score fill them up.
+
+    Images of several sizes are divided each by its own; what is not finite is left to the scorer.
+    """
     single = answers(detector(tmp_path), PHOTOS, task="detect", batch_size=1)
     model = detector(tmp_path, batched=True, batch="batch")
     for workers in (0, 2):
         assert answers(model, PHOTOS, task="detect", batch_size=6, workers=workers) == single
-
-
-def test_images_of_several_sizes_are_divided_each_by_its_own(tmp_path: Path) -> None:
     mixed = [photo(index, height=8 + index % 3, width=7 + index % 2) for index in range(18)]
-    model = detector(tmp_path, batched=True, batch="batch")
-
-    found = answers(model, mixed, task="detect", batch_size=5)
-
-    assert [rows(each) for each in found] == [
-        np.array(plain(index, image, 0.05), np.float32).reshape(-1, 7).tolist()
-        for index, image in enumerate(mixed)
+    expected = [plain(index, image, 0.05) for index, image in enumerate(mixed)]
+    assert [rows(each) for each in answers(model, mixed, task="detect", batch_size=5)] == [
+        np.array(each, np.float32).reshape(-1, 7).tolist() for each in expected
     ]
+    (found,) = answers(model, [image_of((1, 1, 2, 2, math.nan, 1))], task="detect")
+    assert math.isnan(rows(found)[0][5])
 
 
 def image_of(*boxes: tuple[float, ...]) -> NDArray[np.float32]:
@@ -91,11 +89,3 @@ def test_options_say_how_boxes_are_read_and_which_are_kept(tmp_path: Path) -> No
     for options, expected in cases:
         (found,) = answers(model, [image], task="detect", batch_size=1, **options)
         assert rows(found) == np.array([[0, *row] for row in expected], np.float32).tolist()
-
-
-def test_a_score_that_is_not_finite_is_left_to_the_scorer(tmp_path: Path) -> None:
-    model = detector(tmp_path, batched=True, batch="batch")
-
-    (found,) = answers(model, [image_of((1, 1, 2, 2, math.nan, 1))], task="detect")
-
-    assert math.isnan(rows(found)[0][5])

@@ -62,6 +62,14 @@ def test_each_library_that_is_missing_is_named(provider: Path, tmp_path: Path) -
         "this onnxruntime-gpu was built for, and put the folders of their libraries on "
         "LD_LIBRARY_PATH; see docs/tensorrt.md"
     )
+    # What onnxruntime gives a provider, which has all else, is not missing; no library is no fault.
+    with pytest.raises(OSError, match="Provider_of_nobody"):
+        ctypes.CDLL(str(provider))
+    require_library(provider, PROVIDER, engine="tensorrt")
+    require_library(tmp_path / "gone.so", PROVIDER, engine="tensorrt")
+    (tmp_path / "text.so").write_text("no library", "utf-8")
+    assert missing(tmp_path / "text.so") == []
+    assert missing(Path(sys.executable).resolve()) == []
 
 
 ONNXRUNTIME = """
@@ -113,20 +121,3 @@ def test_what_nvidia_s_wheel_of_tensorrt_brought_is_found(tmp_path: Path, wheel:
 
     assert (done.returncode == 0) is wheel, done.stderr
     assert ("libofwheel.so: cannot open shared object file" in done.stderr) is not wheel
-
-
-def test_a_provider_that_has_all_is_not_refused_for_what_onnxruntime_gives_it(
-    provider: Path,
-) -> None:
-    with pytest.raises(OSError, match="Provider_of_nobody"):
-        ctypes.CDLL(str(provider))
-
-    require_library(provider, PROVIDER, engine="tensorrt")
-
-
-def test_a_build_that_has_it_elsewhere_is_not_refused(tmp_path: Path) -> None:
-    (tmp_path / "text.so").write_text("no library", "utf-8")
-
-    require_library(tmp_path / "gone.so", PROVIDER, engine="tensorrt")
-    assert missing(tmp_path / "text.so") == []
-    assert missing(Path(sys.executable).resolve()) == []

@@ -10,6 +10,7 @@ import os
 import re
 import zipfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ from pytest_mlperf.engines.tasks.graph import Tensor
 from pytest_mlperf.testing import check_engine
 from tests.engines.onnxruntime.models import segmenter, volume
 from tests.engines.onnxruntime.recorder import Listed
+from tests.engines.recording import unrefused
 
 CUDA = "CUDAExecutionProvider"
 
@@ -104,9 +106,6 @@ def test_options_are_passed_on_in_the_provider_s_words(tmp_path: Path) -> None:
         "trt_sparsity_enable": "True",
         "trt_auxiliary_streams": "2",
     }
-
-
-def test_the_precision_is_what_tensorrt_may_compute_in() -> None:
     for precision in ("fp32", "fp16", "bf16", "int8"):
         flags = set() if precision == "fp32" else {f"trt_{precision}_enable"}
         assert set(asked(precision=precision).for_provider()) == {"device_id", *flags}
@@ -131,26 +130,19 @@ def test_shapes_are_written_as_the_provider_reads_them(shapes: dict[str, list[in
     assert {name: [int(n) for n in lengths.split("x")] for name, _, lengths in parts} == shapes
 
 
-def test_engines_are_kept_by_options(tmp_path: Path) -> None:
-    """The provider's own names for them do not tell options from each other."""
+def test_engines_are_kept_by_options_and_measurements_of_kernels_beside_them(
+    tmp_path: Path,
+) -> None:
+    """The provider's own names for engines do not tell options from each other."""
     cache = {"engine_cache": str(tmp_path / "engines")}
-
-    folders = [
-        asked(**cache).cache_folder(),
-        asked(**cache, precision="fp16").cache_folder(),
-        asked(**cache, optimization_level=5).cache_folder(),
-        asked(**cache, **PROFILE).cache_folder(),
-    ]
-
+    forms = ({}, {"precision": "fp16"}, {"optimization_level": 5}, PROFILE)
+    folders = [asked(**cache, **form).cache_folder() for form in forms]
     assert len(set(folders)) == 4
     assert asked(**cache).cache_folder() == folders[0]
     assert all(Path(str(folder)).parent == tmp_path / "engines" for folder in folders)
     assert asked().cache_folder() is None
-
-
-def test_measurements_of_kernels_are_kept_beside_the_engines(tmp_path: Path) -> None:
     for timing in (True, False):
-        opened = engine(tmp_path, engine_cache=str(tmp_path / "engines"), timing_cache=timing)
+        opened = engine(tmp_path, **cache, timing_cache=timing)
         ((name, options),) = opened._providers.arguments("a" * 64)
         assert name == TENSORRT
         assert options["trt_engine_cache_enable"] == "True"
@@ -168,11 +160,6 @@ def test_other_providers_are_asked_only_if_they_are_allowed(tmp_path: Path) -> N
         assert {o["device_id"] for n, o in arguments.items() if n != CPU} == {"2"}
 
 
-def swap(word: str, lengths: list[int]) -> dict[str, Any]:
-    """Return a profile with other lengths in one of the shapes."""
-    return {**PROFILE, f"{word}_shapes": {"image": lengths}}
-
-
 REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"precision": "fp8"}, "precision = 'fp8' is not one of fp32, fp16, bf16, int8"),
     ({"beside": ["fp16"]}, "beside = ['fp16'] is not a list out of nothing, which is all"),
@@ -187,27 +174,29 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"provider_options": {"trt_fast": 1}}, "= 'trt_fast' is none of the provider's, or has an"),
     ({"provider_options": {"trt_fp16_enable": 1}}, "'trt_fp16_enable' is none of"),
     ({"min_shapes": {"image": [1]}}, "= 'min_shapes' is not all three of them; give all"),
+    ({**PROFILE, "opt_shapes": {"other": [1]}}, "opt_shapes = ['other'] names other inputs than m"),
+    ({**PROFILE, "max_shapes": {"image": [1, 0]}}, "max_shapes.image = [1, 0] is no list of lengt"),
     (
-        {**PROFILE, "opt_shapes": {"other": [1]}},
-        "opt_shapes = ['other'] names other inputs than min_shapes",
-    ),
-    (swap("max", [1, 0]), "max_shapes.image = [1, 0] is no list of lengths above 0"),
-    (
-        swap("max", [2, 3, 32, 8]),
+        {**PROFILE, "max_shapes": {"image": [2, 3, 32, 8]}},
         "opt_shapes.image = [4, 3, 16, 8] does not lie between min_shapes, [1, 3, 8, 8], and",
     ),
-    (swap("opt", [4, 3]), "opt_shapes.image = [4, 3] does not lie between"),
+    (
+        {**PROFILE, "opt_shapes": {"image": [4, 3]}},
+        "opt_shapes.image = [4, 3] does not lie between",
+    ),
 ]
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    for options, message in REFUSED:
-        with pytest.raises(SuiteError, match=re.escape(message)) as caught:
-            engine(tmp_path, **options)
-        assert str(caught.value).startswith("engine tensorrt: ")
-    table = tmp_path / "missing.flatbuffers"
+    assert unrefused(lambda options: engine(tmp_path, **options), SuiteError, REFUSED) == []
+    with pytest.raises(SuiteError, match=r"^engine tensorrt: precision = "):
+        engine(tmp_path, precision="fp8")
+    table = str(tmp_path / "missing.flatbuffers")
     with pytest.raises(UnavailableError, match=re.escape(f"{table}: this calibration table does")):
-        engine(tmp_path, precision="int8", calibration_table=str(table))
+        engine(tmp_path, precision="int8", calibration_table=table)
+    opened = engine(tmp_path, precision="int8")
+    with pytest.raises(RunError, match='precision is "int8", but the file holds no int8 operators'):
+        opened._check_quantised()
 
 
 IMAGE = Tensor(name="image", type="tensor(float)", shape=("batch", 3, "height", 8))
@@ -223,10 +212,13 @@ LACKING: list[tuple[Tensor, dict[str, Any], int, str]] = [
         BATCHED,
         {},
         4,
-        "its input 'image' has shape (None, 3, 8, 8), which varies, so TensorRT would build "
-        "engines in the middle of a run; say its lengths, e.g. min_shapes = { image = "
-        "[1, 3, 8, 8] }, opt_shapes = { image = [4, 3, 8, 8] }, max_shapes = { image = "
-        "[4, 3, 8, 8] }",
+        "(None, 3, 8, 8), which varies, so TensorRT would build engines in the middle",
+    ),
+    (
+        BATCHED,
+        {},
+        4,
+        "opt_shapes = { image = [4, 3, 8, 8] }, max_shapes = { image = [4, 3, 8, 8] }",
     ),
     (IMAGE, {}, 1, "min_shapes = { image = [1, 3, …, 8] }"),
     (IMAGE, PROFILE, 16, "batches have 1 to 16 samples (batch_size), but min_shapes and"),
@@ -259,12 +251,8 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
         pytest.skip(f"this build of onnxruntime has no {first}, which runs no operators itself")
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         pytest.skip("onnxruntime before 1.24 does not tell")
-    given: dict[str, Any] = {
-        "weights_sha256": "0" * 64,
-        "threads": 1,
-        "graph_optimization": "all",
-        "engine": "onnxruntime",
-    }
+    given: dict[str, Any] = {"weights_sha256": "0" * 64, "threads": 1}
+    given |= {"graph_optimization": "all", "engine": "onnxruntime"}
     path = Path(segmenter(tmp_path))
 
     both = open_graph(path, providers=Providers.of([first, "cpu"], None, None), **given)
@@ -274,41 +262,26 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
     assert placement(alone) is None
 
 
-def test_int8_needs_numbers_that_are_quantised_or_calibrated(tmp_path: Path) -> None:
-    opened = engine(tmp_path, precision="int8")
-
-    with pytest.raises(RunError, match='precision is "int8", but the file holds no int8 operators'):
-        opened._check_quantised()
-
-
+@pytest.mark.process
 @absent
 def test_a_machine_without_the_provider_says_what_has_it(tmp_path: Path) -> None:
-    """In one sentence, before a model is read; `doctor` asks for the same."""
+    """In one sentence, before a model is read; `doctor` and the check of the contract too."""
     sentence = (
         f"engine onnxruntime: provider {TENSORRT!r} is not installed; installed: "
         f"{', '.join(onnxruntime.get_available_providers())}. Try: pip install onnxruntime-gpu in "
         "place of onnxruntime"
     )
-    opened = engine(tmp_path, precision="int8")
-
-    for ask in (opened.require, opened.__enter__):
+    opened, images = engine(tmp_path, precision="int8"), Listed(IMAGES)
+    checked = partial(check_engine, TensorRtEngine, images, model=fixed(tmp_path), options=TASK)
+    for ask in (opened.require, opened.__enter__, checked):
         with pytest.raises(EnvironmentFault) as caught:
             ask()
         assert str(caught.value) == sentence
 
 
 @pytest.mark.process
-@absent
-def test_the_contract_is_checked_up_to_the_missing_library(tmp_path: Path) -> None:
-    """Options, import and construction need no TensorRT; `__enter__` says that it is missing."""
-    with pytest.raises(EnvironmentFault, match=f"provider {TENSORRT!r} is not installed"):
-        check_engine(TensorRtEngine, Listed(IMAGES), model=fixed(tmp_path), options=TASK)
-
-
-@pytest.mark.process
 @present
 def test_the_engine_keeps_the_contract(tmp_path: Path) -> None:
-    """Asked in every way of LoadGen, it owes a run nothing."""
     answers = check_engine(TensorRtEngine, Listed(IMAGES), model=fixed(tmp_path), options=TASK)
 
     assert sorted(answers) == list(range(len(IMAGES)))
@@ -347,13 +320,8 @@ def test_the_provider_knows_every_word(tmp_path: Path) -> None:
     words = set(re.findall(rb"(?:trt_\w+|device_id)", library()))
 
     options = asked(**EVERYTHING, calibration_table=str(tmp_path), engine_cache=str(tmp_path))
-    used = {
-        *options.for_provider(),
-        *OTHERS,
-        "trt_bf16_enable",
-        "trt_engine_cache_enable",
-        "trt_engine_cache_path",
-        "trt_timing_cache_enable",
-        "trt_timing_cache_path",
+    caches = {
+        f"trt_{kind}_cache_{end}" for kind in ("engine", "timing") for end in ("enable", "path")
     }
+    used = {*options.for_provider(), *OTHERS, "trt_bf16_enable", *caches}
     assert {word.encode() for word in used} - words == set()

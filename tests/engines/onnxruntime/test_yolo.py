@@ -89,38 +89,30 @@ def test_rows_are_those_of_a_plain_computation(tmp_path: Path) -> None:
     assert rows(some) == np.array(kept, np.float32).tolist()
 
 
-CHOSEN = [
-    [10, 20, 30, 40, 0.0, 0],
-    [10, 20, 30, 40, 0.5, 2],
-    [11, 20, 30, 40, 0.9, 2],
-    [0, 0, 0, 0, 0, 0],
-    [-9, 5, 30, 200, 0.001, 1],
-    [-9, 5, 30, 200, 0.2, 1],
-]
-
-
 def test_a_model_that_suppresses_itself_is_believed(tmp_path: Path) -> None:
-    """Its output is padded with zeros; boxes are cut at the image's edges."""
-    some = answers(model(tmp_path), [sample(CHOSEN)], task="yolo")
+    """Its output is padded with zeros; boxes are cut at the image's edges.
 
+    The frame is taken off: it is twice as large as the image, which is 10 wide and 20 high, 6 from
+    the left, 4 from above. What is not finite is not hidden.
+    """
+    chosen = [
+        [10, 20, 30, 40, 0.0, 0],
+        [10, 20, 30, 40, 0.5, 2],
+        [11, 20, 30, 40, 0.9, 2],
+        [0, 0, 0, 0, 0, 0],
+        [-9, 5, 30, 200, 0.001, 1],
+        [-9, 5, 30, 200, 0.2, 1],
+    ]
+    framed = sample([[8, 14, 26, 44, 0.5, 0], [0, 0, 100, 100, 0.25, 0]], (6, 4, 2, 10, 20))
+    samples = (sample(chosen), framed, sample([[1, 2, 3, 4, np.nan, 0]]))
+    (kept,), (inner,), (odd,) = (answers(model(tmp_path), [one], task="yolo") for one in samples)
     expected = [
         [0, 0.2, 0.11, 0.4, 0.3, 0.9, 90],
         [0, 0.2, 0.1, 0.4, 0.3, 0.5, 90],
         [0, 0.05, 0, 1, 0.3, 0.2, 3],
     ]
-    assert rows(some[0]) == np.array(expected, np.float32).tolist()
-
-
-def test_the_frame_is_taken_off(tmp_path: Path) -> None:
-    """Twice as large as the image, which is 10 wide and 20 high, 6 from the left, 4 from above."""
-    box = [[8, 14, 26, 44, 0.5, 0], [0, 0, 100, 100, 0.25, 0]]
-    some = answers(model(tmp_path), [sample(box, (6, 4, 2, 10, 20))], task="yolo")
-
+    assert rows(kept) == np.array(expected, np.float32).tolist()
     expected = [[0, 5 / 20, 1 / 10, 1, 1, 0.5, 1], [0, 0, 0, 1, 1, 0.25, 1]]
-    assert rows(some[0]) == np.array(expected, np.float32).tolist()
-
-
-def test_no_box_is_no_byte_and_what_is_not_finite_is_not_hidden(tmp_path: Path) -> None:
+    assert rows(inner) == np.array(expected, np.float32).tolist()
+    assert np.isnan(rows(odd)).any()
     assert answers(model(tmp_path), [sample(np.zeros((7, 5)))], task="yolo") == [b""]
-    (some,) = answers(model(tmp_path), [sample([[1, 2, 3, 4, np.nan, 0]])], task="yolo")
-    assert np.isnan(rows(some)).any()

@@ -33,7 +33,7 @@ def work_for_ever() -> NoReturn:
 def measure(config: dict[str, Any], manner: str) -> None:
     concurrency = config["settings"]["load_pattern"]["target_concurrency"]
     print("starting", flush=True)
-    if manner == "refuses its configuration":
+    if manner == "refuses":
         print("2026 - inference_endpoint - ERROR - Config error: extra_forbidden", file=sys.stderr)
         sys.exit(2)
     if manner == "hangs":
@@ -72,7 +72,7 @@ def main() -> None:
     assert arguments[:5] == ["-m", "inference_endpoint.main", "benchmark", "from-config", "-c"]
     measure(json.loads(Path(arguments[5]).read_text("utf-8")), manner)
     if manner == "scores in silence":
-        time.sleep(2.5)
+        time.sleep(1.5)
 
 
 if __name__ == "__main__":

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.engines.null import NullEngine
@@ -57,3 +59,26 @@ class CountingEngine(NullEngine):
 
     def counted_again(self) -> dict[int, tuple[int, int]]:
         return {}
+
+
+SUITE = """\
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "echo"
+tokens = true
+dataset = { use = "prompts", path = "prompts.jsonl" }
+
+ENGINES
+
+[[scenarios]]
+name = "Concurrency"
+"""
+
+
+def write_suite(engines: str, scenario: str, prompts: Sequence[str]) -> None:
+    """Write s.mlperf.toml and its prompts here: these engines, and lines of the scenario."""
+    Path("s.mlperf.toml").write_text(SUITE.replace("ENGINES", engines) + scenario, "utf-8")
+    lines = [json.dumps({"prompt": prompt}) + "\n" for prompt in prompts]
+    Path("prompts.jsonl").write_text("".join(lines), "utf-8")

@@ -26,9 +26,7 @@ from tests.engines.openai.scripted import (
     piece,
     usage,
 )
-from tests.engines.recording import ask, packed
-
-pytest.importorskip("httptools")
+from tests.engines.recording import ask, packed, unrefused
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
 
@@ -43,7 +41,6 @@ def answered(
     wants_output: bool = False,
     **options: Any,
 ) -> Recorder:
-    """Run with these parts as every answer; questions before it are answered in this manner."""
     sink = Recorder(len(samples), times_tokens=times_tokens, wants_output=wants_output)
     with Scripted(answering(lambda _: Reply(parts=parts), manner)) as server:
         run(server.url, samples, sink=sink, **options)
@@ -69,24 +66,14 @@ def test_tokens_are_told_one_by_one_where_their_ids_come_and_not_by_pieces_of_te
         assert sink.n_tokens == {100: 5}
 
 
-def test_one_connection_serves_one_request_after_the_other() -> None:
+def test_requests_share_connections_and_no_more_than_concurrency_are_under_way() -> None:
+    under_way = most = 0
     peers = set()
 
     class Ports(Scripted):
         async def _turn(self, reader: Any, writer: Any) -> bool:
             peers.add(writer.get_extra_info("peername"))
             return await super()._turn(reader, writer)
-
-    sink = Recorder(20)
-    with Ports(Manner()) as server:
-        run(server.url, [[5]] * 20, sink=sink, concurrency=1)
-
-    assert len(sink.n_tokens) == 20
-    assert len(peers) <= 2
-
-
-def test_no_more_than_concurrency_requests_are_under_way() -> None:
-    under_way = most = 0
 
     def reply(asked: Asked) -> Reply:
         def parts() -> Iterator[bytes]:
@@ -101,12 +88,14 @@ def test_no_more_than_concurrency_requests_are_under_way() -> None:
         most = max(most, under_way)
         return Reply(parts=parts())
 
-    sink = Recorder(30)
-    with Scripted(answering(reply)) as server:
-        run(server.url, [[5]] * 30, sink=sink, concurrency=3)
-
-    assert len(sink.n_tokens) == 30
-    assert most == 3
+    for concurrency in (1, 3):
+        sink = Recorder(30)
+        most = 0
+        peers.clear()
+        with Ports(answering(reply)) as server:
+            run(server.url, [[5]] * 30, sink=sink, concurrency=concurrency)
+        assert (len(sink.n_tokens), most) == (30, concurrency)
+        assert len(peers) <= concurrency + 1
 
 
 def test_a_server_that_stands_still_is_seen_by_all_who_wait() -> None:
@@ -170,18 +159,20 @@ def test_a_client_that_is_held_up_says_so() -> None:
 
 
 def test_token_ids_are_the_output_where_the_server_gives_them() -> None:
-    with_end = [piece("a", ids=[7]), piece("", ids=[2], finish="stop"), DONE]
-    without = [piece("a", ids=[7, 8], finish="stop"), DONE]
-    cut = [piece("a", ids=[7, 8], finish="length"), DONE]
-    given: dict[str, Any] = {"wants_output": True, "times_tokens": False, "model": str(TINY)}
-
-    assert answered(with_end, **given).answers == {100: [7, 2]}
-    assert answered(without, **given).answers == {100: [7, 8, 2]}
-    assert answered(cut, **given).answers == {100: [7, 8]}
+    rows = [
+        ([piece("a", ids=[7]), piece("", ids=[2], finish="stop")], [7, 2]),
+        ([piece("a", ids=[7, 8], finish="stop")], [7, 8, 2]),
+        ([piece("a", ids=[7, 8], finish="length")], [7, 8]),
+    ]
+    reads: dict[str, Any] = {"wants_output": True, "times_tokens": False, "model": str(TINY)}
+    for parts, ids in rows:
+        assert answered([*parts, DONE], **reads).answers == {100: ids}
+    manner = dataclasses.replace(TRANSFORMERS, paths=Manner().paths)
+    sink = answered([], manner, ["text"], wants_output=True)
+    assert "accuracy needs tokens, but the server gives text only" in sink.message
 
 
 def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
-    """No token before it, the end token after it where the answer stopped."""
     transformers = pytest.importorskip("transformers")
     tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
 
@@ -207,37 +198,20 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
         assert sink.n_tokens == {100: 9}
 
 
-def test_accuracy_without_a_way_to_tokens_is_an_error() -> None:
-    manner = dataclasses.replace(TRANSFORMERS, paths={"/v1/models": '{"data":[{"id":"m"}]}'})
-    sink = answered([], manner, ["text"], wants_output=True)
-
-    assert "accuracy needs tokens, but the server gives text only" in sink.message
-
-
-ENDED = [event({"choices": [], "usage": usage(3, 9)}), DONE]
-
-
 LAST = piece("w", finish="stop")
 
 
-def ended_after(prompt: int, completion: int) -> list[bytes]:
-    return [LAST, event({"choices": [], "usage": usage(prompt, completion)}), DONE]
+def ended_after(*counts: int, last: bytes = LAST) -> list[bytes]:
+    return [last, event({"choices": [], "usage": usage(*counts)}), DONE]
 
 
+EMPTY, LOST = piece("", finish="stop"), piece("w", ids=[1, 2, 3], finish="stop")
 FAILING: list[tuple[list[bytes], dict[str, Any], str]] = [
-    ([piece("", finish="stop"), *ENDED], {}, "1 x empty answer; first: sample 0: empty answer"),
+    (ended_after(3, 9, last=EMPTY), {}, "1 x empty answer; first: sample 0: empty answer"),
     ([LAST, DONE], {}, "uncounted answer: it had neither usage nor"),
-    (
-        [piece("w", ids=[1, 2, 3], finish="stop"), *ENDED],
-        {},
-        "token ids lost: usage counts 9 tokens, and the stream had 3 token ids",
-    ),
+    (ended_after(3, 9, last=LOST), {}, "usage counts 9 tokens, and the stream had 3 token ids"),
     (ended_after(2, 9), {}, "another prompt: the server counts 2 tokens in a prompt of 3"),
-    (
-        ended_after(3, 9),
-        {"ignore_eos": True},
-        "ignore_eos not obeyed: an answer ended after 9 of 32 tokens",
-    ),
+    (ended_after(3, 9), {"ignore_eos": True}, "not obeyed: an answer ended after 9 of 32 tokens"),
     (ended_after(3, 9), {"min_new_tokens": 10}, "too few tokens: 9, but min_new_tokens = 10"),
     (ended_after(3, 33), {}, "too many tokens: 33, but max_new_tokens = 32"),
 ]
@@ -263,78 +237,51 @@ def test_an_end_token_may_be_counted_and_not_told_and_one_token_is_not_timed() -
 
 def test_a_model_that_never_ends_is_an_error_unless_that_is_meant() -> None:
     """Of 32 samples or all that are loaded none came to an end of its own."""
-    parts = [piece("w", finish="length"), *ENDED]
     samples = [[5, 6, 7]] * 3
-
-    assert "none of the first 3 samples ended within" in answered(parts, samples=samples).message
+    endless = ended_after(3, 9, last=piece("w", finish="length"))
+    assert "none of the first 3 samples ended within" in answered(endless, samples=samples).message
+    ids = ended_after(3, 9, last=piece("w", ids=list(range(9)), finish="length"))
     for options in ({"weights": "dummy"}, {"wants_output": True, "model": str(TINY)}):
-        ids = [piece("w", ids=list(range(9)), finish="length"), *ENDED]
         assert not answered(ids, samples=samples, **options).errors
 
 
-def test_weights_are_those_of_the_folder_or_none() -> None:
-    with Scripted(Manner()) as server, open_engine(server.url, weights="dummy") as engine:
-        assert engine.describe()["weights"] == "dummy"
-    pytest.importorskip("safetensors")
-    pytest.importorskip("torch")
-    with Scripted(Manner()) as server, open_engine(server.url, model=str(TINY)) as engine:
-        assert len(engine.describe()["weights_sha256"]) == 16
-
-
 def test_a_sample_that_is_no_prompt_is_named() -> None:
-    for samples, expected in (
+    def load(samples: Sequence[Any]) -> None:
+        with open_engine(server.url, samples, model=str(TINY)) as engine:
+            engine.load_samples(range(len(samples)))
+
+    rows = [
         (["text", ""], "sample 1 of the data set is an empty prompt"),
         (["text", [5]], "sample 1 of the data set is list, but the first one is text"),
         ([[5], []], "sample 1 of the data set is an empty prompt"),
         ([[5], [1024]], "sample 1 .* has token id 1024, but the model's vocabulary"),
         ([[5], [5] * 490], "sample 1 .* has 490 tokens, and max_new_tokens = 32 more"),
         ([], "the data set has no samples"),
-    ):
-        with (
-            Scripted(Manner()) as server,
-            pytest.raises(RunError, match=expected),
-            open_engine(server.url, samples, model=str(TINY)) as engine,
-        ):
-            engine.load_samples(range(len(samples)))
+    ]
+    with Scripted(Manner()) as server:
+        assert unrefused(load, RunError, rows) == []
+
+
+def test_weights_are_those_of_the_folder_or_none() -> None:
+    with Scripted(Manner()) as server:
+        with open_engine(server.url, weights="dummy") as engine:
+            assert engine.describe()["weights"] == "dummy"
+        pytest.importorskip("safetensors")
+        pytest.importorskip("torch")
+        with open_engine(server.url, model=str(TINY)) as engine:
+            assert len(engine.describe()["weights_sha256"]) == 16
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("prompt", [[5, 6, 7], "a text"], ids=["ids", "text"])
-def test_the_engine_keeps_the_contract(prompt: Any) -> None:
-    """Asked in every way of LoadGen, it owes a run nothing."""
+def test_the_engine_keeps_the_contract() -> None:
     with Scripted(Manner(tokens=4)) as server:
         options = {"url": server.url, "max_new_tokens": RUN_TOKENS}
-        answers = check_engine(OpenAiEngine, [prompt] * 9, options=options, tokens=True)
-
-    assert answers == dict.fromkeys(range(9), packed([100, 101, 102, 103]))
-
-
-METRICS = """# TYPE vllm:spec_decode_num_accepted_tokens counter
-vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="a b"}} {0}
-vllm:spec_decode_num_accepted_tokens_total{{engine="1",model_name="a b"}} 1.2e+03
-vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} 7.0
-"""
-
-
-def accepted(parts: Sequence[bytes], metrics: Sequence[str]) -> list[int | None]:
-    """Return what an engine says before and after a run of three answers."""
-    pages = iter(["", *metrics])
-
-    def script(asked: Asked) -> Reply:
-        if asked.path == "/metrics":
-            return Reply(parts=[next(pages).encode()], kind="text/plain")
-        return answering(lambda _: Reply(parts=parts))(asked)
-
-    sink = Recorder(3)
-    samples = [[5, 6, 7]] * 3
-    with Scripted(script) as server, open_engine(server.url, samples) as engine:
-        found = [engine.accepted_drafts()]
-        ask(engine, sink, 3)
-        return [*found, engine.accepted_drafts()]
+        for prompt in ([5, 6, 7], "a text"):
+            answers = check_engine(OpenAiEngine, [prompt] * 9, options=options, tokens=True)
+            assert answers == dict.fromkeys(range(9), packed([100, 101, 102, 103]))
 
 
 def test_the_page_of_metrics_is_where_the_server_has_one() -> None:
-    """At vLLM, at trtllm-serve, and at a gateway."""
     cases: list[tuple[dict[str, str], list[str]]] = [
         ({"/metrics": "# TYPE a gauge\na 1\n"}, ["/metrics"]),
         ({"/metrics": "[{}]", "/prometheus/metrics": "# HELP a b\n"}, ["/prometheus/metrics"]),
@@ -346,14 +293,17 @@ def test_the_page_of_metrics_is_where_the_server_has_one() -> None:
             assert engine.metrics_pages() == tuple(f"{server.url}{path}" for path in expected)
 
 
-def said(details: Any) -> list[bytes]:
-    counts = {**usage(3, 9), "completion_tokens_details": details}
-    return [piece("a"), piece("b", finish="stop"), event({"choices": [], "usage": counts}), DONE]
+METRICS = """# TYPE vllm:spec_decode_num_accepted_tokens counter
+vllm:spec_decode_num_accepted_tokens_total{{engine="0",model_name="a b"}} {0}
+vllm:spec_decode_num_accepted_tokens_total{{engine="1",model_name="a b"}} 1.2e+03
+vllm:spec_decode_num_accepted_tokens_per_pos_total{{position="0"}} 7.0
+"""
 
 
 def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server() -> None:
+    """As the engine says before and after a run of three answers."""
     name, many = "vllm:spec_decode_num_accepted_tokens_total", METRICS.format("100.0")
-    cases: list[tuple[Any, list[str], list[int | None]]] = [
+    rows: list[tuple[Any, list[str], list[int | None]]] = [
         ({"accepted_prediction_tokens": 4}, ["", ""], [None, 12]),
         (None, [many, METRICS.format("130.0")], [1300, 30]),
         ({}, [many, many], [1300, 0]),
@@ -362,5 +312,17 @@ def test_accepted_drafts_are_those_of_the_answers_else_those_of_the_server() -> 
         ({}, [f"{name} nan", "x" * 99], [None, None]),
         ({}, [f"{name} {'9' * 5000}", ""], [None, None]),
     ]
-    for details, metrics, found in cases:
-        assert accepted(said(details), metrics) == found
+    for details, metrics, accepted in rows:
+        pages = iter(["", *metrics])
+        counts = {**usage(3, 9), "completion_tokens_details": details}
+        reply = Reply(parts=[piece("a"), LAST, event({"choices": [], "usage": counts}), DONE])
+
+        def script(asked: Asked, reply: Any = reply, pages: Any = pages) -> Reply:
+            if asked.path == "/metrics":
+                return Reply(parts=[next(pages).encode()], kind="text/plain")
+            return answering(lambda _: reply)(asked)
+
+        with Scripted(script) as server, open_engine(server.url, [[5, 6, 7]] * 3) as engine:
+            first = engine.accepted_drafts()
+            ask(engine, Recorder(3), 3)
+            assert [first, engine.accepted_drafts()] == accepted

@@ -3,53 +3,33 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.engines.openai.recorder import write_suite
 from tests.engines.openai.scripted import Manner, Reply, Scripted
 
-pytest.importorskip("httptools")
-
-SUITE = """\
-schema = 1
-round = "v4.1"
-
-[workload]
-name = "echo"
-tokens = true
-dataset = {{ use = "prompts", path = "prompts.jsonl" }}
-
+ENGINE = """\
 [[engines]]
 use = "openai"
 options = {{ url = "{url}", api = "chat", max_new_tokens = 16, request_timeout = 5 }}
-
-[[scenarios]]
-name = "Concurrency"
-points = [1, 4]
-min_duration = "60s"
 """
 
 ANSWERED = 3000
 """Requests that are answered well: more than the warm-up, and less than a curve."""
 
-
-def garbage() -> Iterator[bytes]:
-    yield from repeat(b"data: {" + b"[" * 60_000)
-
-
+GARBAGE = repeat(b"data: {" + b"[" * 60_000)
+MALFORMED = "malformed event"
+NEGATIVE = b'data: {"usage": {"completion_tokens": -4}, "choices": []}\n\n'
 BREAKS: dict[str, tuple[Reply, str]] = {
-    "is gone": (Reply(end="cut"), "1 x connection closed before an answer"),
-    "sends an event without an end": (Reply(parts=garbage(), end="hang"), "1 x malformed event"),
-    "sends what is no JSON": (Reply(parts=[b"data: {]\n\n"]), "1 x malformed event"),
-    "counts tokens below zero": (
-        Reply(parts=[b'data: {"usage": {"completion_tokens": -4}, "choices": []}\n\n']),
-        "1 x malformed event",
-    ),
-    "is silent": (Reply(end="hang"), "1 x time-out"),
+    "is gone": (Reply(end="cut"), "connection closed before an answer"),
+    "sends an event without an end": (Reply(parts=GARBAGE, end="hang"), MALFORMED),
+    "sends what is no JSON": (Reply(parts=[b"data: {]\n\n"]), MALFORMED),
+    "counts tokens below zero": (Reply(parts=[NEGATIVE]), MALFORMED),
+    "is silent": (Reply(end="hang"), "time-out"),
 }
 
 
@@ -71,23 +51,21 @@ class Breaking(Manner):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    "how",
-    [how if how == "is gone" else pytest.param(how, marks=pytest.mark.nightly) for how in BREAKS],
-)
-def test_it_is_one_error_and_nothing_is_recorded(how: str, pytester: pytest.Pytester) -> None:
+@pytest.mark.nightly
+@pytest.mark.parametrize("how", BREAKS)
+def test_it_is_one_error_and_nothing_is_recorded(how: str, session: pytest.Pytester) -> None:
     reply, words = BREAKS[how]
     manner = Breaking(reply)
     with Scripted(manner) as server:
         manner.server = server
-        Path("s.mlperf.toml").write_text(SUITE.format(url=server.url), "utf-8")
-        Path("prompts.jsonl").write_text('{"prompt": "x"}\n', "utf-8")
-        ended = pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
+        scenario = 'points = [1, 4]\nmin_duration = "60s"\n'
+        write_suite(ENGINE.format(url=server.url), scenario, ["x"])
+        ended = session.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
 
     printed = ended.stdout.str()
     shown = " ".join(printed.split())
     assert ended.ret == 1
     assert printed.count("ERROR engine: ") == 1, printed
-    assert words in shown
+    assert re.search(rf"\d x {words}", shown), shown
     assert re.search(r"ERROR engine: at [14]: \d+ of \d+ requests? failed", shown), shown
     assert not [path for path in Path().rglob("baselines/**/*") if path.is_file()]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import socket
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,6 @@ from tests.engines.openai.scripted import (
     Scripted,
     failure,
 )
-
-pytest.importorskip("httptools")
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
 PROMPT = [1, 306, 402, 17]
@@ -58,21 +56,20 @@ def bodies(script: Script, samples: Sequence[Any] = (PROMPT,), /, **options: Any
     return body
 
 
-def test_how_answers_are_drawn_is_asked_for() -> None:
-    asked = bodies(Manner(), temperature=0.7, top_p=0.8, top_k=20, seed=3)
-
-    assert [asked[name] for name in ("temperature", "top_p", "top_k", "seed")] == [0.7, 0.8, 20, 3]
-    with pytest.raises(SuiteError, match="extra has seed, which the engine sets itself"):
-        open_engine("http://127.0.0.1:1", [PROMPT], temperature=0.7, extra={"seed": 1})
-
-
 def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
-    found = described(Manner())
+    found = described(Manner(), extra={"seed": 1}, max_prompt_tokens=3, ignore_eos=True)
 
-    assert {key: found[key] for key in ("prompts", "tokens_counted_by", "outputs")} == {
-        "prompts": "tokens",
-        "tokens_counted_by": "usage",
-        "outputs": "token ids",
+    asked = {"prompts": "tokens", "tokens_counted_by": "usage", "outputs": "token ids"}
+    assert {key: found[key] for key in asked} == asked
+    kept = {key[11:]: value for key, value in found.items() if key.startswith("generation.")}
+    assert kept == {
+        "max_new_tokens": "32",
+        "min_new_tokens": "1",
+        "num_beams": "1",
+        "ignore_eos": "true",
+        "eos": "none",
+        "max_prompt_tokens": "3",
+        "extra": '{"seed": 1}',
     }
     assert bodies(Manner(), extra={"seed": 3}) == {
         "prompt": PROMPT,
@@ -85,17 +82,18 @@ def test_a_server_that_can_everything_gets_token_ids_and_gives_them() -> None:
         "return_token_ids": True,
         "stream_options": {"include_usage": True},
     }
+    drawn = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 3}
+    body = bodies(Manner(), **drawn)
+    assert {name: body[name] for name in drawn} == drawn
+    with pytest.raises(SuiteError, match="extra has seed, which the engine sets itself"):
+        open_engine("http://127.0.0.1:1", [PROMPT], temperature=0.7, extra={"seed": 1})
 
 
 def test_text_of_the_data_set_is_sent_as_it_is() -> None:
-    """Also to a server that would take token ids; no tokenizer is needed."""
     text = "Say \u00e9 \U0001f600."
     assert bodies(Manner(), [text])["prompt"] == text
-    assert 'its text has a lone surrogate, near \'{"prompt":"Say \\ud83d.' in refusal(
-        Manner(), ["Say \ud83d."]
-    )
+    assert 'a lone surrogate, near \'{"prompt":"Say \\ud83d.' in refusal(Manner(), ["Say \ud83d."])
     body = bodies(Manner(), ["Hello"], api="chat")
-
     assert body["messages"] == [{"role": "user", "content": "Hello"}]
     assert "prompt" not in body
     assert described(Manner(), ["Hello"], api="chat")["generation.api"] == "chat"
@@ -103,121 +101,76 @@ def test_text_of_the_data_set_is_sent_as_it_is() -> None:
 
 def test_a_server_that_takes_text_only_gets_token_ids_as_text() -> None:
     """As `transformers serve` does; the text gives the same ids again, the first one included."""
-    pytest.importorskip("transformers")
-    text = tokenizer().decode(PROMPT[1:])
-    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=len(PROMPT))
+    transformers = pytest.importorskip("transformers")
+    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY)
+    model = {"model": str(TINY)}
 
-    body = bodies(manner, model=str(TINY))
-    found = described(manner, model=str(TINY))
+    def manner(tokens: int) -> Manner:
+        return dataclasses.replace(TRANSFORMERS, prompt_tokens=tokens)
 
-    assert body == {
-        "prompt": text,
+    found = described(manner(4), **model)
+    assert bodies(manner(4), **model) == {
+        "prompt": tokenizer.decode(PROMPT[1:]),
         "model": str(TINY),
         "stream": True,
         "temperature": 0,
         "max_tokens": RUN_TOKENS,
         "stream_options": {"include_usage": True},
     }
-    assert found["prompts"] == "text"
-    assert found["outputs"] == "text, tokenised again"
-    assert found["min_tokens"] == "not sent: the server does not take it"
-    assert found["generation.eos"] == "2"
+    facts = {"prompts": "text", "outputs": "text, tokenised again", "generation.eos": "2"}
+    facts["min_tokens"] = "not sent: the server does not take it"
+    assert {name: found[name] for name in facts} == facts
     assert len(found["tokenizer_sha256"]) == 16
 
+    cut = "the quick brown fox jumps over the lazy dog"
+    body = bodies(manner(6), [cut], **model, max_prompt_tokens=6)
+    assert tokenizer(body["prompt"])["input_ids"] == tokenizer(cut)["input_ids"][:6]
 
-def test_prompts_that_text_cannot_carry_are_counted() -> None:
-    """Ids that the tokenizer would never choose are others after the way through text."""
-    pytest.importorskip("transformers")
-    known = tokenizer()
-    letters = [known.convert_tokens_to_ids(letter) for letter in "he"]
-    word = known("he", add_special_tokens=False)["input_ids"]
-    assert word != letters, "these two letters are one token, or this test shows nothing"
+    # Ids that the tokenizer would never choose are others after the way through text.
+    letters = [tokenizer.convert_tokens_to_ids(letter) for letter in "he"]
+    assert tokenizer("he", add_special_tokens=False)["input_ids"] != letters
     prompts = [PROMPT, [1, *letters], [1, *letters, *letters]]
-    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=len(PROMPT))
-
     with (
-        Scripted(manner) as server,
-        open_engine(server.url, prompts, model=str(TINY)) as engine,
+        Scripted(manner(4)) as server,
+        open_engine(server.url, prompts, **model) as engine,
         pytest.raises(RunError, match="2 of 3 prompts are not the same token ids"),
     ):
         engine.load_samples(range(3))
-
-
-def test_longer_prompts_are_cut_and_then_made_text() -> None:
-    """A text prompt is tokenised to be cut, and the server gets text again."""
-    pytest.importorskip("transformers")
-    prompt = "the quick brown fox jumps over the lazy dog"
-    ids = tokenizer()(prompt)["input_ids"][:6]
-    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=6)
-
-    body = bodies(manner, [prompt], model=str(TINY), max_prompt_tokens=6)
-
-    assert tokenizer()(body["prompt"])["input_ids"] == ids
-
-
-def tokenizer() -> Any:
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(TINY)
-
-
-def test_a_server_with_another_tokenizer_is_found_out() -> None:
-    """It counts other tokens in the first prompt: one more for a second begin token, say."""
-    pytest.importorskip("transformers")
-    manner = dataclasses.replace(TRANSFORMERS, prompt_tokens=len(PROMPT) + 1)
-
-    assert "the server counts 5 tokens in a prompt of 4, sent as text: it cuts prompts, or" in (
-        refusal(manner, model=str(TINY))
-    )
-
-
-def without(*fields: str, **changes: Any) -> Manner:
-    return Manner(refuses=frozenset(fields), **changes)
+    # Another tokenizer counts one more in the first prompt, for a second begin token, say.
+    message = "the server counts 5 tokens in a prompt of 4, sent as text: it cuts prompts, or"
+    assert message in refusal(manner(5), **model)
 
 
 def test_what_the_suite_asks_for_and_the_server_cannot_is_an_error() -> None:
-    unexpected = "HTTP 422 (Unprocessable Entity): Unexpected fields in the request: "
-    cases: list[tuple[Manner, dict[str, Any], str]] = [
+    def without(*fields: str, **changes: Any) -> Manner:
+        return Manner(refuses=frozenset(fields), **changes)
+
+    no_count = Manner(usage="never", gives_ids=False)
+    rows: list[tuple[Manner, dict[str, Any], str]] = [
         (
             without("ignore_eos"),
             {"ignore_eos": True},
             "ignore_eos = true, but the server does not take ignore_eos (HTTP 422 (Unprocessable "
             "Entity): Unexpected fields in the request: ['ignore_eos'])",
         ),
-        (
-            without("min_tokens"),
-            {"min_new_tokens": 2},
-            "min_new_tokens = 2, but the server does not take min_tokens",
-        ),
-        (
-            Manner(takes_ids=False),
-            {"prompts": "tokens"},
-            "does not answer a prompt as tokens: HTTP 400 (Bad Request): prompt must be a string.",
-        ),
-        (
-            Manner(usage="never", gives_ids=False),
-            {},
-            "the server's streams have neither usage nor token ids, so that nobody can count",
-        ),
-        (without("seed"), {"extra": {"seed": 1}}, f"{unexpected}['seed']"),
+        (without("min_tokens"), {"min_new_tokens": 2}, "min_new_tokens = 2, but the server does"),
+        (Manner(takes_ids=False), {"prompts": "tokens"}, "HTTP 400 (Bad Request): prompt must be"),
+        (no_count, {}, "the server's streams have neither usage nor token ids, so that nobody can"),
+        (without("seed"), {"extra": {"seed": 1}}, "fields in the request: ['seed']"),
     ]
-    for manner, options, expected in cases:
-        assert expected in refusal(manner, **options)
-
-
-def test_one_way_to_count_is_enough() -> None:
-    for manner, counted in (
+    assert [row for row in rows if row[2] not in refusal(row[0], **row[1])] == []
+    one_way = [
         (Manner(usage="never"), "token ids"),
         (Manner(gives_ids=False), "usage"),
         (without("stream_options", gives_ids=False, usage="always"), "usage"),
         (without("return_token_ids"), "usage"),
         (without("min_tokens"), "usage"),
-    ):
-        assert described(manner)["tokens_counted_by"] == counted
+    ]
+    counted = [described(manner)["tokens_counted_by"] for manner, _ in one_way]
+    assert counted == [way for _, way in one_way]
 
 
 def test_a_server_that_does_not_answer_says_why() -> None:
-    """To the first request, and where it has no list of models."""
     hint = "set api_key_env to the name of the"
     for reply, expected in (
         (
@@ -251,12 +204,16 @@ def test_no_server_at_all_is_said_so() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-        with pytest.raises(RunError, match=f"no server answers at {url} .*start it, or let the"):
-            open_engine(url, served_model="m").__enter__()
-        with pytest.raises(RunError, match=f"no server answers at {url} .*start it, or let the"):
-            open_engine(url).__enter__()
-        with pytest.raises(RunError, match=r"https:.* start it; if it has no TLS, write http; if"):
-            open_engine(url.replace("http", "https")).__enter__()
+        message = f"no server answers at {url} .*start it, or let the"
+        secure = r"https:.* start it; if it has no TLS, write http; if"
+        rows = [
+            (url, "m", message),
+            (url, None, message),
+            (url.replace("http", "https"), None, secure),
+        ]
+        for address, name, expected in rows:
+            with pytest.raises(RunError, match=expected):
+                open_engine(address, served_model=name).__enter__()
 
 
 def test_the_name_of_the_model_is_the_suites_the_servers_or_its_path() -> None:
@@ -284,7 +241,6 @@ def test_the_name_of_the_model_is_the_suites_the_servers_or_its_path() -> None:
 
 
 def test_pages_without_an_end_are_not_read_to_their_end() -> None:
-    """The list of models is needed, the other pages are not."""
     sent: list[int] = []
 
     def endless() -> Iterator[bytes]:
@@ -299,19 +255,12 @@ def test_pages_without_an_end_are_not_read_to_their_end() -> None:
         facts = asked.path in ("/version", "/metrics")
         return models(asked) if facts else Manner()(asked)
 
-    message = "(too large: /v1/models has more than 16 MiB); set served_model to the name"
-
-    assert message in refusal(models)
+    assert "(too large: /v1/models has more than 16 MiB); set served_model" in refusal(models)
     assert len(sent) < 64
     assert "server.version" not in described(others)
-
-
-def test_a_page_that_never_ends_is_not_waited_for() -> None:
     hanging = Reply(parts=[b'{"data":'], kind="application/json", end="hang")
-
-    assert "(time-out: /v1/models was not here within 0.2 s); set served_model" in refusal(
-        lambda _: hanging, request_timeout=0.2
-    )
+    message = "(time-out: /v1/models was not here within 0.2 s); set served_model"
+    assert message in refusal(lambda _: hanging, request_timeout=0.2)
 
 
 def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
@@ -341,21 +290,6 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
         assert "server.version" not in described(manner)
 
 
-def test_what_decides_the_answers_is_described() -> None:
-    found = described(Manner(), extra={"seed": 1}, max_prompt_tokens=3, ignore_eos=True)
-    kept: Mapping[str, str] = {k: v for k, v in found.items() if k.startswith("generation.")}
-
-    assert kept == {
-        "generation.max_new_tokens": "32",
-        "generation.min_new_tokens": "1",
-        "generation.num_beams": "1",
-        "generation.ignore_eos": "true",
-        "generation.eos": "none",
-        "generation.max_prompt_tokens": "3",
-        "generation.extra": '{"seed": 1}',
-    }
-
-
 def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-s3cret")
 
@@ -367,9 +301,6 @@ def test_the_key_is_sent_and_never_shown(monkeypatch: pytest.MonkeyPatch) -> Non
     with Scripted(answering(refuse, manner)) as server, open_engine(server.url) as engine:
         engine.load_samples([0])
         engine.submit([1], [0], sink)
-        message = sink.message
-        facts = json.dumps(dict(engine.describe()))
-
+        assert "HTTP 401 (Unauthorized): bad Bearer ***" in sink.message
+        assert "s3cret" not in sink.message + json.dumps(dict(engine.describe()))
     assert {asked.headers["authorization"] for asked in server.streams} == {"Bearer sk-s3cret"}
-    assert "HTTP 401 (Unauthorized): bad Bearer ***" in message
-    assert "s3cret" not in message + facts

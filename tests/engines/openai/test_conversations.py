@@ -9,16 +9,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.openai import OpenAiEngine
 from pytest_mlperf.engines.openai._conversations import SALT, SALT_WORDS, salt_of
 from pytest_mlperf.run.worker.closed_loop import SlotSink
 from pytest_mlperf.run.worker.conversations import Asked
 from tests.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
 from tests.engines.openai.scripted import Asked as Request
 from tests.engines.openai.scripted import Manner, Scripted
-from tests.engines.recording import SizedSamples
-
-pytest.importorskip("httptools")
+from tests.engines.recording import unrefused
 
 SYSTEM = {"role": "system", "content": "You are terse."}
 USER: dict[str, str] = {"name": "ann", "role": "user", "content": 'Say "ü😀"\n\x07'}
@@ -41,7 +38,6 @@ def asked_of(server: Scripted) -> list[Request]:
 
 
 def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
-    """As accuracy runs and LoadGen's scenarios ask: each sample alone."""
     sink = Recorder(3)
     with Scripted(Manner()) as server:
         run(server.url, TURNS, sink=sink, session_header="X-Session-ID", **CHAT)
@@ -56,7 +52,6 @@ def test_a_turn_is_sent_as_it_was_recorded_where_nothing_is_under_way() -> None:
 
 
 def test_a_chat_with_a_picture_is_sent_as_it_is_with_its_further_fields() -> None:
-    """Nothing is put into a user's parts, which are text and pictures; each is asked once."""
     parts = [
         {"type": "text", "text": "What is it? ü"},
         {"type": "image_url", "image_url": {"url": "data:image/PNG;base64,AAAA"}},
@@ -93,9 +88,16 @@ def under_way(turns: Sequence[Asked], **options: Any) -> tuple[list[Request], li
 
 
 def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None:
-    """A later turn begins with what was sent before, so that a cache of prefixes knows it."""
-    first, later, again = under_way([Asked(0, 4, 1), Asked(1, 4, 2), Asked(0, 5, 1)])[0]
+    """A later turn begins with what was sent before, so that a cache of prefixes knows it.
 
+    A header names the conversation to routers.
+    """
+    turns = [Asked(0, 4, 1), Asked(1, 4, 2), Asked(0, 5, 1)]
+    requests, sessions = under_way(turns, session_header="X-Session-ID")
+    assert [request.headers["x-session-id"] for request in requests] == sessions
+    assert sessions[0] == sessions[1] != sessions[2]
+    assert all(re.fullmatch(r"[0-9a-f]{16}-\d", session) for session in sessions)
+    first, later, again = requests
     salt = first.body["messages"][1]["content"].removesuffix(USER["content"])
     words = salt.removeprefix("[").removesuffix("]\n\n").split()
     assert len(words) == SALT_WORDS
@@ -111,15 +113,6 @@ def test_a_conversation_under_way_has_one_salt_after_the_system_prompt() -> None
     assert plain.body["messages"] == TURNS[0]["messages"]
 
 
-def test_a_header_names_the_conversation_to_routers() -> None:
-    turns = [Asked(0, 4, 1), Asked(1, 4, 2), Asked(2, 5, 1)]
-    requests, sessions = under_way(turns, session_header="X-Session-ID")
-
-    assert [request.headers["x-session-id"] for request in requests] == sessions
-    assert sessions[0] == sessions[1] != sessions[2]
-    assert all(re.fullmatch(r"[0-9a-f]{16}-\d", session) for session in sessions)
-
-
 def test_salts_are_70_bits_in_as_many_words() -> None:
     words = SALT.split()
     salts = {salt_of(f"{number}") for number in range(1000)}
@@ -127,53 +120,40 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
     assert len(set(words)) == len(words) >= 128
     assert len(salts) == 1000
     assert {len(salt.split()) for salt in salts} == {SALT_WORDS}
-
-
-def test_answers_have_the_lengths_that_turns_say() -> None:
-    sink, dataset = Recorder(3), SizedSamples(TURNS, [3, 5, 7])
-    with Scripted(Manner(tokens=30)) as server:
-        given: dict[str, Any] = {"url": server.url, "max_new_tokens": RUN_TOKENS, **CHAT}
-        with OpenAiEngine(dataset=dataset, model=None, precision="fp32", **given) as engine:
-            engine.load_samples(range(3))
-            engine.submit([100, 101, 102], range(3), sink)
-            sink.wait_for_end()
-
-    assert sink.n_tokens == {100: 3, 101: 5, 102: 7}
-
-
-def test_the_salt_is_in_the_fingerprint_of_conversations_alone() -> None:
+    rows: list[tuple[Any, dict[str, Any], str | None]] = [
+        (TURNS, CHAT, "10 words for each conversation under way"),
+        (TURNS, {**CHAT, "salt": False}, "none"),
+        (["x"], CHAT, None),
+    ]
     with Scripted(Manner()) as server:
-        with open_engine(server.url, TURNS, **CHAT) as engine:
-            assert engine.describe()["salt"] == "10 words for each conversation under way"
-        with open_engine(server.url, TURNS, salt=False, **CHAT) as engine:
-            assert engine.describe()["salt"] == "none"
-        with open_engine(server.url, ["x"], **CHAT) as engine:
-            assert "salt" not in engine.describe()
+        for samples, options, salt in rows:
+            with open_engine(server.url, samples, **options) as engine:
+                assert engine.describe().get("salt") == salt
 
 
 def test_what_cannot_be_asked_is_said_before_a_run() -> None:
     half = {"messages": [{"role": "user", "content": "a\ud800"}]}
-    cases: list[tuple[Sequence[Any], dict[str, Any], str]] = [
+    no_turn = "sample 1 of the data set is no conversation"
+    rows: list[tuple[Sequence[Any], dict[str, Any], str]] = [
         (TURNS, {}, 'the data set has conversations: set api = "chat"'),
         (
             TURNS,
             {**CHAT, "max_prompt_tokens": 9},
-            "the data set has conversations, which are not cut: leave max_prompt_tokens out",
+            "conversations, which are not cut: leave max_pro",
         ),
         ([*TURNS, "x"], CHAT, "sample 3 of the data set is no conversation, which has messages"),
-        ([TURNS[0], {"messages": [1]}], CHAT, "sample 1 of the data set is no conversation"),
+        ([TURNS[0], {"messages": [1]}], CHAT, no_turn),
         ([TURNS[0], {"messages": [SYSTEM]}], CHAT, "sample 1 of the data set is a conversation in"),
         ([TURNS[0], half], CHAT, "a request cannot be sent: its text has a lone surrogate"),
     ]
-    for samples, options, expected in cases:
-        with Scripted(Manner()) as server, pytest.raises(RunError, match=re.escape(expected)):
-            run(server.url, samples, sink=Recorder(1), **options)
+
+    def ask(samples: Sequence[Any], options: dict[str, Any]) -> None:
+        run(server.url, samples, sink=Recorder(1), **options)
+
+    with Scripted(Manner()) as server:
+        assert unrefused(ask, RunError, rows) == []
         assert not asked_of(server)
-
-
-def test_a_header_that_is_none_or_ours_is_refused() -> None:
-    refused = "is not the name of a header that requests do not have"
     names = ["Content-Length", "host", "X Session", "X-A\r\nHost: b", "", "X-" + "a" * 64, "Ä"]
     for name in names:
-        with pytest.raises(SuiteError, match=refused):
+        with pytest.raises(SuiteError, match="is not the name of a header that requests do not h"):
             open_engine("http://127.0.0.1:1", TURNS, session_header=name, **CHAT)

@@ -18,10 +18,14 @@ from pytest_mlperf.run.worker.recount import NOTE
 from tests.engines.openai.recorder import open_engine
 from tests.engines.openai.scripted import Manner, Scripted, event
 from tests.run.harness import error_of, run_to_end, settings, spec
+from tests.run.test_curve import refuse
 
-pytest.importorskip("httptools")
-pytest.importorskip("transformers")
-tokenizers = pytest.importorskip("tokenizers")
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries() -> None:
+    pytest.importorskip("transformers")
+    pytest.importorskip("tokenizers")
+
 
 TEMPLATE = (
     "{% for m in messages %}start {{ m.role }} "
@@ -34,6 +38,7 @@ TEMPLATE = (
 
 def tokenizer(*, template: str | None = TEMPLATE) -> Any:
     """Return one of a token for each word, that begins every text with a token of its own."""
+    import tokenizers
     from transformers import PreTrainedTokenizerFast
 
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"?": 0, "^": 1}, unk_token="?"))
@@ -46,39 +51,32 @@ def tokenizer(*, template: str | None = TEMPLATE) -> Any:
     return made
 
 
-def test_text_is_counted_without_what_a_tokenizer_adds() -> None:
-    count = ReferenceCount(tokenizer())
-
-    answers = {7: [("text", "one two"), ("text", " three")], 8: [("text", "one")], 9: []}
-    assert count.counts(answers) == {7: (3, 1), 8: (1, 0), 9: (0, 0)}
-    assert len(tokenizer()("one two three")["input_ids"]) == 4
-
-
-def test_halves_of_a_character_are_put_together() -> None:
-    halves = [("text", "a \ud83d"), ("text", "\ude00 b")]
-
-    assert ReferenceCount(tokenizer()).counts({1: halves}) == {1: (3, 2)}
-
-
 CALLS = [
     ("tools", [{"index": 0, "id": "x", "function": {"name": "find", "arguments": '{"what": '}}]),
     ("tools", [{"index": 0, "function": {"arguments": '"shoes"}'}}]),
 ]
 
 
-def test_reasoning_and_calls_go_through_the_template_less_its_frame() -> None:
+def test_answers_are_counted_without_what_a_tokenizer_and_a_template_add() -> None:
+    count = ReferenceCount(tokenizer())
+    answers = {7: [("text", "one two"), ("text", " three")], 8: [("text", "one")], 9: []}
+    assert count.counts(answers) == {7: (3, 1), 8: (1, 0), 9: (0, 0)}
+    assert len(tokenizer()("one two three")["input_ids"]) == 4
+    assert count.counts({1: [("text", "a \ud83d"), ("text", "\ude00 b")]}) == {1: (3, 2)}
     pieces = [("reasoning", "we"), ("reasoning", " should"), ("text", "yes"), *CALLS]
+    assert count.counts({1: pieces}) == {1: (9, 8)}
 
-    assert ReferenceCount(tokenizer()).counts({1: pieces}) == {1: (9, 8)}
-
-
-def test_without_a_template_each_kind_is_counted_by_itself() -> None:
+    # Without a template each kind is counted by itself.
     count = ReferenceCount(tokenizer(template=None))
     calls = json.dumps(merged([value for _, value in CALLS]))
-
     pieces = [("reasoning", "we should"), ("text", "yes")]
     assert count.counts({1: pieces}) == {1: (3, 1)}
     assert count.counts({1: CALLS})[1][0] == len(calls.split())
+
+    refusing = "{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no') }}{% endif %}"
+    count = ReferenceCount(tokenizer(template=refusing + "{% endfor %}"))
+    with pytest.raises(RunError, match="chat template takes no such answer: no"):
+        count.counts({1: CALLS})
 
 
 def test_calls_that_came_in_pieces_are_whole() -> None:
@@ -91,14 +89,6 @@ def test_calls_that_came_in_pieces_are_whole() -> None:
     assert merged([[{"index": "?", "function": 5}, {"function": {"arguments": {"a": 1}}}]]) == [
         {"type": "function", "function": {"name": "", "arguments": {"a": 1}}}
     ]
-
-
-def test_a_template_that_refuses_an_answer_is_named() -> None:
-    refusing = "{% for m in messages %}{% if m.tool_calls %}{{ raise_exception('no') }}{% endif %}"
-    count = ReferenceCount(tokenizer(template=refusing + "{% endfor %}"))
-
-    with pytest.raises(RunError, match="chat template takes no such answer: no"):
-        count.counts({1: CALLS})
 
 
 def test_pieces_of_every_kind_are_kept_once() -> None:
@@ -117,10 +107,6 @@ def test_pieces_of_every_kind_are_kept_once() -> None:
         ("tools", [{"function": {"name": "find"}}]),
     ]
     assert answer.text == ["yes"]
-
-
-def refuse(error: BaseException) -> None:
-    raise error
 
 
 def test_a_curve_is_by_the_reference_count(tmp_path: Path) -> None:

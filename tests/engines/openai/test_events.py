@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
@@ -54,7 +54,6 @@ def read(*events: bytes, keeps: bool = True) -> tuple[StreamedAnswer, list[int]]
 def test_cuts_change_nothing(
     texts: list[str], cuts: list[int], newline: bytes, comment: bytes, begin: bytes
 ) -> None:
-    """Whatever the pieces, line ends and comments, every event comes once and whole."""
     sent = [json.dumps({"text": text}, ensure_ascii=False).encode() for text in texts]
     lines = b"".join(comment + b"data: " + each + b"\n\n" for each in sent) + DONE
 
@@ -144,16 +143,13 @@ def test_the_first_token_is_the_first_with_text_token_ids_or_thoughts() -> None:
         assert (told, answer.text) == ([1, 0], ["yes"])
 
 
-def test_usage_in_every_event_is_a_running_count() -> None:
+def test_a_running_count_that_stops_is_no_count_and_an_empty_reason_none() -> None:
+    """One at the beginning alone says 1 of whatever comes after it; in every event one runs."""
     parts = [piece("a", counted=usage(3, number)) for number in (1, 2)]
     assert not read(*parts)[0].complete
     assert not read(*parts, piece("b", finish="stop"))[0].complete
     answer, _ = read(*parts, piece("b", finish="stop", counted=usage(3, 4)))
     assert (answer.complete, answer.tokens) == (True, 4)
-
-
-def test_a_running_count_that_stops_is_no_count_and_an_empty_reason_none() -> None:
-    """One at the beginning alone says 1 of whatever comes after it."""
     begun, counted = event({"choices": [], "usage": usage(3, 1)}), piece("b", counted=usage(3, 2))
     end, last = piece("c", finish="stop"), piece("", finish="stop")
     going = event({"choices": [{"text": "a", "finish_reason": ""}]})
@@ -167,22 +163,19 @@ def test_a_running_count_that_stops_is_no_count_and_an_empty_reason_none() -> No
     assert not read(piece("a"), DONE)[0].complete, "half an answer, with [DONE] behind it"
 
 
+def counted(number: object) -> bytes:
+    return event({"usage": {"completion_tokens": number}})
+
+
+API = "not as OpenAI's API has them"
 MALFORMED = [
     (b'data: {"choices": [{"te\n\n', 'no JSON: \'{"choices": [{"te'),
     (b"data: 5\n\n", "no JSON object: '5'"),
     (b"data: " + b"[" * 100_000 + b"\n\n", "no JSON: '[[["),
-    *(
-        (part, "not as OpenAI's API has them")
-        for part in (
-            event({"choices": [5]}),
-            event({"choices": "x"}),
-            event({"usage": {"completion_tokens": "many"}}),
-            b'data: {"choices": [], "usage": {"completion_tokens": 1e400}}\n\n',
-            event({"usage": {"completion_tokens": -1}}),
-            event({"usage": {"completion_tokens": 2**70}}),
-            event({"choices": [{"text": 5, "finish_reason": "stop"}]}),
-        )
-    ),
+    *((event({"choices": choices}), API) for choices in ([5], "x")),
+    *((counted(number), API) for number in ("many", -1, 2**70)),
+    (b'data: {"choices": [], "usage": {"completion_tokens": 1e400}}\n\n', API),
+    (event({"choices": [{"text": 5, "finish_reason": "stop"}]}), API),
 ]
 IN_STREAM = [
     (event({"error": {"message": "no blocks left"}}), "no blocks left"),
@@ -200,13 +193,10 @@ BROKEN = [
 ]
 
 
-@pytest.mark.parametrize("keeps", [False, True])
-@pytest.mark.parametrize("started", [False, True])
-def test_broken_events_and_errors_are_told(keeps: bool, started: bool) -> None:
-    """At the start of an answer and in its middle, kept or not."""
-    for part, kind, detail in BROKEN:
+def test_broken_events_and_errors_are_told() -> None:
+    for (part, kind, detail), keeps, is_begun in product(BROKEN, (False, True), (False, True)):
         answer = StreamedAnswer(keeps=keeps)
-        if started:
+        if is_begun:
             take(answer, piece("a", ids=[1]))
         with pytest.raises(Failed, match=re.escape(detail)) as caught:
             take(answer, part)
@@ -214,7 +204,6 @@ def test_broken_events_and_errors_are_told(keeps: bool, started: bool) -> None:
 
 
 def test_what_servers_call_an_error() -> None:
-    """vLLM, TensorRT-LLM, FastAPI and transformers word it differently."""
     bodies: list[tuple[Any, str]] = [
         ({"error": {"message": "too long", "code": 400}}, "too long"),
         ({"error": "plain"}, "plain"),
@@ -251,7 +240,6 @@ def test_what_servers_call_an_error() -> None:
 def test_events_that_come_together_say_what_each_of_them_says(
     parts: list[bytes], spaced: bool
 ) -> None:
-    """One pass over many events counts as reading one after the other."""
     if not spaced:
         parts = [part.replace(b'": ', b'":').replace(b', "', b',"') for part in parts]
     parts = [piece("x", ids=[9]), *parts, piece("", finish="stop"), DONE]
@@ -294,14 +282,11 @@ def test_an_event_that_begins_and_ends_as_others_is_read_all_the_same() -> None:
             for text in (usual, said)
         )
         assert told(plain, plain + other + plain) == told(plain, plain, other, plain), name
-
-
-def test_token_ids_are_those_of_json_whatever_stands_between_them() -> None:
+    # Token ids are those of JSON, whatever stands between them.
     answer = StreamedAnswer(keeps=False)
-    event_bytes = [
+    events = [
         b'data: {"choices":[{"text":"a","finish_reason":null,"token_ids":[%s]}]}\n\n' % ids
         for ids in (b"1", b"1,2", b"", b" ", b"\t", b"3, 4", b"5")
     ]
-    answer.take(event_bytes[0])
-
-    assert answer.take(b"".join(event_bytes)) == 1 + 2 + 0 + 0 + 0 + 2 + 1
+    answer.take(events[0])
+    assert answer.take(b"".join(events)) == 1 + 2 + 0 + 0 + 0 + 2 + 1

@@ -15,8 +15,6 @@ from pytest_mlperf.core.errors import RunError
 from tests.engines.openai.recorder import Recorder, answering, open_engine
 from tests.engines.openai.scripted import DONE, Asked, Reply, Scripted, event, failure, piece
 
-pytest.importorskip("httptools")
-
 
 def storm(reply: Callable[[int], Reply], samples: int = 1, **options: Any) -> Recorder:
     """Answer the run's n-th request by `reply(n)`."""
@@ -35,92 +33,72 @@ def storm(reply: Callable[[int], Reply], samples: int = 1, **options: Any) -> Re
 
 
 HALF = [piece("a", ids=[1]), piece("b", ids=[2])]
+WHOLE = [piece("a", ids=[1, 2], finish="stop"), DONE]
 
 
+EARLY, TIMEOUT = "stream ended early: ", "(request_timeout)"
 FAILURES = [
     (
         failure("429 Too Many Requests", "slow down"),
-        "1 x HTTP 429 (rate limit); first: sample 0: HTTP 429 (rate limit): slow down; set "
+        "HTTP 429 (rate limit); first: sample 0: HTTP 429 (rate limit): slow down; set "
         "concurrency to what the server takes at a time, or raise its limit",
     ),
-    (
-        failure("503 Service Unavailable", "warming"),
-        "HTTP 503 (Service Unavailable): warming; the server is overloaded or not ready",
-    ),
+    (failure("503 Service Unavailable", "warm"), "warm; the server is overloaded or not ready"),
     (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
     (failure("418 I'm a Teapot", "tea"), "HTTP 418 (I'm a Teapot): tea"),
     (failure("499 Gone Fishing", "x"), "HTTP 499 (unknown status): x"),
     (Reply(status="307 Temporary Redirect"), "HTTP 307 (Temporary Redirect)"),
-    (Reply(parts=HALF), "stream ended early: after 2 tokens"),
-    (Reply(parts=HALF, end="cut"), "stream ended early: "),
-    (Reply(parts=[*HALF, DONE]), "stream ended early: after 2 tokens"),
-    (Reply(parts=[*HALF, b'data: {"choices":'], end="finish"), "stream ended early: after 2"),
+    (Reply(parts=HALF), f"{EARLY}after 2 tokens"),
+    (Reply(parts=HALF, end="cut"), EARLY),
+    (Reply(parts=[*HALF, DONE]), f"{EARLY}after 2 tokens"),
+    (Reply(parts=[*HALF, b'data: {"choices":'], end="finish"), f"{EARLY}after 2"),
     (Reply(parts=[], end="cut"), "connection closed before an answer"),
-    (Reply(parts=[]), "stream ended early: it had no text"),
+    (Reply(parts=[]), f"{EARLY}it had no text"),
     (Reply(parts=[*HALF, b"data: {]\n\n"]), "malformed event: no JSON: '{]'"),
     (Reply(parts=[b"\xff\xfe\n\n"]), "malformed event: not a line of an event"),
-    (
-        Reply(parts=[*HALF, event({"error": {"message": "out of\nblocks\x1b[31m"}})]),
-        "error in the stream: out of blocks\ufffd[31m",
-    ),
-    (
-        Reply(parts=[b'{"error": {"message": "odd"}}'], kind="application/json"),
-        "no event stream: the answer is application/json: odd",
-    ),
-    (Reply(parts=HALF, end="hang"), "a stream said nothing more for 0.5 s (request_timeout)"),
-    (Reply(end="hang"), "no stream of the server said anything for 0.5 s (request_timeout)"),
+    (Reply(parts=[*HALF, event({"error": "out of\n\x1b[31m"})]), "the stream: out of \ufffd[31m"),
+    (Reply(parts=[b'{"error":"odd"}'], kind="application/json"), "is application/json: odd"),
+    (Reply(parts=HALF, end="hang"), f"a stream said nothing more for 0.3 s {TIMEOUT}"),
+    (Reply(end="hang"), f"no stream of the server said anything for 0.3 s {TIMEOUT}"),
 ]
 
 
 def test_each_way_to_fail_is_told_with_its_count() -> None:
     for reply, expected in FAILURES:
-        sink = storm(lambda _, reply=reply: reply, request_timeout=0.5)  # type: ignore[misc]
+        sink = storm(lambda _, reply=reply: reply, request_timeout=0.3)  # type: ignore[misc]
         assert sink.message.startswith("1 of 1 request failed: 1 x ")
         assert expected in sink.message
         assert "done" not in sink.reports(0)
 
 
 def test_a_storm_is_counted_by_kinds() -> None:
-    """The most frequent first; answers that came are not held against it."""
-
     def reply(number: int) -> Reply:
         if number < 30:
             return failure("429 Too Many Requests", f"queue {number}")
-        if number < 37:
-            return Reply(parts=HALF)
-        return Reply(parts=[piece("a", ids=[1, 2], finish="stop"), DONE])
+        return Reply(parts=HALF) if number < 37 else Reply(parts=WHOLE)
 
     sink = storm(reply, 50, concurrency=5)
-
     counts = "37 of 50 requests failed: 30 x HTTP 429 (rate limit), 7 x stream ended early; first: "
     assert sink.message.startswith(counts)
     assert sum(kind == "done" for kind, _ in sink.events) == 13
 
-
-def test_many_kinds_are_put_together() -> None:
-    sink = storm(lambda number: failure(f"{500 + number} Odd", "x"), 9, concurrency=1)
-
-    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", sink.message)
-
-
-def test_a_run_with_failures_ends_soon_though_other_streams_go_on() -> None:
-    sink = storm(
-        lambda number: Reply(end="hang") if number else failure("500 Internal Server Error", "x"),
-        20,
+    many = storm(lambda number: failure(f"{500 + number} Odd", "x"), 9, concurrency=1)
+    assert re.match(r"9 of 9 requests failed: (1 x HTTP 50\d \([^)]*\), ){6}3 x som", many.message)
+    hanging = Reply(end="hang")
+    alone = storm(
+        lambda number: hanging if number else failure("500 Internal Server Error", ""), 20
     )
-
-    assert sink.message.startswith("1 of 20 requests failed: 1 x HTTP 500")
+    assert alone.message.startswith("1 of 20 requests failed: 1 x HTTP 500")
 
 
 def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
-    """A request that has not begun is late only when the whole server is silent."""
     answers = threading.Semaphore(0)
 
     def reply(number: int) -> Reply:
         if number == 0:
             return Reply(end="hang")
         answers.release()
-        return Reply(parts=[piece("a", ids=[1, 2], finish="stop"), DONE])
+        return Reply(parts=WHOLE)
 
     sink = storm(reply, 12, concurrency=2, request_timeout=0.4)
 
@@ -129,7 +107,6 @@ def test_a_stream_may_be_silent_while_it_waits_for_its_turn() -> None:
 
 
 def test_nothing_more_is_sent_after_the_end() -> None:
-    """An engine whose run failed answers no sample of it any more."""
     sink = Recorder(1)
     script = answering(lambda _: failure("500 Internal Server Error", "x"))
     with Scripted(script) as server, open_engine(server.url) as engine:
@@ -178,8 +155,7 @@ def test_a_key_in_a_broken_stream_is_masked(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_the_drain_of_a_complete_answer_is_no_failure() -> None:
     """A server that keeps its stream open after the last word, or breaks it off."""
-    whole = [piece("a", ids=[1, 2], finish="stop"), DONE]
-    for reply in (Reply(parts=whole, end="hang"), Reply(parts=whole, end="cut")):
+    for reply in (Reply(parts=WHOLE, end="hang"), Reply(parts=WHOLE, end="cut")):
         sink = Recorder(1)
         script = answering(lambda _, reply=reply: reply)  # type: ignore[misc]
         with Scripted(script) as server, open_engine(server.url) as engine:

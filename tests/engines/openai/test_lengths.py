@@ -13,21 +13,22 @@ from tests.engines.openai.recorder import Recorder
 from tests.engines.openai.scripted import Asked, Manner, Reply, Script, Scripted
 from tests.engines.recording import SizedSamples
 
-pytest.importorskip("aiohttp")
-
 LENGTHS = [2, 9, 5]
 
 
-def opened(url: str, **options: Any) -> OpenAiEngine:
-    samples = SizedSamples([[5, 6, 7]] * len(LENGTHS), LENGTHS)
+TURN = {"messages": [{"role": "user", "content": "Hello."}]}
+
+
+def opened(url: str, sample: Any, **options: Any) -> OpenAiEngine:
+    samples = SizedSamples([sample] * len(LENGTHS), LENGTHS)
     given = {"ignore_eos": True, "max_new_tokens": 16, **options}
     return OpenAiEngine(dataset=samples, model=None, precision="fp32", url=url, **given)
 
 
-def counts(script: Script, **options: Any) -> tuple[Recorder, list[Asked]]:
+def counts(script: Script, sample: Any, **options: Any) -> tuple[Recorder, list[Asked]]:
     """Answer every sample once; return the sink, and the run's requests."""
     sink = Recorder(len(LENGTHS))
-    with Scripted(script) as server, opened(server.url, **options) as engine:
+    with Scripted(script) as server, opened(server.url, sample, **options) as engine:
         engine.load_samples(range(len(LENGTHS)))
         before = len(server.streams)
         engine.submit(range(100, 100 + len(LENGTHS)), range(len(LENGTHS)), sink)
@@ -36,24 +37,17 @@ def counts(script: Script, **options: Any) -> tuple[Recorder, list[Asked]]:
 
 
 def test_each_request_asks_for_its_own_length() -> None:
-    sink, asked = counts(Manner(), min_new_tokens=4)
-
-    assert sorted((one.body["max_tokens"], one.body["min_tokens"]) for one in asked) == [
-        (2, 2),
-        (5, 4),
-        (9, 4),
-    ]
+    """Turns of conversations too; the longest must be one that the engine takes."""
+    sink, asked = counts(Manner(), [5, 6, 7], min_new_tokens=4)
+    lengths = sorted((one.body["max_tokens"], one.body["min_tokens"]) for one in asked)
+    assert lengths == [(2, 2), (5, 4), (9, 4)]
     assert not sink.errors
-    assert sink.n_tokens == {100 + index: length for index, length in enumerate(LENGTHS)}
-
-
-def test_a_length_above_the_engines_is_refused_before_a_run_with_the_longest() -> None:
-    with (
-        Scripted(Manner()) as server,
-        pytest.raises(RunError, match=r"up to 9 tokens, but max_new_tokens = 8; set .* at least 9"),
-        opened(server.url, max_new_tokens=8),
-    ):
-        pytest.fail("it was opened")
+    expected = {100 + index: length for index, length in enumerate(LENGTHS)}
+    assert sink.n_tokens == expected
+    assert counts(Manner(tokens=30), TURN, api="chat", ignore_eos=False)[0].n_tokens == expected
+    message = r"up to 9 tokens, but max_new_tokens = 8; set .* at least 9"
+    with Scripted(Manner()) as server, pytest.raises(RunError, match=message):
+        opened(server.url, [5, 6, 7], max_new_tokens=8).__enter__()
 
 
 def test_a_server_that_goes_beyond_a_samples_length_is_an_error() -> None:
@@ -62,7 +56,7 @@ def test_a_server_that_goes_beyond_a_samples_length_is_an_error() -> None:
         more = {"max_tokens": most + 1, "ignore_eos": True} if most in LENGTHS else {}
         return Manner()(dataclasses.replace(asked, body={**asked.body, **more}))
 
-    sink, _ = counts(greedy, ignore_eos=False)
+    sink, _ = counts(greedy, [5, 6, 7], ignore_eos=False)
 
     assert "too many tokens" in sink.message
     assert "the sample's output_tokens = " in sink.message

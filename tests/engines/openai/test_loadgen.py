@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,6 @@ from tests.engines.under_loadgen import run, token_settings
 from tests.run.harness import error_of, run_to_end, spec
 
 pytestmark = pytest.mark.process
-
-pytest.importorskip("httptools")
 
 PROMPTS = [[5 + number % 20] * 10 for number in range(24)]
 TEXTS = ["Say something."] * len(PROMPTS)
@@ -40,7 +39,11 @@ def case(folder: Path, url: str, scenario: str, **options: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("scenario", "options"),
-    [("Offline", {"concurrency": 4}), ("Server", {"api": "chat"}), ("SingleStream", {})],
+    [
+        ("Offline", {"concurrency": 4}),
+        ("Server", {"api": "chat"}),
+        pytest.param("SingleStream", {}, marks=pytest.mark.nightly),
+    ],
 )
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     tmp_path: Path, scenario: str, options: dict[str, Any]
@@ -57,29 +60,20 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
 
 
 def test_a_server_that_begins_to_refuse_ends_the_worker_with_one_error(tmp_path: Path) -> None:
-    """Its message has the counts; nothing is reported as a result."""
-    answered = 0
+    numbers, refused = itertools.count(1), failure("429 Too Many Requests", "slow down")
 
     def reply(asked: Asked) -> Reply:
-        nonlocal answered
-        answered += 1
-        if answered > 60:
-            return failure("429 Too Many Requests", "slow down")
-        return Manner()(asked)
+        return refused if next(numbers) > 60 else Manner()(asked)
 
     with Scripted(answering(reply)) as server:
         events, code = run_to_end(case(tmp_path, server.url, "Server"))
-
     error = error_of(events)
-    assert code == 70
-    assert error["layer"] == "engine"
-    assert error["designed"]
+    assert (code, error["layer"], error["designed"]) == (70, "engine", True)
     assert "x HTTP 429 (rate limit); first: sample" in error["message"]
     assert "finished" not in {told["event"] for told in events}
 
 
 def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
-    """From the file to the record of each request, in a worker process."""
     turns = [
         {"conversation_id": name, "turn": turn, "role": role, "content": f"{role} {turn}"}
         for name in ("a", "b")
@@ -98,7 +92,7 @@ def test_conversations_are_measured_turn_by_turn(tmp_path: Path) -> None:
                 dataset_options={"path": str(file)},
                 precision="fp32",
                 settings=replace(
-                    told, scenario="Concurrency", points=[3], min_duration_ms=400, tokens=True
+                    told, scenario="Concurrency", points=[3], min_duration_ms=100, tokens=True
                 ),
                 requests=True,
             )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from pytest_mlperf.engines.openai import api_key, base_url
 from tests.engines.openai.recorder import open_engine
+from tests.engines.recording import unrefused
 
 SERVE = ["vllm", "serve", "{model}", "--port", "{port}"]
 
@@ -40,9 +40,10 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 
 
 def test_an_option_out_of_range_is_named_with_its_value(tmp_path: Path) -> None:
-    for options, expected in REFUSED:
-        with pytest.raises(SuiteError, match=re.escape(expected)):
-            open_engine("http://127.0.0.1:1", **options)
+    def build(options: dict[str, Any]) -> None:
+        open_engine("http://127.0.0.1:1", **options)
+
+    assert unrefused(build, SuiteError, REFUSED) == []
     # A path with a mistake is not sent to the server as a name.
     with pytest.raises(UnavailableError, match="this model folder does not exist"):
         open_engine("http://127.0.0.1:1", model=str(tmp_path / "no"))
@@ -66,7 +67,6 @@ def test_an_address_may_end_in_v1_and_has_no_query_or_password() -> None:
 
 
 def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The usual variable may be missing; one that the suite names may not."""
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     assert api_key("OPENAI_API_KEY") is None
     assert api_key(None) is None
@@ -75,7 +75,6 @@ def test_a_key_comes_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> No
 
     monkeypatch.setenv("MY_KEY", " abc\n")
     assert api_key("MY_KEY") == "abc"
-
     monkeypatch.setenv("MY_KEY", "ab\nc")
     with pytest.raises(EnvironmentFault, match="characters that no key has") as caught:
         api_key("MY_KEY")

@@ -13,10 +13,7 @@ import pytest
 
 from pytest_mlperf.stores.results import read_results
 from tests.engines.openai.echo import echo_server
-
-pytest.importorskip("httptools")
-tokenizers = pytest.importorskip("tokenizers")
-transformers = pytest.importorskip("transformers")
+from tests.engines.openai.recorder import write_suite
 
 TOKENS, SERVICE_MS, PACE_MS = 12, 200, 25
 LATENCY_S = (SERVICE_MS + (TOKENS - 1) * PACE_MS) / 1000
@@ -31,15 +28,7 @@ APART = 0.01
 EDGE = LATENCY_S / WINDOW_S
 """Their window begins with no request under way and counts none that is not over: one turn less."""
 
-SUITE = """\
-schema = 1
-round = "v4.1"
-
-[workload]
-name = "echo"
-tokens = true
-dataset = {{ use = "prompts", path = "prompts.jsonl" }}
-
+ENGINES = """\
 [[engines]]
 use = "openai"
 name = "ours"
@@ -52,16 +41,14 @@ name = "theirs"
 python = "{python}"
 options = {{ url = "{url}", max_new_tokens = 16, tokenizer = "{tokenizer}", \
 settings = {{ client = {{ num_workers = 1 }} }} }}
-
-[[scenarios]]
-name = "Concurrency"
-points = [{points}]
-min_duration = "{window} s"
 """
 
 
 def save_tokenizer(folder: Path) -> None:
     """Save one of a token for each word, as the server counts."""
+    import tokenizers
+    import transformers
+
     words = {"?": 0, **{f"word{number}": 1 + number for number in range(TOKENS)}}
     made = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="?"))
     made.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
@@ -77,19 +64,14 @@ def save_tokenizer(folder: Path) -> None:
 @pytest.mark.process
 @pytest.mark.quiet
 @pytest.mark.slow
-def test_both_clients_measure_the_same_server_alike(pytester: pytest.Pytester) -> None:
-    save_tokenizer(pytester.path / "tokenizer")
-    Path("prompts.jsonl").write_text('{"prompt": "Count."}\n{"prompt": "Count on."}\n', "utf-8")
+def test_both_clients_measure_the_same_server_alike(session: pytest.Pytester) -> None:
+    save_tokenizer(session.path / "tokenizer")
     with echo_server(TOKENS, SERVICE_MS, PACE_MS) as url:
-        text = SUITE.format(
-            url=url,
-            tokenizer=pytester.path / "tokenizer",
-            python=os.environ["MLPERF_ENDPOINTS_PYTHON"],
-            points=", ".join(map(str, POINTS)),
-            window=WINDOW_S,
-        )
-        Path("s.mlperf.toml").write_text(text, "utf-8")
-        pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
+        python, tokenizer = os.environ["MLPERF_ENDPOINTS_PYTHON"], session.path / "tokenizer"
+        engines = ENGINES.format(url=url, tokenizer=tokenizer, python=python)
+        scenario = f'points = {list(POINTS)}\nmin_duration = "{WINDOW_S} s"\n'
+        write_suite(engines, scenario, ["Count.", "Count on."])
+        session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
 
     results = {r.verdict.case.engine: r.verdict.runs for r in read_results(Path("r.json")).cases}
     (ours,), (theirs,) = results["ours"], results["theirs"]

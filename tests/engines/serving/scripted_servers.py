@@ -5,8 +5,6 @@ Standard library only, so that one starts in a tenth of a second.
 
 from __future__ import annotations
 
-import itertools
-import json
 import os
 import signal
 import socket
@@ -17,12 +15,6 @@ from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
-
-ACCIDENT = 40
-"""The stream that goes wrong, and all after it: warm-up and the start of a run go well."""
-
-END = 2
-"""The tiny Llama's end token."""
 
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
 
@@ -59,80 +51,9 @@ class NeverReady(Healthy):
         self.send_error(503, "loading")
 
 
-class Completing(Healthy):
-    """Streams as many tokens as a completion may have; all is well until `accident`."""
-
-    protocol_version = "HTTP/1.1"
-    turns = itertools.count(1)
-
-    def do_POST(self) -> None:
-        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.path != "/v1/completions" or not asked.get("stream"):
-            self.send_error(404)
-            return
-        turn, tokens = next(self.turns), int(asked["max_tokens"])
-        self.send_response(200)
-        self.send_header("Content-Type", "text/event-stream")
-        self.send_header("Transfer-Encoding", "chunked")
-        self.end_headers()
-        for number in range(tokens):
-            if turn >= ACCIDENT and number == tokens // 2:
-                self.accident()
-                return
-            last = number == tokens - 1
-            choice = {
-                "index": 0,
-                "text": "a",
-                "token_ids": [END if last else 10],
-                "finish_reason": "stop" if last else None,
-            }
-            self.tell(json.dumps({"choices": [choice]}))
-        self.tell(json.dumps({"choices": [], "usage": {"completion_tokens": tokens}}))
-        self.tell("[DONE]")
-        self.send(b"")
-
-    def tell(self, payload: str) -> None:
-        """Send an event."""
-        self.send(f"data: {payload}\n\n".encode())
-
-    def send(self, data: bytes) -> None:
-        """Send a chunk; an empty one is the last."""
-        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
-
-    def accident(self) -> None:
-        """What happens to a stream in mid-run."""
-
-
-class Dying(Completing):
-    """Is killed in the middle of a stream."""
-
-    def accident(self) -> None:
-        print("about to be killed", flush=True)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-
-class Halving(Completing):
-    """Leaves streams unfinished."""
-
-    def accident(self) -> None:
-        print(f"left a stream of {self.client_address[0]} unfinished", flush=True)
-        self.close_connection = True
-
-
-class Swelling(Completing):
-    """Runs out of memory in the middle of a stream."""
-
-    only_one = threading.Lock()
-
-    def accident(self) -> None:
-        with self.only_one:  # others in the middle of theirs would mix their words into it
-            complain(CUDA, 1)
-
-
 class Listener(ThreadingHTTPServer):
-    """Lets as many wait for a connection as a run has samples."""
+    """Does not wait for connections to end."""
 
-    request_queue_size = 1024
     daemon_threads = True
 
 
@@ -210,10 +131,6 @@ def main(what: str, port: int, folder: str = "") -> None:
         "healthy": lambda: serve(port),
         "loading": lambda: serve(port, Loading),
         "never ready": lambda: serve(port, NeverReady),
-        "completes": lambda: serve(port, Completing),
-        "dies": lambda: serve(port, Dying),
-        "leaves streams unfinished": lambda: serve(port, Halving),
-        "runs out of memory": lambda: serve(port, Swelling),
         "mute": lambda: mute(port),
         "deaf": lambda: threading.Event().wait(),
         "out of CUDA memory": lambda: complain(CUDA, 1),

@@ -20,6 +20,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines import serving
 from pytest_mlperf.engines.serving import Server, ask, fill_in, find_program
+from tests.engines.recording import unrefused
 
 pytestmark = pytest.mark.process
 
@@ -39,13 +40,6 @@ def scripted(
     """Return one of the scripted servers, likewise."""
     command = [sys.executable, str(SCRIPT), what, "{port}", str(folder)]
     return server_of(command, health=health, start_timeout_s=limit_s)
-
-
-def launcher_here() -> psutil.Process:
-    """Return the process that watches over this test's server; other tests may leave helpers."""
-    children = [c for c in psutil.Process().children() if is_alive(c.pid)]
-    (launcher,) = [c for c in children if "serving/_launch" in " ".join(c.cmdline())]
-    return launcher
 
 
 def port_of(server: Server) -> int:
@@ -86,9 +80,10 @@ def error_of(server: Server) -> str:
     return str(caught.value)
 
 
-@pytest.mark.parametrize("what", ["healthy", "loading"])
-def test_a_server_is_healthy_inside_and_gone_outside(what: str) -> None:
-    with scripted(what) as server, scripted("healthy") as other:
+def test_a_server_is_healthy_inside_and_gone_outside(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though it takes no notice of SIGTERM; after an error of its user its log is kept."""
+    monkeypatch.setattr(serving, "GRACE_S", 0.2)
+    with scripted("loading") as server, scripted("stubborn") as other:
         assert server.url != other.url
         server.check()
         assert server.url == f"http://127.0.0.1:{port_of(server)}"
@@ -96,34 +91,14 @@ def test_a_server_is_healthy_inside_and_gone_outside(what: str) -> None:
         assert "listening on" in server.log.read_text("utf-8")
 
     assert not server.log.exists()
-    with socket.create_server(("127.0.0.1", port_of(server))):
-        pass
+    for stopped in (server, other):
+        with socket.create_server(("127.0.0.1", port_of(stopped))):
+            pass
     with pytest.raises(RunError, match="the server was stopped"):
         server.check()
-
-
-def test_a_server_is_gone_after_an_error_of_its_user() -> None:
-    """Its log is kept, as the error may be its doing."""
     with pytest.raises(ZeroDivisionError), scripted("healthy") as server:
         1 / 0  # noqa: B018
-
     assert "listening on" in server.log.read_text("utf-8")
-
-
-def test_a_server_gets_the_environment_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("OURS", "ours")
-    code = "import os; print([os.environ[n] for n in ('OURS', 'GIVEN')]); print('{port}'); 1 / 0"
-    server = server_of([sys.executable, "-c", code], environment={"GIVEN": "given"})
-
-    assert re.search(r"ends: \['ours', 'given'\] \| \d+ \| Traceback", error_of(server))
-
-
-def test_ctrl_c_is_not_ignored_by_a_server_though_a_worker_ignores_it() -> None:
-    with scripted("healthy") as server:
-        _, process = launched()
-        process.send_signal(signal.SIGINT)
-        with pytest.raises(RunError, match=r"ended with exit code 1|SIGINT"):
-            server.check(GONE_S)
 
 
 SHORT_LIVED = """
@@ -141,7 +116,6 @@ _launch.main(1.0, os.getppid(), ["sh", "-c", "exit 3"])
 
 
 def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
-    """Before the process that watches over it has looked for the first time."""
     told = subprocess.run(
         [sys.executable, "-c", SHORT_LIVED],
         input=b"",
@@ -155,7 +129,6 @@ def test_how_a_program_ended_is_told_also_where_it_was_over_at_once() -> None:
 
 
 def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
-    """How it ended, what that may mean, and its last lines, with nothing a terminal would obey."""
     before, memory = (
         "before GET /health answered 200; ",
         r"the machine ran out of memory \(see dmesg\)",
@@ -174,109 +147,79 @@ def test_a_server_that_ends_at_once_is_one_clear_error() -> None:
 
 
 def launched() -> tuple[psutil.Process, psutil.Process]:
-    """Return the process that watches over this test's server, and the server itself."""
-    launcher = launcher_here()
-    (process,) = launcher.children()
-    return launcher, process
+    """Return the process that watches over this test's server, and the server itself.
+
+    Other tests may leave helpers.
+    """
+    children = [c for c in psutil.Process().children() if is_alive(c.pid)]
+    (launcher,) = [c for c in children if "serving/_launch" in " ".join(c.cmdline())]
+    return launcher, next(c for c in launcher.children() if str(SCRIPT) in c.cmdline())
 
 
-def test_a_server_that_is_killed_later_is_found_dead() -> None:
-    with scripted("healthy") as server:
-        _, process = launched()
-        server.check()
-        process.kill()
-        with pytest.raises(RunError) as caught:
-            server.check(GONE_S)
-        with pytest.raises(RunError):  # it stays dead
-            server.check()
-
-    said = str(caught.value)
-    assert said.startswith("the server was killed by SIGKILL; if nobody killed it, the machine")
-    assert re.search(r'ends: listening on \d+ \| "GET /health HTTP/1.1" 200 -$', said)
-
-
-def test_a_server_dies_with_the_process_that_watches_over_it() -> None:
-    for end, said in (
-        ("kill", "the process that watches over the server was killed"),
-        ("terminate", r"the server was killed by SIGTERM; its log .* ends: "),
+def test_a_server_that_ends_later_is_found_dead_and_dies_with_who_watches_over_it() -> None:
+    """A worker ignores Ctrl-C, a server does not."""
+    log = r'; its log .* ends: listening on \d+ \| "GET /health HTTP/1.1" 200 -$'
+    killed = f"^the server was killed by SIGKILL; if nobody killed it, the machine .*{log}"
+    for index, number, message in (
+        (1, signal.SIGKILL, killed),
+        (1, signal.SIGINT, "ended with exit code 1|SIGINT"),
+        (0, signal.SIGKILL, "the process that watches over the server was killed"),
+        (0, signal.SIGTERM, r"the server was killed by SIGTERM; its log .* ends: "),
     ):
         with scripted("healthy") as server:
-            launcher, process = launched()
-            getattr(launcher, end)()
-            with pytest.raises(RunError, match=said):
+            processes = launched()
+            server.check()
+            processes[index].send_signal(number)
+            with pytest.raises(RunError, match=message):
                 server.check(GONE_S)
-            assert left_of([process.pid]) == []
+            with pytest.raises(RunError):  # it stays dead
+                server.check()
+            assert left_of([processes[1].pid]) == []
 
 
-@pytest.mark.parametrize("what", ["taken once", "taken"])
-def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(what: str, tmp_path: Path) -> None:
-    """Another one is tried; the third time it is an error."""
-    server = scripted(what, tmp_path)
-    if what == "taken once":
-        with server:
-            assert "in use" not in server.log.read_text("utf-8")
-    else:
-        said = error_of(server)
-        assert said.startswith(
-            "the server ended with exit code 1 before GET /health answered 200; its port was "
-            "taken, 3 times with another one; its log "
-        )
-        assert said.endswith("OSError: [Errno 98] Address already in use")
-
-    starts = (tmp_path / "starts").read_text("ascii")
-    assert len(starts) == {"taken once": 2, "taken": 3}[what]
+def test_a_port_that_was_taken_meanwhile_is_not_the_only_one(tmp_path: Path) -> None:
+    (tmp_path / "twice").mkdir()
+    with scripted("taken once", tmp_path) as server:
+        assert "in use" not in server.log.read_text("utf-8")
+    message = error_of(scripted("taken", tmp_path / "twice"))
+    assert "answered 200; its port was taken, 3 times with another one; its log " in message
+    assert message.endswith("OSError: [Errno 98] Address already in use")
+    starts = [(folder / "starts").read_text("ascii") for folder in (tmp_path, tmp_path / "twice")]
+    assert starts == ["++", "+++"]
 
 
-@pytest.mark.parametrize(
-    ("what", "health", "answer"),
-    [
+def test_a_server_that_never_becomes_healthy() -> None:
+    for manner, health, answer in (
         ("never ready", "/health", "503"),
         ("healthy", "/v1/health", "404"),
         ("mute", "/health", r"no answer in \d\.\d s"),
         ("deaf", "/health", "Connection refused"),
-    ],
-)
-def test_a_server_that_never_becomes_healthy(what: str, health: str, answer: str) -> None:
-    assert re.match(
-        rf"the server was not healthy within start_timeout = 1 s: GET {health} last gave {answer}; "
-        r"raise start_timeout if it is only slow, and see that health is a path which it knows; "
-        r"its log ",
-        error_of(scripted(what, limit_s=1.0, health=health)),
-    )
+    ):
+        assert re.match(
+            rf"the server was not healthy within start_timeout = 1 s: GET {health} last gave "
+            rf"{answer}; raise start_timeout if it is only slow, and see that health is a path "
+            r"which it knows; its log ",
+            error_of(scripted(manner, limit_s=1.0, health=health)),
+        )
 
 
-def test_a_server_that_ignores_sigterm_is_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(serving, "GRACE_S", 0.2)
-
-    with scripted("stubborn") as server:
-        port = port_of(server)
-
-    with socket.create_server(("127.0.0.1", port)):
-        pass
-
-
-@pytest.mark.parametrize("end", ["stopped", "killed"])
 def test_what_a_server_started_ends_with_it(
-    end: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Even a process that left its session and its parent, and ignores SIGTERM."""
     monkeypatch.setattr(serving, "GRACE_S", 0.2)
-
-    with scripted("leaves a grandchild", tmp_path) as server:
-        grandchild = int((tmp_path / "grandchild").read_text("ascii"))
-        assert is_alive(grandchild)
-        if end == "killed":
-            launcher = launcher_here()
-            server_itself = next(c for c in launcher.children() if c.pid != grandchild)
-            server_itself.kill()
-            with pytest.raises(RunError, match="SIGKILL"):
-                server.check(GONE_S)
-
-    assert not is_alive(grandchild)
+    for is_killed in (False, True):
+        with scripted("leaves a grandchild", tmp_path) as server:
+            grandchild = int((tmp_path / "grandchild").read_text("ascii"))
+            assert is_alive(grandchild)
+            if is_killed:
+                launched()[1].kill()
+                with pytest.raises(RunError, match="SIGKILL"):
+                    server.check(GONE_S)
+        assert not is_alive(grandchild)
 
 
-@pytest.mark.parametrize("forks", [False, True])
-def test_a_killed_worker_leaves_no_server(forks: bool, tmp_path: Path) -> None:
+def test_a_killed_worker_leaves_no_server(tmp_path: Path) -> None:
     """SIGKILL gives it no time to clean up, and still all that it started ends.
 
     A process that it forked, as libraries do, has copies of all its descriptors and lives on.
@@ -284,49 +227,46 @@ def test_a_killed_worker_leaves_no_server(forks: bool, tmp_path: Path) -> None:
     code = (
         "import os, sys, threading\n"
         "from pytest_mlperf.engines import serving\n"
-        "from tests.engines.serving.test_server import scripted\n"
         "serving.GRACE_S = 0.2\n"
-        "with scripted('leaves a grandchild', sys.argv[1]):\n"
-        "    forked = os.fork() if sys.argv[2] == 'True' else None\n"
-        "    if forked != 0: print(forked, flush=True)\n"
+        "given = dict(model=None, health='/health', start_timeout_s=20.0, environment={})\n"
+        "with serving.Server(sys.argv[1:], engine='some', **given):\n"
+        "    forked = os.fork()\n"
+        "    if forked: print(forked, flush=True)\n"
         "    threading.Event().wait()\n"
     )
-    worker = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path), str(forks)],
-        stdout=subprocess.PIPE,
-        cwd=Path(__file__).parents[3],
-    )
-    assert worker.stdout is not None
-    with worker:
+    command = [sys.executable, str(SCRIPT), "leaves a grandchild", "{port}", str(tmp_path)]
+    with subprocess.Popen(
+        [sys.executable, "-c", code, *command], stdout=subprocess.PIPE, cwd=SCRIPT.parents[3]
+    ) as worker:
+        assert worker.stdout is not None
         try:
-            forked = worker.stdout.readline().decode().strip()
+            forked = int(worker.stdout.readline())
             children = psutil.Process(worker.pid).children(recursive=True)
-            family = [c.pid for c in children if str(c.pid) != forked]
+            family = [child.pid for child in children if child.pid != forked]
         finally:
             worker.kill()
 
     assert len(family) >= 3  # the launcher, the server, the grandchild
     assert int((tmp_path / "grandchild").read_text("ascii")) in family
     assert left_of(family) == []
-    if forks:
-        os.kill(int(forked), signal.SIGKILL)
+    os.kill(forked, signal.SIGKILL)
 
 
 def test_what_is_no_program_is_named(tmp_path: Path) -> None:
     program = tmp_path / "program"
     program.write_text("no code", "ascii")
     program.chmod(0o755)
-    for word, said in (
+    looked = f"looked beside {sys.executable} and on PATH"
+    for word, message in (
         (
             "no-such-program",
-            f"no-such-program is no program here (looked beside {sys.executable} and on PATH); "
-            "install it, or give its whole path",
+            f"no-such-program is no program here ({looked}); install it, or give its whole path",
         ),
         (str(program), f"{program} cannot be started: Exec format error"),
     ):
         with pytest.raises(RunError) as caught, server_of([word, "{port}"]):
             pass
-        assert str(caught.value) == f"serve: {said}"
+        assert str(caught.value) == f"serve: {message}"
 
 
 def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -351,7 +291,24 @@ def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.Monke
         find_program("here/other")
 
 
-def test_placeholders_are_replaced_in_every_word() -> None:
+def test_what_means_nothing_is_refused_before_anything_starts() -> None:
+    rows: list[tuple[dict[str, Any], str]] = [
+        ({"command": []}, r"^engine some: serve = \[\] is no list of words"),
+        ({"command": ["", "{port}"]}, "the first word of serve is empty"),
+        ({"command": ["x", "{prot}"]}, "serve has {prot}; what is replaced is {model}, "),
+        ({"command": ["x", "8000"]}, "serve does not tell the server its port"),
+        ({"command": ["x", "{port}", "{model}"]}, "serve has {model}, but the suite names none"),
+        ({"health": "health"}, "health = 'health' is no path of a URL"),
+        ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
+        ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
+        ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
+        ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
+    ]
+
+    def build(changes: dict[str, Any]) -> None:
+        server_of(**{"command": ["x", "{port}"], **changes})
+
+    assert unrefused(build, SuiteError, rows) == []
     for words, filled in (
         (["--port={port}", "{host}:{port}", "{model}"], ["--port=8", "h:8", "m"]),
         (['{"port": {port}}', "{{port}}", "${port}"], ['{"port": 8}', "{{port}}", "${port}"]),
@@ -359,40 +316,21 @@ def test_placeholders_are_replaced_in_every_word() -> None:
         assert fill_in(words, {"port": "8", "host": "h", "model": "m"}) == filled
 
 
-def test_what_means_nothing_is_refused_before_anything_starts() -> None:
-    cases: list[tuple[dict[str, Any], str]] = [
-        ({"command": []}, r"serve = \[\] is no list of words"),
-        ({"command": ["", "{port}"]}, "the first word of serve is empty"),
-        ({"command": ["x", "{prot}"]}, r"serve has \{prot\}; what is replaced is \{model\}, "),
-        ({"command": ["x", "8000"]}, "serve does not tell the server its port"),
-        ({"command": ["x", "{port}", "{model}"]}, r"serve has \{model\}, but the suite names none"),
-        ({"health": "health"}, "health = 'health' is no path of a URL"),
-        ({"health": "/a b"}, "health = '/a b' is no path of a URL"),
-        ({"health": "/a\r\nX: y"}, r"health = .* is no path of a URL"),
-        ({"start_timeout_s": 0.0}, r"start_timeout = 0\.0 is not above 0"),
-        ({"start_timeout_s": float("nan")}, "start_timeout = nan is not above 0"),
-    ]
-    for changes, said in cases:
-        with pytest.raises(SuiteError, match=f"^engine some: {said}"):
-            server_of(**{"command": ["x", "{port}"], **changes})
-
-
-def test_the_log_lies_beside_that_of_the_worker(tmp_path: Path) -> None:
+def test_a_server_gets_the_environment_it_was_given_and_its_log_lies_beside_that_of_the_worker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A worker's stderr is engine.log in the folder of its run."""
-    code = (
-        "from tests.engines.serving.test_server import scripted\n"
-        "with scripted('healthy') as server: print(server.log)\n"
-    )
+    monkeypatch.setenv("OURS", "ours")
+    code = "import os; print([os.environ[n] for n in ('OURS', 'GIVEN')]); print('{port}'); 1 / 0"
+    server = server_of([sys.executable, "-c", code], environment={"GIVEN": "given"})
+    stderr = os.dup(2)
     with (tmp_path / "engine.log").open("wb") as log:
-        said = subprocess.run(
-            [sys.executable, "-c", code],
-            stdout=subprocess.PIPE,
-            stderr=log,
-            check=True,
-            text=True,
-            cwd=Path(__file__).parents[3],
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        ).stdout
-
-    assert said.strip() == str(tmp_path / "server.log")
-    assert "listening on" in (tmp_path / "server.log").read_text("utf-8")
+        os.dup2(log.fileno(), 2)
+        try:
+            message = error_of(server)
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+    assert re.search(r"ends: \['ours', 'given'\] \| \d+ \| Traceback", message)
+    assert server.log == tmp_path / "server.log"
+    assert "'given'" in server.log.read_text("utf-8")

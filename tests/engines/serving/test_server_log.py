@@ -49,7 +49,7 @@ def test_the_last_lines_are_those_a_terminal_would_show(log: Path) -> None:
         assert serving.last_lines(log) == lines
 
 
-def test_a_lack_of_memory_is_found_far_above_the_last_lines(log: Path) -> None:
+def test_a_lack_of_memory_is_found_far_above_the_last_lines_and_a_taken_port(log: Path) -> None:
     for line in (
         "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
         "RuntimeError: CUDA error: out of memory",
@@ -60,9 +60,6 @@ def test_a_lack_of_memory_is_found_far_above_the_last_lines(log: Path) -> None:
     ):
         log.write_text("loading\n" * 1000 + line + "\n" + "shutting down\n" * 1000, "utf-8")
         assert serving.about_memory(log) == line
-
-
-def test_a_taken_port_is_found(log: Path) -> None:
     for line in (
         "OSError: [Errno 98] Address already in use",
         "[Errno 98] error while attempting to bind on ('127.0.0.1', 1): address already in use",

@@ -61,6 +61,7 @@ def local(**script: Any) -> Iterator[str]:
         try:
             yield f"http://127.0.0.1:{running.server_address[1]}"
         finally:
+            running.over.set()
             running.shutdown()
             thread.join()
 
@@ -79,14 +80,8 @@ def server(command: Sequence[str], grpc_port: int = 1) -> Server:
 
 def engine(inputs: Any, **options: Any) -> TritonEngine:
     """Return an engine for a list of inputs, not entered."""
-    given = {
-        "dataset": Listed(inputs),
-        "model": None,
-        "precision": "fp32",
-        "served_model": "echo",
-        **options,
-    }
-    return TritonEngine(**given)
+    given = {"dataset": Listed(inputs), "model": None, "precision": "fp32"}
+    return TritonEngine(**{**given, "served_model": "echo", **options})
 
 
 def ask(opened: TritonEngine, count: int, *, wants_output: bool = True) -> Tokenless:
@@ -122,15 +117,6 @@ def models(folder: Path, **paths: Path | str) -> list[str]:
             "parameters": {"uri": str(path), "version": "v1"},
         }
         (folder / name / "model-settings.json").write_text(json.dumps(model), "utf-8")
-    return [
-        "env",
-        "MLSERVER_HTTP_PORT={port}",
-        "MLSERVER_GRPC_PORT={grpc_port}",
-        f"PYTHONPATH={SCRIPTED.with_name('runtime')}",
-        "PYTHONDONTWRITEBYTECODE=1",
-        MLSERVER,
-        "-m",
-        "mlserver.cli.main",
-        "start",
-        str(folder),
-    ]
+    variables = ["MLSERVER_HTTP_PORT={port}", "MLSERVER_GRPC_PORT={grpc_port}"]
+    variables += [f"PYTHONPATH={SCRIPTED.with_name('runtime')}", "PYTHONDONTWRITEBYTECODE=1"]
+    return ["env", *variables, MLSERVER, "-m", "mlserver.cli.main", "start", str(folder)]

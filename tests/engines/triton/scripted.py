@@ -131,7 +131,7 @@ class Handler(BaseHTTPRequestHandler):
 
     def then_hang(self, rows: Any, binary: bool) -> None:
         """Answer nothing, and keep the connection."""
-        threading.Event().wait()
+        self.server.over.wait()  # type: ignore[attr-defined]  # the base class's name
 
     def then_half(self, rows: Any, binary: bool) -> None:
         """Break off in the middle of an answer."""
@@ -168,9 +168,12 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.over = threading.Event()
+
 
 def server_of(script: dict[str, Any], port: int = 0) -> Server:
-    """Return a server that does what a script says."""
     kind = type("Scripted", (Handler,), {"script": {**NORMAL, **script}})
     return Server(("127.0.0.1", port), kind)
 

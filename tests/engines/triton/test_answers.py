@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import select
 import struct
 import threading
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -28,35 +28,21 @@ EXPECTED = [struct.pack("<q", index % 4) for index in range(30)]
 
 
 def test_every_sample_has_its_own_answer() -> None:
-    with local() as url:
+    """As bytes where the server can read them, and as text, which carries every number exactly.
+
+    What float32 can hold, the smallest and the largest too, and what is no number. A model that
+    becomes ready later is waited for.
+    """
+    row = np.array([np.float32(1) / 3, 1e-45, -3.4028235e38, np.nan], "f4")
+    with local(ready_after=3) as url:
         for binary, batch_size in product((True, False), (1, 7)):
             assert answers(rows(30), url=url, binary=binary, batch_size=batch_size) == EXPECTED
-
-
-def test_text_carries_every_number_exactly() -> None:
-    """What float32 can hold, the smallest and the largest too, and what is no number."""
-    row = np.array([np.float32(1) / 3, 1e-45, -3.4028235e38, np.nan], "f4")
-
-    with local() as url:
         (found,) = answers([row], url=url, binary=False, task="tensor")
-
     assert np.array_equal(np.frombuffer(found, "<f4"), row, equal_nan=True)
-
-
-def test_bytes_are_sent_to_a_server_that_can_read_them() -> None:
     for script, arrays in (({}, "bytes"), ({"server": {"name": "plain", "version": "1"}}, "JSON")):
         with local(**script) as url, engine(rows(1), url=url) as opened:
             assert opened.describe()["arrays"] == arrays
             assert ask(opened, 1).error is None
-
-
-@pytest.fixture
-def closing() -> Iterator[HttpClient]:
-    """Return a client of a server that closes each connection after one answer, unannounced."""
-    with local(closes=True) as url:
-        client = HttpClient(Address.of("http", url), "echo", "", timeout_s=60, binary=True)
-        yield client
-        client.close()
 
 
 def rest(client: HttpClient) -> None:
@@ -66,25 +52,26 @@ def rest(client: HttpClient) -> None:
     assert select.select([sock], [], [], 60)[0]
 
 
-def test_a_connection_that_the_server_closes_at_rest_is_opened_again(closing: HttpClient) -> None:
-    for _ in range(3):
-        assert closing.server()["name"] == "scripted"
-        rest(closing)
-
-
-def test_a_request_that_meets_the_closing_is_sent_again_after_a_rest_only(
-    closing: HttpClient, monkeypatch: pytest.MonkeyPatch
+def test_a_connection_that_the_server_closes_at_rest_is_opened_again(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(http_client, "IDLE_S", -1.0)
-    closing.server()
-    rest(closing)
-    unseen = SimpleNamespace(select=lambda *_: ([], [], []))
-    monkeypatch.setattr(http_client, "select", unseen)
-    assert closing.server()["name"] == "scripted"
-    rest(closing)
-    monkeypatch.setattr(http_client, "IDLE_S", 1e9)
-    with pytest.raises(RequestError) as caught:
-        closing.server()
+    """Unannounced, after an answer; a request that meets the closing is sent again after a rest."""
+    with local(closes=True) as url, contextlib.ExitStack() as stack:
+        client = HttpClient(Address.of("http", url), "echo", "", timeout_s=60, binary=True)
+        stack.callback(client.close)
+        for _ in range(3):
+            assert client.server()["name"] == "scripted"
+            rest(client)
+        monkeypatch.setattr(http_client, "IDLE_S", -1.0)
+        client.server()
+        rest(client)
+        unseen = SimpleNamespace(select=lambda *_: ([], [], []))
+        monkeypatch.setattr(http_client, "select", unseen)
+        assert client.server()["name"] == "scripted"
+        rest(client)
+        monkeypatch.setattr(http_client, "IDLE_S", 1e9)
+        with pytest.raises(RequestError) as caught:
+            client.server()
     assert caught.value.lost
 
 
@@ -100,25 +87,14 @@ def test_as_many_threads_complete_samples_as_requests_may_be_under_way() -> None
     assert threading.active_count() == before
 
 
-def test_a_model_that_becomes_ready_later_is_waited_for() -> None:
-    with local(ready_after=3) as url:
-        assert answers(rows(4), url=url) == EXPECTED[:4]
-
-
 def test_the_description_has_what_the_server_says() -> None:
-    """What decides speed and answers is in it, ports and paths of this machine are not."""
     config = {
         "max_batch_size": 8,
         "instance_group": [{"count": 2, "kind": "KIND_GPU"}],
         "dynamic_batching": {"max_queue_delay_microseconds": 100},
     }
-    with engine(
-        rows(1),
-        serve=scripted(config=config),
-        environment={"A": "1"},
-        batch_size=8,
-        model_version="2",
-    ) as opened:
+    options = {"serve": scripted(config=config), "environment": {"A": "1"}}
+    with engine(rows(1), **options, batch_size=8, model_version="2") as opened:
         found = dict(opened.describe())
 
     shown = {name: found.pop(name) for name in ("tritonclient", "config_sha256", "serve")}
@@ -147,22 +123,18 @@ def test_the_description_has_what_the_server_says() -> None:
 
 
 def test_the_files_of_a_server_of_our_own_are_part_of_the_description(tmp_path: Path) -> None:
-    def described(folder: Path) -> str:
-        with engine([], serve=[*scripted(), "{model}"], model=str(folder)) as opened:
-            return opened.describe()["weights_sha256"]
-
+    digests = {}
     for name, content in (("one", "a"), ("same", "a"), ("other", "b")):
         (tmp_path / name / "echo/1").mkdir(parents=True)
         (tmp_path / name / "echo/1/model.txt").write_text(content, "utf-8")
-    first = described(tmp_path / "one")
-
-    assert described(tmp_path / "same") == first
-    assert described(tmp_path / "other") != first
-    assert len(first) == 16
+        serve = [*scripted(), "{model}"]
+        with engine([], serve=serve, model=str(tmp_path / name)) as opened:
+            digests[name] = opened.describe()["weights_sha256"]
+    assert digests["same"] == digests["one"] != digests["other"]
+    assert len(digests["one"]) == 16
 
 
 def test_the_engine_keeps_the_contract() -> None:
-    """Asked in every way of LoadGen, it owes a run nothing."""
     options = {"served_model": "echo", "serve": scripted(), "batch_size": 7}
 
     answered = check_engine(TritonEngine, Listed(rows(24)), options=options)

@@ -22,10 +22,6 @@ from tests.engines.onnxruntime.models import encoder, question
 from tests.engines.triton.harness import ROOT, answers, models, needs_mlserver, server
 from tests.run.harness import RunningWorker, settings, spec
 
-pytest.importorskip("tritonclient.http")
-pytest.importorskip("tritonclient.grpc")
-pytest.importorskip("onnxruntime")
-
 pytestmark = needs_mlserver
 
 TINY = ROOT / "suites/tiny/resnet50"
@@ -33,6 +29,12 @@ MODEL = str(TINY / "resnet50-tiny.onnx")
 DATA: dict[str, Any] = {"path": str(TINY / "data/imagenet"), "size": 32, "crop": 1.0, "classes": 10}
 
 PROTOCOLS = ("http", "grpc")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _libraries() -> None:
+    pytest.importorskip("tritonclient.grpc")
+    pytest.importorskip("onnxruntime")
 
 
 @pytest.fixture(scope="module")
@@ -64,38 +66,18 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-@pytest.mark.parametrize("batch_size", [1, 8])
-def test_the_classes_are_those_of_engine_onnxruntime(
-    running: Running, images: list[Any], protocol: str, batch_size: int
+def test_answers_are_those_of_engine_onnxruntime(
+    running: Running, images: list[Any], protocol: str
 ) -> None:
-    found = answers(
-        images,
-        url=running.urls[protocol],
-        served_model="resnet50",
-        protocol=protocol,
-        batch_size=batch_size,
-    )
+    """Of the encoder: samples of many lengths, padded into batches, three inputs, two outputs."""
+    place = {"url": running.urls[protocol], "protocol": protocol}
+    for batch_size in (1, 8):
+        found = answers(images, **place, served_model="resnet50", batch_size=batch_size)
+        assert found == recorder.answers(MODEL, images, batch_size=1)
 
-    assert found == recorder.answers(MODEL, images, batch_size=1)
-
-
-@pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_an_encoder_s_logits_are_those_of_engine_onnxruntime(
-    running: Running, protocol: str
-) -> None:
-    """Samples of many lengths, padded into batches, three inputs and two outputs."""
-    inputs = [question(index) for index in range(20)]
-
-    found = answers(
-        inputs,
-        url=running.urls[protocol],
-        served_model="bert",
-        protocol=protocol,
-        batch_size=4,
-        task="answer",
-    )
-
-    alone = recorder.answers(running.bert, inputs, task="answer", batch_size=4)
+    inputs, options = [question(index) for index in range(20)], {"task": "answer", "batch_size": 4}
+    found = answers(inputs, **place, served_model="bert", **options)
+    alone = recorder.answers(running.bert, inputs, **options)
     for one, other in zip(found, alone, strict=True):
         assert np.allclose(np.frombuffer(one, "<f4"), np.frombuffer(other, "<f4"), atol=1e-4)
 
@@ -119,7 +101,6 @@ def workers(protocol: str, **options: Any) -> dict[str, Any]:
 def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     tmp_path: Path, running: Running, images: list[Any], protocol: str, scenario: str, starts: bool
 ) -> None:
-    """LoadGen keeps the very classes that engine onnxruntime gives, by sample."""
     where = (
         {"serve": models(tmp_path, resnet50=MODEL)} if starts else {"url": running.urls[protocol]}
     )
@@ -162,7 +143,6 @@ def servers(folder: Path) -> Iterator[psutil.Process]:
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_a_server_that_is_killed_in_mid_run_is_one_error(tmp_path: Path, protocol: str) -> None:
-    """Not a fast run: the message has the counts, and how the server ended."""
     case = spec(
         tmp_path,
         **workers(protocol, serve=models(tmp_path, resnet50=MODEL), batch_size=1),

@@ -1,0 +1,30 @@
+"""The HTTP parser that the engine needs, and workers that are forks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests import forked
+
+WITHOUT_PARSER = ("test_events.py", "test_options.py", "test_parity.py")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _parser_and_forks(request: pytest.FixtureRequest) -> Iterator[None]:
+    if request.path.name not in WITHOUT_PARSER:
+        pytest.importorskip("httptools")
+    with pytest.MonkeyPatch.context() as patch:
+        forked.use(patch)
+        yield
+
+
+@pytest.fixture
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Return a tester whose sessions are interpreters.
+
+    A fork of a fork loses descriptors to libuv, which closes those that it had in the first one.
+    """
+    forked.use_no(monkeypatch)
+    return pytester
