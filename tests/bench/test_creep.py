@@ -73,54 +73,29 @@ def judged(one: Verdict, mode: str = "fail", since: str = "") -> Verdict:
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:
+    """A warning leaves the word, a drop keeps its own, and a day begins anew."""
     accepted(20_000.0, 19_600.0, 19_200.0)
 
-    found = judged(verdict())
+    found, warned = judged(verdict()), judged(verdict(), "warn")
+    fell = judged(verdict(-0.06, Outcome.PERF_DROP))
 
-    assert found.outcome is Outcome.PERF_DROP
-    assert found.fails
+    assert (found.outcome, found.fails) == (Outcome.PERF_DROP, True)
     assert found.headline.startswith("tokens/s −4.")
     assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in found.headline
     assert found.notes[0] == "against the pinned baseline alone: ok tokens/s −0.5 %"
+    assert warned.outcome is Outcome.OK
+    assert warned.notes[0].startswith("drift: tokens/s −4.")
+    assert fell.headline == "tokens/s −0.5 %"
+    assert fell.notes[0].startswith("drift: ")
+    assert judged(verdict(), since="2026-05-11") == verdict()
 
 
-def test_a_warning_leaves_the_word(here: Path) -> None:
-    accepted(20_000.0, 19_600.0, 19_200.0)
-
-    found = judged(verdict(), "warn")
-
-    assert found.outcome is Outcome.OK
-    assert found.notes[0].startswith("drift: tokens/s −4.")
-
-
-def test_a_drop_of_its_own_keeps_its_word(here: Path) -> None:
-    accepted(20_000.0, 19_600.0, 19_200.0)
-
-    found = judged(verdict(-0.06, Outcome.PERF_DROP))
-
-    assert found.headline == "tokens/s −0.5 %"
-    assert found.notes[0].startswith("drift: ")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        (20_000.0, 20_000.0, 20_000.0),
-        (20_000.0, 19_900.0, 19_800.0),
-        (19_000.0, 19_400.0, 20_000.0),
-    ],
-    ids=["nothing", "less than the limit", "better"],
-)
+@pytest.mark.parametrize("values", [(20_000.0, 19_900.0, 19_800.0), (19_000.0, 19_400.0, 20_000.0)])
 def test_what_did_not_creep_passes_as_it_was(here: Path, values: tuple[float, ...]) -> None:
+    """Less than the limit, and better."""
     accepted(*values)
 
     assert judged(verdict()) == verdict()
-
-
-def test_a_day_begins_anew(here: Path) -> None:
-    accepted(20_000.0, 19_600.0, 19_200.0)
-
-    assert judged(verdict(), since="2026-05-11") == verdict()
 
 
 def test_other_data_begin_anew(here: Path) -> None:
