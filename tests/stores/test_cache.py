@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -10,30 +11,21 @@ import pytest
 from pytest_mlperf.stores.cache import cache_folder, kept_text
 
 
-@pytest.fixture(autouse=True)
-def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_made_once_and_what_is_no_text_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that cannot be written costs time alone."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-
-
-def test_it_is_made_once(tmp_path: Path) -> None:
-    make = Mock(return_value="text")
+    make, again = Mock(return_value="text"), Mock(return_value="text")
+    folder = tmp_path / "pytest-mlperf"
 
     assert [kept_text("a.js", make) for _ in range(3)] == ["text"] * 3
-    assert make.call_count == 1
-    assert cache_folder() == tmp_path / "pytest-mlperf"
-
-
-def test_what_is_no_text_is_made_anew() -> None:
-    cache_folder().mkdir()
+    assert (make.call_count, cache_folder()) == (1, folder)
     for content in (b"", b"\xff\xfe"):
-        (cache_folder() / "a.js").write_bytes(content)
+        (folder / "a.js").write_bytes(content)
         assert kept_text("a.js", lambda: "text") == "text"
-        assert (cache_folder() / "a.js").read_text("utf-8") == "text"
-
-
-def test_a_cache_that_cannot_be_written_costs_time_alone(tmp_path: Path) -> None:
-    (tmp_path / "pytest-mlperf").touch()
-    make = Mock(return_value="text")
-
-    assert [kept_text("a.js", make) for _ in range(2)] == ["text"] * 2
-    assert make.call_count == 2
+        assert (folder / "a.js").read_text("utf-8") == "text"
+    shutil.rmtree(folder)
+    folder.touch()
+    assert [kept_text("a.js", again) for _ in range(2)] == ["text"] * 2
+    assert again.call_count == 2

@@ -54,34 +54,22 @@ def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, ur
 
 
 def test_histories_are_those_of_the_results_files(session: Results, url: str) -> None:
+    """The latest verdict is that of the newest session; what was slowed or pretended is none."""
     sessions = [numbered(session, number) for number in (3, 1, 2)]
+    slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
+    pretended = [replace(case, pretended=True) for case in session.cases[2:]]
     add(url, *sessions)
 
     with opened(url) as store:
-        histories = store.histories()
+        histories, latest = store.histories(), store.latest()
         (one,) = store.histories(histories[0].series.case.id, "throughput")
 
     by_key = {each.series.key: each for each in histories_of(sessions)}
     assert {each.series.key: each for each in histories} == by_key
     assert [point.run for point in one.points] == ["run-1", "run-2", "run-3"]
-
-
-def test_what_was_slowed_or_pretended_is_no_history(session: Results) -> None:
-    slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
-    pretended = [replace(case, pretended=True) for case in session.cases[2:]]
-
-    assert histories_of([session])
-    assert not histories_of([replace(session, cases=(*slowed, *pretended))])
-
-
-def test_the_latest_verdict_is_that_of_the_newest_session(session: Results, url: str) -> None:
-    add(url, numbered(session, 2), numbered(session, 1))
-
-    with opened(url) as store:
-        latest = store.latest()
-
-    assert {one.run for one in latest} == {"run-2"}
+    assert {one.run for one in latest} == {"run-3"}
     assert {one.test for one in latest} == {case.test for case in session.cases}
+    assert not histories_of([replace(session, cases=(*slowed, *pretended))])
 
 
 def check_writers(url: str, session: Results) -> None:
@@ -163,14 +151,8 @@ def test_what_is_no_store_is_refused_and_stays(
     assert (file.read_bytes() if file.is_file() else None) == before
 
 
-def test_reading_makes_no_store(url: str) -> None:
-    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
-        pass
-
-    assert not Path(url).exists()
-
-
-def test_a_password_is_never_shown() -> None:
+def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) -> None:
+    """Reading makes no store."""
     shown = {
         "postgresql://ci:secret@db:5432/perf": "postgresql://ci@db:5432/perf",
         "postgres://ci@db/perf?password=secret&sslmode=off": "postgres://ci@db/perf?sslmode=off",
@@ -180,12 +162,12 @@ def test_a_password_is_never_shown() -> None:
     }
 
     assert {url: shown_url(url) for url in shown} == shown
-
-
-def test_a_url_of_no_store_is_refused() -> None:
-    for url in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
-        with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(url):
+    for other in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
+        with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(other):
             pass
+    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
+        pass
+    assert not Path(url).exists()
 
 
 def written(tmp_path: Path, session: Results) -> Path:
@@ -244,6 +226,7 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
 
 
 def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Results) -> None:
+    """A session whose own file could not be written is sent all the same."""
     url = str(tmp_path / "results.db")
     folder = folder_of(tmp_path, url)
     folder.mkdir(parents=True)
@@ -251,21 +234,11 @@ def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Re
 
     first = deliver(url, tmp_path, session, written(tmp_path, session))
     one = numbered(session, 1)
-    second = deliver(url, tmp_path, one, written(tmp_path, one))
+    second = deliver(url, tmp_path, one, tmp_path / "never" / "results.json")
 
     assert first.sent == 1
     assert "can never be sent" in first.line
     assert (folder / "run-0.json.refused").exists()
-    assert second.notes == []
-
-
-def test_a_session_whose_file_could_not_be_written_is_sent_all_the_same(
-    tmp_path: Path, session: Results
-) -> None:
-    url = str(tmp_path / "results.db")
-
-    delivery = deliver(url, tmp_path, session, tmp_path / "never" / "results.json")
-
-    assert not delivery.reason
+    assert (second.notes, second.reason) == ([], "")
     with opened(url) as store:
-        assert store.sessions() == [session.run]
+        assert set(store.sessions()) == {session.run, "run-1"}
