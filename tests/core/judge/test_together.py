@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case, Kind
@@ -35,19 +36,10 @@ ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
 def metric(
     p: float | None, outcome: Outcome = Outcome.INCONCLUSIVE, runs_baseline: int = 8
 ) -> MetricVerdict:
+    fields: dict[str, Any] = {"now": 90.0, "baseline": 100.0, "limit": 0.05, "runs": 5}
+    fields |= {"change": -0.1, "low": -0.2, "high": 0.01, "stands": True}
     return MetricVerdict(
-        metric="throughput",
-        outcome=outcome,
-        now=90.0,
-        baseline=100.0,
-        change=-0.1,
-        low=-0.2,
-        high=0.01,
-        limit=0.05,
-        runs=5,
-        runs_baseline=runs_baseline,
-        p=p,
-        stands=True,
+        metric="throughput", outcome=outcome, runs_baseline=runs_baseline, p=p, **fields
     )
 
 
@@ -83,6 +75,7 @@ def test_a_pair_falls_beside_others_or_is_suspected() -> None:
         assert (p, words([p], 25, final)) == (p, [word])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(21, 60))
 def test_those_that_fall_are_the_procedures(p_values: list[float], pairs: int) -> None:
     """Benjamini and Hochberg's step-up over all pairs, the others counting with 1."""
@@ -211,12 +204,11 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
 
 
 def test_another_machine_has_a_shift_of_its_own() -> None:
-    here = many(spread(60, 0.004, -0.025), quiet(60, machine=0.03))
+    changes = spread(60, 0.004, -0.025)
+    here, there = many(changes, quiet(60, machine=0.03)), many(changes, quiet(60))
     other = replace(CASE, accelerator="H200")
-    there = [replace(v, case=other) for v in many(spread(60, 0.004, -0.025), quiet(60))]
 
-    verdicts = [*here, *there]
-    settled = settle(verdicts, [], 120, RULE)
+    settled = settle([*here, *(replace(v, case=other) for v in there)], [], 120, RULE)
 
     red = [v.case.accelerator for v in settled if v.outcome is Outcome.PERF_DROP]
     assert len(red) > 30

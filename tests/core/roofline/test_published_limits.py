@@ -2,6 +2,10 @@
 
 `tests/data/published_limits.csv` has the shares of both limits, in per cent, that a calculation of
 its own, before this code, found for each throughput of NVIDIA's tables; `peak` is the precision.
+`published_measurements.csv` has what three pages print: A is NVIDIA's tables of MLPerf v4.1, B a
+third party's summary, C NVIDIA's post on v4.0. `text` and `unit_printed` are what a page prints,
+`unit` is what the number really is in, and `logged`, `samples_per_s` and `path` are of the official
+result that the page rounds.
 """
 
 from __future__ import annotations
@@ -26,12 +30,18 @@ from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.rounds.work import find_work
 from tests.core.made import present
-from tests.core.roofline.transcription import BY_ID
 
-FILE = Path(__file__).parents[2] / "data" / "published_limits.csv"
 
-with FILE.open(newline="", encoding="utf-8") as _file:
-    SHARES = {f"{row['page']}{row['line']}.1": row for row in csv.DictReader(_file)}
+def table(name: str) -> list[dict[str, str]]:
+    with (Path(__file__).parents[2] / "data" / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+SHARES = {f"{row['page']}{row['line']}.1": row for row in table("published_limits.csv")}
+BY_ID = {
+    f"{row['page']}{row['line']}.{row['number']}": row
+    for row in table("published_measurements.csv")
+}
 
 
 @cache
