@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.baseline import Property, SessionNoise
+from pytest_mlperf.core.baseline import SessionNoise
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
@@ -210,18 +210,12 @@ def test_the_intervals_hold_what_they_say_whatever_share_is_the_sessions(
             ]
             least = 0.85 if draws is MANY_DRAWS else 0.7
             assert median(abs(one.noise.prior_sd / 0.02 - 1) for one in learnt) < 0.35
+            if share == 0.7 and not shared:  # believed, however little two sessions prove
+                assert median(one.noise.session_share for one in learnt) > 0.5
+                widths = [high - low for low, high in (present(one.share) for one in learnt)]
+                assert sessions > 2 or median(widths) > 0.5
             assert sum(holds(one.sd, 0.02) for one in learnt) / len(learnt) >= least
             assert sum(holds(one.share, share) for one in learnt) / len(learnt) >= least
-
-
-def test_two_sessions_that_differ_much_are_believed_and_not_much_is_known() -> None:
-    """A share of 0.7 is seen in two sessions, however little they prove."""
-    truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.7)
-    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=8), GPU) for n in range(9)]
-    shares = [one.share or (0.0, 0.0) for one in learnt]
-
-    assert median(one.noise.session_share for one in learnt) > 0.5
-    assert median(high - low for low, high in shares) > 0.5
 
 
 def test_one_session_has_no_interval_and_neither_have_cases_of_one_session_each() -> None:
@@ -344,19 +338,6 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> N
     assert missed <= 0.05 * 4 * cases
 
 
-def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
-    """CPU runs that vary by 1 % need not be judged as if by 5 %."""
-    truth = Noise(prior_df=6, prior_sd=0.01, session_share=0.25)
-    learnt = learn(drawn(8, truth, cases=6, sessions=3, runs=4), uncalibrated("cpu"))
-    baseline = values(random.Random(9), 0.01, 0.25, sessions=4, runs=2)
-    before, after = (
-        minimum_detectable_change(baseline, rule=noise.rule(5))
-        for noise in (uncalibrated("cpu"), learnt.noise)
-    )
-
-    assert after < before / 2
-
-
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
     """The typical GPU of the derivation, 44 s: windows vary by 2 %, runs by 0.7 %, 60 s to start.
 
@@ -398,27 +379,20 @@ def one(case: str, metric: str, *xs: float, session: str = "s") -> Series:
     return Series(case=case, metric=metric, runs=found)
 
 
-def test_a_drift_that_all_cases_share_is_seen() -> None:
-    rng = random.Random(4)
-    slower = [-0.01 * n for n in range(8)]
+def test_a_drift_that_all_cases_share_is_seen_and_noise_seldom_called_so() -> None:
+    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
+    rng, slower = random.Random(4), [-0.01 * n for n in range(8)]
     series = [
         one("a", "throughput", *(x + rng.gauss(0, 0.002) for x in slower)),
         one("b", "latency_p90", *(-x + rng.gauss(0, 0.002) for x in slower)),
     ]
-    found = present(drift(series, "s"))
-
-    assert found.proven
-    assert found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
-
-
-def test_noise_is_seldom_called_drift() -> None:
-    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
-    rng = random.Random(5)
-    called = 0
+    found, called, rng = present(drift(series, "s")), 0, random.Random(5)
     for _ in range(300):
         series = [one(c, "throughput", *(rng.gauss(0, 0.01) for _ in range(6))) for c in "abc"]
         called += present(drift(series, "s")).proven
 
+    assert found.proven
+    assert found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
     assert called <= 1
     assert drift([one("a", "throughput", 0, 1)], "s") is None
     assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
@@ -448,27 +422,21 @@ def case(*runs: CalibrationRun, digest: str = "x", name: str = "a") -> Calibrate
 
 
 def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
-    new = case(run(2, value=200.0), run(1, "s2"))
-    (found,), notes = merged([case(run(1), run(2))], [new])
-    others, left_out = merged(
-        [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), digest="y")]
-    )
-
-    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
-    assert (found.runs[1].metrics["throughput"], notes) == (200, ())
-    assert [(c.case, len(c.runs)) for c in others] == [("a", 1), ("b", 1)]
-    assert left_out == ("a: 2 older runs left out: engine, options, data or run length changed",)
-    assert [s.metric for s in case(run(1), run(2)).series] == ["throughput", "latency_p50"]
-
-
-def test_a_machine_replaces_its_own_entry_only() -> None:
-    a: dict[str, Property] = {"cpu": "a", "cores": 2}
-    b: dict[str, Property] = {"cpu": "b", "cores": 2}
+    """A machine replaces its own entry only."""
+    old, new = case(run(1), run(2)), case(run(2, value=200.0), run(1, "s2"))
+    (found,), notes = merged([old], [new])
+    others, left_out = merged([old, case(run(1), name="b")], [case(run(1, "s2"), digest="y")])
+    a, b = ({"cpu": name, "cores": 2} for name in "ab")
     first = Calibrated(identity=a, settings=None, cases=())
     whole = Calibration(accelerator="cpu", machines=())
     whole = whole.having(first).having(Calibrated(identity=b, settings=None, cases=()))
     whole = whole.having(dataclasses.replace(first, cases=(case(run(1)),)))
 
+    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
+    assert (found.runs[1].metrics["throughput"], notes) == (200, ())
+    assert [(c.case, len(c.runs)) for c in others] == [("a", 1), ("b", 1)]
+    assert left_out == ("a: 2 older runs left out: engine, options, data or run length changed",)
+    assert [s.metric for s in old.series] == ["throughput", "latency_p50"]
     assert [len(m.cases) for m in whole.machines] == [0, 1]
     assert whole.of(a) == whole.machines[1]
     assert whole.of({**a, "cores": 4}) is None

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.foreign_text import BROKEN, broken, encodable, json_text, visible
@@ -21,13 +21,25 @@ class Words:
     rest: tuple[str, ...] = ()
 
 
-@given(HOSTILE)
-def test_nothing_that_a_terminal_obeys_is_left(text: str) -> None:
-    shown = visible(text.replace(BROKEN, ""))
+values = st.recursive(
+    HOSTILE | st.none() | st.integers() | st.booleans(),
+    lambda inner: st.lists(inner) | st.dictionaries(HOSTILE, inner),
+    max_leaves=8,
+)
+
+
+@settings(max_examples=40)
+@given(HOSTILE, values)
+def test_nothing_that_a_terminal_obeys_is_left_and_every_value_becomes_text(
+    text: str, value: Any
+) -> None:
+    shown, written = visible(text.replace(BROKEN, "")), json_text(value)
 
     assert shown.isprintable()
     assert visible(shown) == shown
-    shown.encode()
+    assert written.replace("\n", "").isprintable()
+    assert json.loads(written) == encodable(value)
+    assert (shown + written).encode()
 
 
 def test_a_control_character_is_shown_and_broken_colons_begin_no_command() -> None:
@@ -45,21 +57,6 @@ def test_a_control_character_is_shown_and_broken_colons_begin_no_command() -> No
     assert visible("a\nb\x1b", keep="\n") == "a\nb\\x1b"
     assert broken("::error::\x07") == f"{BROKEN}error{BROKEN}\\x07"
     assert visible(broken("a::b\x07")) == f"a{BROKEN}b\\x07"
-
-
-@given(
-    st.recursive(
-        st.one_of(HOSTILE, st.none(), st.integers(), st.booleans()),
-        lambda inner: st.one_of(st.lists(inner), st.dictionaries(HOSTILE, inner)),
-        max_leaves=20,
-    )
-)
-def test_every_value_becomes_text_that_says_the_same(value: Any) -> None:
-    text = json_text(value)
-
-    assert text.replace("\n", "").isprintable()
-    text.encode()
-    assert json.loads(text) == encodable(value)
 
 
 def test_what_utf8_cannot_hold_is_an_escape_wherever_it_stands() -> None:

@@ -21,11 +21,15 @@ def samples(page: bytes, *names: str) -> list[tuple[str, dict[str, str], float, 
 
 
 def test_samples_of_the_names_that_were_asked_for() -> None:
+    """A page describes what it shows."""
     labels = {"engine": "0", "model_name": 'a "b" {c}, d\\e\nf'}
+    pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
+
     assert samples(PAGE, "vllm:num_requests_running", "process_cpu_seconds_total") == [
         ("vllm:num_requests_running", labels, 3.0, None),
         ("process_cpu_seconds_total", {}, 1200.0, 1_700_000_000.25),
     ]
+    assert [is_page(text) for text in pages] == [True, True, False, False]
 
 
 def test_what_is_no_sample_is_passed_over() -> None:
@@ -34,12 +38,6 @@ def test_what_is_no_sample_is_passed_over() -> None:
         f"a {'9' * 5000}", "a 1_000", "a ٣", "ab 1", "a{b='c'} x", "\x00a 1", "a 0x10",
     ):  # fmt: skip
         assert samples(f"{line}\na 7\n".encode(), "a") == [("a", {}, 7.0, None)], line
-
-
-def test_a_page_describes_what_it_shows() -> None:
-    pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
-
-    assert [is_page(text) for text in pages] == [True, True, False, False]
 
 
 @given(st.binary(max_size=200))

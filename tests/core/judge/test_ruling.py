@@ -113,28 +113,24 @@ def test_a_metric_verdict_holds_what_the_table_shows() -> None:
     assert mean.change == pytest.approx(3.0 / 4.0 - 1)
 
 
-def test_without_a_record_there_is_no_baseline() -> None:
-    ruling = rule_on(runs(1, throughput=100.0), None, OFFLINE, RULE)
-
-    assert (ruling.outcome, ruling.more) == (Outcome.NO_BASELINE, False)
-    assert ruling.headline == "samples/s: no record of this machine"
-    (metric,) = ruling.metrics
-    assert metric.now == pytest.approx(100.0)
-    assert replace(metric, now=0.0) == MetricVerdict(
-        metric="throughput", outcome=Outcome.NO_BASELINE, now=0.0, limit=0.03
-    )
-
-
 def test_a_metric_that_one_side_lacks_is_not_judged() -> None:
+    """Without a record there is no baseline."""
     limits = {**OFFLINE, "tokens_per_second": 0.03}
     now, before = runs(2, throughput=100.0, tokens_per_second=5.0), record(throughput=100.0)
 
+    alone = rule_on(runs(1, throughput=100.0), None, OFFLINE, RULE)
     ruling = rule_on(now, before, limits, RULE)
     missing = rule_on(runs(2, throughput=100.0), before, {"ttft_p50": 0.05}, RULE)
 
-    assert ruling.outcome is Outcome.NO_BASELINE
+    (metric,) = alone.metrics
+    assert (alone.outcome, alone.more) == (Outcome.NO_BASELINE, False)
+    assert alone.headline == "samples/s: no record of this machine"
+    assert metric == MetricVerdict(
+        metric="throughput", outcome=Outcome.NO_BASELINE, now=metric.now, limit=0.03
+    )
+    assert metric.now == pytest.approx(100.0)
     words = {"throughput": Outcome.OK, "tokens_per_second": Outcome.NO_BASELINE}
-    assert outcomes(ruling) == words
+    assert (ruling.outcome, outcomes(ruling)) == (Outcome.NO_BASELINE, words)
     assert ruling.headline == "tokens/s: the baseline has no such metric"
     assert (missing.outcome, missing.metrics[0].now) == (Outcome.INVALID, None)
     assert missing.headline == "p50 TTFT: not measured"
@@ -240,6 +236,10 @@ def test_what_is_not_gated_is_reported_after_what_is() -> None:
     assert throughput.change == pytest.approx(0.0, abs=0.01)
     assert p99.change == pytest.approx(2.0, rel=0.01)
     assert (p99.limit, p99.low, p99.high) == (None, None, None)
+    before, now = ({**curve(10.0, 40.0), "ttft_p90@8": seconds} for seconds in (0.1, 0.2))
+    last = rule_on(runs(1, **now), record(**before), CURVE, RULE).metrics[-1]
+    assert (last.metric, last.outcome) == ("ttft_p90@8", None)
+    assert last.change == pytest.approx(1, rel=1e-3)
 
 
 def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
@@ -362,15 +362,6 @@ def test_the_false_alarms_of_a_curve_are_shared() -> None:
         assert shared[name].high == pytest.approx(judged.high)
 
 
-def test_what_points_measured_besides_is_reported() -> None:
-    before, now = ({**curve(10.0, 40.0), "ttft_p90@8": seconds} for seconds in (0.1, 0.2))
-
-    last = rule_on(runs(1, **now), record(**before), CURVE, RULE).metrics[-1]
-
-    assert (last.metric, last.outcome) == ("ttft_p90@8", None)
-    assert last.change == pytest.approx(1, rel=1e-3)
-
-
 def of_lengths(*values: float) -> list[Run]:
     """Return runs whose answers have so many tokens in the mean, at eight under way."""
     (run,) = runs(1)
@@ -378,6 +369,7 @@ def of_lengths(*values: float) -> list[Run]:
 
 
 def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None:
+    """Which samples end in a window is chance: here 3 % from run to run, more than is tolerated."""
     alike, wide = [40.0] * 4, [39.4, 40.6, 40.0, 41.0]
     for before, now, moved in (
         (alike, [40.7], ""),
@@ -392,17 +384,11 @@ def test_another_length_of_answers_is_one_that_chance_does_not_explain() -> None
         told = other_length(of_lengths(*now), of_lengths(*before)) or ""
         assert told.startswith(f"tokens/sample at 8 {moved}" if moved else "")
         assert bool(told) is bool(moved)
-
-
-def test_unchanged_answers_seldom_seem_longer_or_shorter() -> None:
-    """Which samples end in a window is chance: here 3 % from run to run, more than is tolerated."""
     chance = Random(20261123)
-    told = 0
-    for _ in range(200):
-        now, *before = of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(5)))
-        told += other_length([now], before) is not None
-
-    assert told / 200 <= 0.01
+    drawn = [
+        of_lengths(*(40 * math.exp(chance.gauss(0, 0.03)) for _ in range(5))) for _ in alike * 50
+    ]
+    assert sum(other_length(found[:1], found[1:]) is not None for found in drawn) <= 2
 
 
 def windows(lengths: Sequence[int], *requests: int) -> list[Run]:

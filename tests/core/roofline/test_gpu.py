@@ -7,7 +7,7 @@ from datetime import date
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import SuiteError
@@ -23,6 +23,7 @@ from pytest_mlperf.core.roofline.gpu import (
     per_dollar,
 )
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
+from tests.core.made import present
 
 KNOWN = known_gpus()
 
@@ -63,7 +64,8 @@ def test_the_table_has_the_dense_figures_of_the_datasheets() -> None:
 def test_each_halving_of_the_width_at_most_doubles_the_peak() -> None:
     """A figure with sparsity beside a dense one would be four times.
 
-    Blackwell Ultra alone has 4 bits at three times its rate in 8.
+    Blackwell Ultra alone has 4 bits at three times its rate in 8. Every GPU says where its figures
+    are from, and clocks give a little headroom: 1.98 GHz over 1.83 on Hopper.
     """
     halvings = ["tf32 fp16", "tf32 bf16", "bf16 int8", "bf16 fp8", "int8 int4", "fp8 fp4"]
     for name, gpu in KNOWN.items():
@@ -72,11 +74,6 @@ def test_each_halving_of_the_width_at_most_doubles_the_peak() -> None:
             if wide in gpu.peaks and narrow in gpu.peaks:
                 factor = gpu.peaks[narrow] / gpu.peaks[wide]
                 assert 1 <= factor <= (ultra if narrow == "fp4" else 2.05), (name, wide, narrow)
-
-
-def test_every_gpu_says_where_its_figures_are_from() -> None:
-    """A source, a class, and clocks that give a little headroom: 1.98 GHz over 1.83 on Hopper."""
-    for name, gpu in KNOWN.items():
         assert gpu.source, name
         assert name.startswith(gpu.accelerator)
         assert 1 <= gpu.headroom < 1.2, name
@@ -152,12 +149,11 @@ def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
 
     What one of several kinds does not say is unknown.
     """
-    found = find_gpu("H100")
+    found = present(find_gpu("H100"))
     one = GpuSpec(name="a", accelerator="X1", peaks={"fp16": 1e12, "fp8": 2e12}, bandwidth=1e12)
     other = GpuSpec(name="b", accelerator="X1", peaks={"fp16": 3e12}, memory=1e9)
     both = any_of([one, other])
 
-    assert found is not None
     assert found.name == "H100-SXM or H100-NVL"
     for gpu in (gpu for gpu in KNOWN.values() if gpu.accelerator == "H100"):
         for precision, value in gpu.peaks.items():
@@ -216,32 +212,28 @@ def test_figures_that_cannot_be_are_refused() -> None:
         assert str(error.value).startswith(message)
 
 
-def test_bytes_of_a_weight() -> None:
-    """Sparse ones keep half and 2 bits for each kept one: 0.625 bytes at 8 bits, 1.125 at 16."""
+def test_weights_in_four_bits_are_widened_where_no_unit_takes_them() -> None:
+    """The fastest unit that the GPU has counts, so that the limit is never too low.
+
+    Sparse weights keep half and 2 bits for each kept one: 0.625 bytes at 8 bits, 1.125 at 16.
+    """
+    hopper, blackwell = KNOWN["H200-SXM"], KNOWN["B200"]
     weights = {"fp16": 2.0, "bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nvfp4": 0.5625}
     weights["int4-g128"] = 0.51953125
 
     assert {name: PRECISIONS[name].weight for name in weights} == weights
     assert [PRECISIONS[name].sparse for name in ("fp8", "int8", "fp16")] == [0.625, 0.625, 1.125]
-
-
-def test_weights_in_four_bits_are_widened_where_no_unit_takes_them() -> None:
-    """The fastest unit that the GPU has counts, so that the limit is never too low."""
-    hopper, blackwell = KNOWN["H200-SXM"], KNOWN["B200"]
-
     assert peak(hopper, "int4") == peak(hopper, "nvfp4") == hopper.peaks["fp8"]
     assert peak(blackwell, "nvfp4") == blackwell.peaks["fp4"]
     assert peak(hopper, "fp6") is None
 
 
+@settings(max_examples=30)
 @given(st.dictionaries(st.sampled_from(PEAKS), st.floats(1e10, 1e17), min_size=1))
 def test_without_a_precision_the_fastest_peak_counts(peaks: dict[str, float]) -> None:
     gpu = GpuSpec(name="X", accelerator="X", peaks=peaks)
-    fastest = peak(gpu, None)
 
-    assert fastest is not None
-    for name in PRECISIONS:
-        assert (peak(gpu, name) or 0.0) <= fastest
+    assert max(peak(gpu, name) or 0.0 for name in PRECISIONS) <= (peak(gpu, None) or 0.0)
 
 
 DAY = date(2026, 11, 1)
