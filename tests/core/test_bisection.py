@@ -60,6 +60,7 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
 
 
 def test_the_middle_of_what_was_not_tried_is_next() -> None:
+    """One drop makes a commit bad."""
     cases: list[tuple[int, dict[int, Mark], int | None]] = [
         (1, {}, None),
         (2, {}, 1),
@@ -83,8 +84,6 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
     assert {last: steps(last) for last in most} == most
     assert {last: most_comparisons(last) - SPARE - 2 for last in most} == most
 
-
-def test_one_drop_makes_a_commit_bad() -> None:
     for names, mark in (
         ("PASS", GOOD),
         ("PASS FAIL", BAD),
@@ -161,7 +160,10 @@ def test_the_smallest_range_is_that_of_intervals_that_do_not_touch() -> None:
 
 
 def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
-    """Half a drop is a part of it; all comparisons share the error."""
+    """Half a drop is a part of it; all comparisons share the error.
+
+    A good commit excludes the proven drop or the limit.
+    """
     lower, upper, rule = speed(0.6, 0.7), speed(0.9, 1.0), shared(RuleR(), 40, 3)
 
     between = across(upper, lower)
@@ -173,8 +175,6 @@ def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
     assert rule.alpha * 3 * most_comparisons(40) == pytest.approx(0.01)
     assert rule.beta * most_comparisons(40) == pytest.approx(0.05)
 
-
-def test_a_good_commit_excludes_the_proven_drop_or_the_limit() -> None:
     small = RelativeSpeed(ratio=0.98, low=0.97, high=0.99)
     for whole, direction, drop in (
         (speed(0.6, 0.7), Direction.HIGHER, 0.3),

@@ -254,6 +254,7 @@ TTFT = metric("ttft_p90", Outcome.PERF_DROP, change=0.4)
 
 
 def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
+    """Work that a server is no longer spared explains most."""
     tokens = metric("tokens_per_second", Outcome.PERF_DROP, change=-0.1)
     better = metric("tpot_p50", None, change=-0.6)
     after, before = {"waiting": 38.2, "running": 32.0}, {"waiting": 0.0, "running": 64.0}
@@ -262,9 +263,9 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
 
     assert cause.says == "p90 TTFT +40.0 %: waiting queue 0 → 38.2, running 64 → 32"
     assert cause.strength is Strength.PLAUSIBLE
+    (plain,) = served(after, before, metrics=(better,))
+    assert plain.says == "the server: waiting queue 0 → 38.2, running 64 → 32"
 
-
-def test_work_that_a_server_is_no_longer_spared_explains_most() -> None:
     for name, after, before, strength in (
         ("draft_acceptance", 0.3, 0.7, Strength.STRONG),
         ("prefix_hit_share", 0.3, 0.7, Strength.STRONG),

@@ -44,8 +44,11 @@ def slow(
     return furthest(compared(now, baseline, floor=floor))
 
 
-def test_a_copy_between_gpus_is_compared_where_both_sides_have_it() -> None:
-    """A baseline of before it was measured has none; its own smallest spread is a wider one."""
+def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses_nobody() -> None:
+    """A copy between GPUs is compared where both sides have it: with a wider smallest spread.
+
+    A faster machine is off too. One of three values is far off, and the middle one counts.
+    """
     plain = controls(BASELINE)
     paired = [{**each, PEER: 4e11} for each in plain]
     slower = [{**each, PEER: 4e10} for each in plain[:1]]
@@ -57,9 +60,6 @@ def test_a_copy_between_gpus_is_compared_where_both_sides_have_it() -> None:
     assert off.in_words.startswith("the machine is slow: copy between GPUs 40.0 GB/s now, 400 GB/s")
     assert slow(paired[:1], paired) is None
 
-
-def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses_nobody() -> None:
-    """A faster machine is off too. One of three values is far off, and the middle one counts."""
     restless = controls([1.4e12, 0.4e12, 1.5e12, 0.45e12])
     off = present(slow(controls([1.2e12], copy=1e10), controls(BASELINE)))
 
@@ -167,12 +167,8 @@ def sessions(
 ) -> Iterator[tuple[list[Control], list[Control]]]:
     """Yield a session of 1 to 5 values and a baseline of 8 in 4 sessions, both figures of each.
 
-    Args:
-        sd: Relative standard deviation of a value.
-        shared: Share of its variance that the values of one session have in common.
-        shape: "normal", or "t3": Student's t of 3 degrees of freedom, scaled to `sd`.
-        drop: Share by which the machine is slower now.
-        count: How many.
+    Values of one session have a share of their variance in common; "t3" is Student's t of 3 degrees
+    of freedom, scaled to `sd`.
     """
     draw = np.random.default_rng(2024)
 
@@ -252,7 +248,7 @@ LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_
 
 
 def test_what_moved_is_told_with_its_numbers() -> None:
-    """From 1.5 % of the clock, or 10 points of the cap, on; nothing without a baseline's clocks."""
+    """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
     hot = "SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C"
     cases: list[tuple[State, str | None]] = [
         ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, None),
@@ -267,8 +263,6 @@ def test_what_moved_is_told_with_its_numbers() -> None:
     assert clocks_moved(LOCKED, [{}, {}]) is None
     assert clocks_moved(LOCKED, [{"sm_mhz": 0.0}]) is None
 
-
-def test_only_a_locked_clock_may_not_move() -> None:
     for clocks, mhz, moved in (
         ("free", 1500.0, False),
         (None, 1500.0, False),

@@ -198,8 +198,11 @@ def refreshed(load: Load, every_s: float, first_s: float, mean_s: float = 0.025)
     return [Reading(time_s=t, value=shown(t)) for t in moments]
 
 
-def test_a_sensor_that_may_see_a_part_of_the_time_has_no_uncertainty_and_is_not_gated() -> None:
-    """A load of 100 ms under a sensor that looks every 100 ms: nothing in the trace shows it."""
+def test_a_sensor_that_may_see_a_part_of_the_time_is_not_gated() -> None:
+    """A load of 100 ms under a sensor that looks every 100 ms: nothing in the trace shows it.
+
+    A covering sensor of 25 ms, read every 20 ms, is off, and says so.
+    """
     load = waves(0.1)
 
     found = measured(load, counter=[], trace=refreshed(load, 0.1, 9.0), covers=False)
@@ -211,11 +214,6 @@ def test_a_sensor_that_may_see_a_part_of_the_time_has_no_uncertainty_and_is_not_
         "energy by the power trace alone is reported, not gated: this power sensor may see a part "
         "of the time, so that its uncertainty is not known",
     )
-
-
-def test_a_trace_whose_changes_are_too_fast_for_its_reading_is_not_gated() -> None:
-    """A covering sensor of 25 ms, read every 20 ms, under a load of 100 ms: off, and says so."""
-    load = waves(0.1)
 
     found = measured(load, counter=[], trace=refreshed(load, 0.025, 9.001))
 
@@ -245,6 +243,7 @@ def test_a_hole_at_an_end_of_the_window_is_told_and_makes_less_sure(
 
 
 def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right() -> None:
+    """A hole or late readings do not move the other steps: every 100 ms, seen up to 25 ms off."""
     load = job(10.0, 30.0)
     slow, too_slow = (
         measured(load, counter=counter(load, 7.0, 33.0, step_s=step_s)) for step_s in (0.5, 1.5)
@@ -255,9 +254,6 @@ def test_a_counter_of_slow_steps_is_used_and_the_reason_of_one_too_slow_is_right
     assert too_slow.method == "trace"
     assert too_slow.notes == ("the energy counter stood still for 1.5 s at an end",)
 
-
-def test_a_hole_or_late_readings_do_not_move_the_other_steps() -> None:
-    """Steps every 100 ms, seen up to 25 ms off, one 60 ms late and ten not at all."""
     rng = random.Random(4)
     moments = {i: i / 10 + 0.05 * (rng.random() - 0.5) for i in range(200) if not 90 <= i < 100}
     moments[50] += 0.06
@@ -285,7 +281,8 @@ def test_the_refresh_is_seen_though_a_flat_load_hides_most_of_it(every_s: float)
     assert refresh_s([Reading(time_s=t, value=300.0) for t in times]) is None
 
 
-def test_what_no_board_draws_is_a_defect() -> None:
+def test_short_windows_say_so() -> None:
+    """What no board draws is a defect."""
     low, high = measured(steady(3.0)), measured(steady(900.0), limit_w=700.0)
 
     assert low.invalid == ("a mean power of 3.0 W is less than any board draws",)
@@ -293,8 +290,6 @@ def test_what_no_board_draws_is_a_defect() -> None:
     with pytest.raises(ValueError, match="the window ends 1 s before it begins"):
         measure([], [], 3.0, 2.0)
 
-
-def test_short_windows_say_so() -> None:
     reported = "is reported, not gated: that needs 19 s"
     for window_s, notes in (
         (4.0, ("a window of 4.0 s is too short for energy",)),

@@ -145,6 +145,7 @@ def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> 
 
 
 def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:
+    """A failure of no single metric is known by an entry without one."""
     entries = [known(), known(until=dt.date(2027, 2, 28), reason="later")]
     several = [known(engine="trt", reason="other"), known(reason="first"), known(reason="second")]
 
@@ -152,8 +153,6 @@ def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:
     assert expect(DROP, entries, AFTER).headline.endswith("; until 2027-02-28: later")
     assert expect(DROP, several, THEN).headline.endswith(": first")
 
-
-def test_a_failure_of_no_single_metric_is_known_by_an_entry_without_one() -> None:
     missed = verdict(Outcome.PERF_DROP, latency_p50=Outcome.OK)
     passed = verdict(Outcome.OK, latency_p50=Outcome.OK, latency_p99=None)
 

@@ -105,7 +105,10 @@ def test_parts_say_together_what_one_session_says(
 
 
 def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() -> None:
-    """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail."""
+    """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail.
+
+    Up to 20 pairs every verdict stays as it was. A plan of more pairs counts what has no result.
+    """
     few = part({0: 0.005}, 1)
     rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
 
@@ -119,6 +122,14 @@ def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() 
     assert "alone it would be a drop, among 30 pairs judged together it is none" in (
         first.verdict.headline
     )
+
+    parts = [part({0: 0.005, 1: 1.0}, 2), part({2: 0.4}, 1)]
+
+    merged = joined(parts)
+
+    assert merged.pairs == 0
+    assert merged.cases == tuple(case for one in parts for case in one.cases)
+    assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
 def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say() -> None:
@@ -151,17 +162,6 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
     assert set(words(joined(quiet)).values()) == {Outcome.OK, Outcome.PERF_DROP}
     assert (words(expected)["w000"], expected.cases[0].failed) == (Outcome.EXPECTED, False)
     assert words(expected)["w010"] is Outcome.PERF_DROP
-
-
-def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
-    """A plan of more pairs counts what has no result."""
-    parts = [part({0: 0.005, 1: 1.0}, 2), part({2: 0.4}, 1)]
-
-    merged = joined(parts)
-
-    assert merged.pairs == 0
-    assert merged.cases == tuple(case for one in parts for case in one.cases)
-    assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
 def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> None:
@@ -253,7 +253,7 @@ def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None
 
 
 def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
-    """Another metric is suspect since now."""
+    """Another metric is suspect since now; what was suspect here is judged alone."""
     now = case(Outcome.SUSPECT)
     for word, metrics, date in (
         (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
@@ -264,8 +264,6 @@ def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> N
         (found,) = remaining([BEFORE], [again_], date=LATER)
         assert (found.metrics, found.date) == (metrics, date)
 
-
-def test_what_was_suspect_here_is_judged_alone() -> None:
     now = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
 
     assert suspected([BEFORE], now) == BEFORE

@@ -104,6 +104,7 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
 
 
 def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+    """What runs differ by is that of runs of one session, or unknown."""
     for days, lacks in (
         (["2026-11-09"] * 4, None),
         (["2026-11-07"] * 4, "old"),
@@ -115,8 +116,6 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         said = (found.brief.endswith(", old"), APPEND in found.in_words)
         assert (found.lacks, said) == (lacks, (lacks == "old", lacks == "old"))
 
-
-def test_what_runs_differ_by_is_that_of_runs_of_one_session_or_unknown() -> None:
     found = record(*MONDAYS)
     undated = replace(found, runs=tuple(replace(run, started="then") for run in found.runs))
     pooled = ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5

@@ -127,7 +127,8 @@ def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the
     assert more.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
 
 
-def test_runs_of_another_engine_version_are_not_appended() -> None:
+def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
+    """Runs of another engine version are not appended."""
     old = recorded((100.0,) * 4)
     other = replace(SUBJECT, fingerprint={**SUBJECT.fingerprint, "engine.version": "1.21.0"})
 
@@ -135,8 +136,6 @@ def test_runs_of_another_engine_version_are_not_appended() -> None:
         recorded((100.0,), old, "append", subject=other)
     assert len(recorded((100.0,), old, "replace", subject=other).runs) == 1
 
-
-def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
     short, long = recorded((100.0, 101.0)), recorded((100.0, 101.0) * 4)
     detectable, smaller = short.minimum_detectable_change, long.minimum_detectable_change
     other = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
@@ -149,6 +148,7 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
 
 
 def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
+    """A record says when, at which commit and why it was set."""
     before = recorded((100.0,)).fingerprint
     same = {"engine": "onnxruntime", "engine.version": "1.20.1"}
 
@@ -160,8 +160,6 @@ def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
     assert other == ("engine onnxruntime → null", "engine.version 1.20.1 → absent")
     assert changes(before, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
 
-
-def test_a_record_says_when_at_which_commit_and_why_it_was_set() -> None:
     record = recorded((100.0,))
 
     assert set_by(record.history) == 'set 2026-11-20 at 9d0e77a1b2c3: "first"'

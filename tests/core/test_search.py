@@ -97,7 +97,8 @@ def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate() -> No
 def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None:
     """Excess -0.5 at 100 and +0.5 at 121: 0 is expected at 110, half a precision from the try.
 
-    Just above 100 a miss one precision above it is all that is needed to end the search.
+    Just above 100 a miss one precision above it is all that is needed to end the search. Where two
+    tries did not halve the bracket it is bisected.
     """
     plan = SearchPlan(start=100.0, precision=0.02)
 
@@ -107,9 +108,6 @@ def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None
     assert abs(math.log(rate / 110)) == pytest.approx(math.log(1.02) / 2, rel=1e-6)
     assert next_rate([held(100, 0.99), missed(121, 2.5)], plan) == pytest.approx(102.0)
 
-
-def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
-    """A hundred times the limit counts like e times: else one end would hold all others off."""
     ends = [held(100, 0.4), missed(200, 1.01)]
 
     slow = next_rate([*ends, held(130, 0.4), held(138, 0.4)], SearchPlan(start=100.0))
@@ -133,6 +131,7 @@ def test_a_miss_alone_above_rates_that_hold_is_measured_again() -> None:
 
 
 def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not() -> None:
+    """The latency nearest its limit speaks for a run; what LoadGen calls late is not held."""
     for tries, low, high in (
         ([held(100)], 100, None),
         ([missed(100)], None, 100),
@@ -142,9 +141,6 @@ def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not()
     ):
         assert [end.rate if end else None for end in bracket(tries)] == [low, high]
 
-
-def test_the_latency_nearest_its_limit_speaks_for_a_run() -> None:
-    """What LoadGen calls late is not held, whatever the percentile."""
     for ttft, tpot, late, metric, holds in (
         (0.5, 0.01, False, "ttft_p99", True),
         (0.5, 0.04, False, "tpot_p99", True),
@@ -175,7 +171,7 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
 
 
 def test_what_was_found_is_told_with_its_bracket() -> None:
-    """A search whose runs were used up says how far it came."""
+    """A search whose runs were used up says how far it came, one without two ends finds nothing."""
     plan = SearchPlan(start=40.0, max_runs=2)
     found = result([held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words)
     tries = [held(40.0, 0.8), missed(50.0, 1.25)]
@@ -191,6 +187,30 @@ def test_what_was_found_is_told_with_its_bracket() -> None:
     assert stopped.in_words.endswith(
         "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
     )
+
+    for tries in (
+        [held(40.0, 0.8), missed(40.7, 1.25)],
+        [held(38.0, 0.9), held(40.0, 0.9), missed(40.7, 30.0)],
+        [held(38.0, 0.95), held(40.0, 0.8), held(40.3, 0.6), missed(40.7, 1.01)],
+    ):
+        found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
+        assert (found.scatter, found.standard_error) == (0, found.resolution)
+
+    for tries, message in (
+        (
+            [held(40.0), held(50.0, 0.75)],
+            "50/s, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 750 ms); set start "
+            "nearer to the rate that is looked for",
+        ),
+        (
+            [missed(40.0), missed(32.0, 1.5)],
+            "32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 1.5 s); set a "
+            "lower start, or a higher limit",
+        ),
+    ):
+        with pytest.raises(NoRate) as caught:
+            result(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
+        assert str(caught.value) == f"no rate found: {message}"
 
 
 def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
@@ -212,35 +232,6 @@ def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
         assert stated == pytest.approx(off, rel=0.35)
         assert all(one.scatter <= math.log(2) for one in found)
         assert math.sqrt(fmean(one.resolution**2 for one in found)) < 0.6 * off
-
-
-def test_a_search_that_shows_no_scatter_states_its_bracket() -> None:
-    """Two runs, one far off, and a latency that does not rise."""
-    for tries in (
-        [held(40.0, 0.8), missed(40.7, 1.25)],
-        [held(38.0, 0.9), held(40.0, 0.9), missed(40.7, 30.0)],
-        [held(38.0, 0.95), held(40.0, 0.8), held(40.3, 0.6), missed(40.7, 1.01)],
-    ):
-        found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
-        assert (found.scatter, found.standard_error) == (0, found.resolution)
-
-
-def test_a_search_without_two_ends_finds_nothing() -> None:
-    for tries, message in (
-        (
-            [held(40.0), held(50.0, 0.75)],
-            "50/s, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 750 ms); set start "
-            "nearer to the rate that is looked for",
-        ),
-        (
-            [missed(40.0), missed(32.0, 1.5)],
-            "32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 1.5 s); set a "
-            "lower start, or a higher limit",
-        ),
-    ):
-        with pytest.raises(NoRate) as caught:
-            result(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
-        assert str(caught.value) == f"no rate found: {message}"
 
 
 RATES = st.floats(min_value=0.01, max_value=1e5)

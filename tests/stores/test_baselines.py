@@ -327,6 +327,7 @@ def test_a_write_that_fails_leaves_the_old_baseline_alone(
 
 
 def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
+    """Nothing that a review cannot see is in a file."""
     save(path, BASELINE)
 
     for unfit in (
@@ -338,8 +339,6 @@ def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
             save(path, unfit)
     assert load(path) == BASELINE
 
-
-def test_nothing_that_a_review_cannot_see_is_in_a_file(path: Path) -> None:
     hidden = replace(BASELINE, records=(replace(RECORD, fingerprint={"e\u202e": "\x9b\u2066"}),))
 
     save(path, hidden)

@@ -106,6 +106,7 @@ def only(values: Values, part: int) -> list[float | None]:
 
 
 def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
+    """A part is compared with the same samples of the baseline, whatever the others scored."""
     before = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
     now = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
     late: Values = [None if i < 2000 else 80.0 for i in range(N)]
@@ -120,8 +121,17 @@ def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
     assert not ruled({"late": late}, {"late": late}).more
     assert (waiting.outcome, waiting.paired[0].samples) == (Outcome.OK, 1022)
 
+    worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
 
-def test_scores_that_apply_to_other_samples_are_not_compared() -> None:
+    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
+
+    (paired,) = found.paired
+    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
+    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
+    assert found.headline == headline
+
+
+def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for_it() -> None:
     missing = ruled({"s": SAME}, {"s": [None, *SAME[1:]]})
     added = ruled({"s": [*SAME[:7], None, *SAME[8:]]}, {"s": SAME})
 
@@ -129,8 +139,6 @@ def test_scores_that_apply_to_other_samples_are_not_compared() -> None:
     assert missing.headline.startswith("s has no score of sample 0, and had one in the baseline")
     assert added.headline.startswith("s has a score of sample 7, and had none in the baseline")
 
-
-def test_a_score_of_the_whole_waits_for_the_whole() -> None:
     before, now = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
 
     part = ruled(before, now, samples=1024, whole=("map",))
@@ -237,18 +245,6 @@ def test_passes_that_hardly_agree_are_called_so() -> None:
         (note,) = found.notes
         assert note.startswith("s: scores of the two passes hardly agree sample by sample (corr")
         assert note.endswith(f"){reason}nondeterministic generation")
-
-
-def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
-    """A part is compared with the same samples of the baseline, whatever the others scored."""
-    worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
-
-    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
-
-    (paired,) = found.paired
-    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
-    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
-    assert found.headline == headline
 
 
 def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:

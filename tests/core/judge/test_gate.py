@@ -35,6 +35,7 @@ def ruled(
 
 
 def test_a_score_reaches_the_gate_or_not() -> None:
+    """The share is written as the round writes it."""
     for score, outcome, comparison in (
         (76.46, Outcome.OK, "76.460 ≥ 75.695"),
         (75.6955, Outcome.OK, "75.695 ≥ 75.695"),
@@ -54,8 +55,6 @@ def test_a_score_reaches_the_gate_or_not() -> None:
         assert metric.limit == pytest.approx(0.01)
     assert ruled({"top1": float("nan")}).outcome is Outcome.GATE_FAIL
 
-
-def test_the_share_is_written_as_the_round_writes_it() -> None:
     for target, shown in ((0.99, "99 %"), (0.999, "99.9 %"), (0.5, "50 %"), (1.0, "100 %")):
         bounds = {"top1": GateWindow(reference=76.46, low=76.46 * target, high=None)}
         assert f", {shown} of MLPerf's reference" in ruled({"top1": 80.0}, bounds).headline

@@ -22,24 +22,15 @@ from pytest_mlperf.core.judge.many import (
     estimate,
     rule_among,
 )
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.core.judge.rule_r import RuleR, judge
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
+from tests.core.judge.test_rule_r import WAVY, quiet, values
 
 RULE = RuleR()
 MANY = FEW + 1
 
 p_lists = st.lists(st.floats(0, 1) | st.sampled_from([0.0, 0.001, 0.009, 1.0]), max_size=60)
-
-
-def values(*numbers: float) -> list[Value]:
-    return [
-        Value(value=number, session=session)
-        for number, session in zip(numbers, "aabbccdd", strict=False)
-    ]
-
-
-WAVY = values(101, 99, 101, 99, 101, 99, 101, 99)
 
 
 def named(p_values: Sequence[float]) -> dict[int, float]:
@@ -104,15 +95,15 @@ def test_few_pairs_are_each_judged_alone_and_among_many_a_drop_must_stand_out() 
 
 
 def test_many_pairs_are_measured_until_they_stand_out() -> None:
-    """Only alpha is another: a tenth of the 5 % that all pairs share, as they may widen it."""
+    """Only alpha is another: a tenth of the 5 % that all pairs share, as they may widen it.
+
+    Two runs at -3.5 % are a drop of a pair alone; among 600 its p value asks for more.
+    """
     for pairs, alpha in ((1, 0.01), (FEW, 0.01), (MANY, 0.005 / 21), (600, 0.005 / 600)):
         found = rule_among(RULE, pairs)
         assert found.alpha == pytest.approx(alpha)
         assert (found.beta, found.max_runs) == (RULE.beta, RULE.max_runs)
 
-
-def test_a_pair_among_many_keeps_running_where_one_alone_had_failed() -> None:
-    """Two runs at -3.5 % are a drop of a pair alone; among 600 its p value asks for more."""
     runs = values(96.0, 97.0, 96.4, 96.6, 96.5)
 
     def at(pairs: int, k: int) -> tuple[Decision, float]:
@@ -133,7 +124,7 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     Baseline without spread, two runs at -1 %: d = log 0.99, ν = 4 + 7 + 1, s² = 4 · 0.7 %² / 12,
     v0 = 0.25 / 4 + 0.75 / 8, se = s · √(0.25 + 0.75 / 2 + v0).
     """
-    flat = values(*[100.0] * 8)
+    flat = quiet(100.0)
     se = 0.007 * math.sqrt(4 / 12) * math.sqrt(0.25 + 0.375 + 0.0625 + 0.09375)
     expected = 4 * t_sf(-math.log(0.99) / se, 12)
     rule = rule_among(RULE, 600)
@@ -179,6 +170,7 @@ ALONE = (RULE.max_runs - 1) * t_sf(0.03 / (SE / 2), DF + 1)
 
 
 def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
+    """Runs that scatter more than expected widen it; one session allows much."""
     null = estimate(normal(random.Random(2)), baselines(), RULE)
     few = estimate(normal(random.Random(2), 5 * SE)[:FEW], baselines(), RULE)
 
@@ -188,11 +180,15 @@ def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
     assert few == Null()
     assert few.p_value(looks(-0.03), RULE) == ALONE
 
-
-def test_runs_that_scatter_more_than_expected_widen_it() -> None:
     for times in (2.0, 3.0):
         null = estimate(normal(random.Random(2), times * SE), baselines(), RULE)
         assert null.scale == pytest.approx(times, rel=0.15)
+
+    null = estimate(normal(random.Random(2), 2 * SE), {}, RULE)
+
+    assert null.allowed > 0.1
+    assert (null.scale, null.sessions, null.shows_sessions) == (1.0, 0, False)
+    assert null.excess == pytest.approx(3, abs=0.8)
 
 
 def test_drops_do_not_widen_it() -> None:
@@ -218,14 +214,6 @@ def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much() -> N
         assert null.is_machines is False
         assert null.shift == pytest.approx(shift, abs=0.001)
         assert null.p_value(looks(shift), RULE) < 2e-3
-
-
-def test_one_session_allows_much_and_takes_scatter_for_what_sessions_differ_by() -> None:
-    null = estimate(normal(random.Random(2), 2 * SE), {}, RULE)
-
-    assert null.allowed > 0.1
-    assert (null.scale, null.sessions, null.shows_sessions) == (1.0, 0, False)
-    assert null.excess == pytest.approx(3, abs=0.8)
 
 
 def test_a_drop_is_larger_than_what_nothing_did() -> None:
@@ -256,6 +244,10 @@ FEWEST = 3 / (2 * 4 * PAIRS)
 
 
 def test_a_drop_that_is_alone_lies_farther_out_where_tails_are_heavy() -> None:
+    """Metrics of a case that jump together are one jump.
+
+    Three drops as far out as what nothing did are not enough among 600 pairs; eight are.
+    """
     rng = random.Random(3)
     light = estimate(normal(rng), baselines(), RULE)
     wild = estimate(normal(rng), {name: heavy(rng) for name in SESSIONS}, RULE)
@@ -264,9 +256,6 @@ def test_a_drop_that_is_alone_lies_farther_out_where_tails_are_heavy() -> None:
     assert wild.p_value(away(wild, 1.1), RULE) == FEWEST
     assert wild.p_value(away(wild, 1.6), RULE) < FEWEST
 
-
-def test_metrics_of_a_case_that_jump_together_are_one_jump() -> None:
-    """Three drops as far out as what nothing did are not enough among 600 pairs; eight are."""
     before = baselines()
     before["a"][0] = (-8 * SE, SE, DF)
     null = estimate(normal(random.Random(2)), before, RULE)

@@ -80,6 +80,7 @@ def test_the_sessions_tell_what_sessions_differ_by() -> None:
 
 
 def test_of_a_session_a_side_they_may_lie_as_far_apart_as_sessions_may() -> None:
+    """Three runs that vary by 9 % are not judged by how quiet the eight before them were."""
     before, now = [[100.0, 101.0, 99.0]], [[90.0, 91.0]]
     judged = found(before, now)
     change, _, v_r, df = by_hand(before, now, RULE)
@@ -90,9 +91,6 @@ def test_of_a_session_a_side_they_may_lie_as_far_apart_as_sessions_may() -> None
     assert judged.spread.se == pytest.approx(math.sqrt(v_r * (2 * WIDEST**2 + 1 / 3 + 1 / 2)))
     assert judged.plain.se == pytest.approx(math.sqrt(v_r * (2 / 3 + 1 / 3 + 1 / 2)))
 
-
-def test_a_side_that_is_noisier_counts_with_its_own_noise() -> None:
-    """Three runs that vary by 9 % are not judged by how quiet the eight before them were."""
     quiet, noisy = ([[100.0, 100.1]] * 4, [[90.0, 100.0, 108.0]])
     judged = found(quiet, noisy)
     logs = np.log(noisy[0])

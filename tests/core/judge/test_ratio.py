@@ -12,19 +12,16 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.bench.confirm import raw
 from pytest_mlperf.core.judge.ratio import FIRST_LOOK, Ratio, judge_drop, judge_ratio
-from pytest_mlperf.core.judge.rule_r import RuleR, Value
+from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
+from tests.core.judge.test_rule_r import values
 
 HIGHER, LOWER = Direction.HIGHER, Direction.LOWER
 RULE = RuleR()
 
 positive = st.floats(0.5, 2.0)
 paired = st.lists(st.tuples(positive, positive), min_size=1, max_size=7)
-
-
-def values(*numbers: float, within_se: float = 0.0) -> list[Value]:
-    return [Value(value=number, within_se=within_se) for number in numbers]
 
 
 def judged(a: Sequence[float], b: Sequence[float], least: float = 1.2, **given: object) -> Ratio:
@@ -48,7 +45,7 @@ def test_the_interval_is_that_of_the_rule() -> None:
 
 
 def test_nothing_is_decided_from_one_pair_and_the_first_decision_is_final() -> None:
-    """The first runs of both may stand at the ends of a drift."""
+    """First runs may stand at the ends of a drift, which cancels in the order a b b a."""
     runs = [120.0, 119.8, 120.2, 120.1, 119.9]
 
     assert judged([1000], [1]).decision is Decision.MORE
@@ -59,9 +56,6 @@ def test_nothing_is_decided_from_one_pair_and_the_first_decision_is_final() -> N
     assert judged(runs[:4], [100] * 4).decision is Decision.MORE
     assert judged(runs, [100] * 5).decision is Decision.INCONCLUSIVE
 
-
-def test_a_steady_drift_cancels_in_the_order_a_b_b_a() -> None:
-    """The machine gets 10 % slower from run to run; a is 1.5 times as fast."""
     drift = [0.9**turn for turn in range(4)]
 
     found = judged([1.5 * drift[0], 1.5 * drift[3]], [drift[1], drift[2]], least=1.1)

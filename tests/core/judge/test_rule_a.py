@@ -40,12 +40,19 @@ def decide(before: list[float], now: list[float], margin: float, *, sequential: 
 
 
 def test_looks_grow_and_end_with_the_whole_data_set() -> None:
+    """A margin must allow something, and scores need a partner."""
     found = [looks(samples, sequential=True) for samples in (500, 1024, 1025, 24_576)]
 
     whole = (1024, 3072, 8192, 16_384, 24_576)
     assert found == [(500,), (1024,), (1024, 1025), whole]
     assert looks(24_576, sequential=False) == (24_576,)
     assert tuple(sorted(LOOKS)) == LOOKS
+
+    for margin in (0.0, -1.0, math.inf, math.nan):
+        with pytest.raises(ValueError, match="margin"):
+            ScorePairs(before=[1.0], now=[1.0], margin=margin)
+    with pytest.raises(ValueError, match="no pairs"):
+        ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
 
 
 @settings(max_examples=50)
@@ -73,14 +80,6 @@ def test_the_same_scores_pass_and_bounds_enclose_a_change_whatever_the_order(
     assert again.decision is first.decision
     assert (again.low, again.high) == pytest.approx((first.low, first.high))
     assert first.changed == first.down + first.up
-
-
-def test_a_margin_must_allow_something_and_scores_need_a_partner() -> None:
-    for margin in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(ValueError, match="margin"):
-            ScorePairs(before=[1.0], now=[1.0], margin=margin)
-    with pytest.raises(ValueError, match="no pairs"):
-        ScorePairs(before=[1.0, 2.0], now=[1.0], margin=1.0)
 
 
 @pytest.mark.slow
@@ -138,8 +137,17 @@ def test_what_is_not_decided_yet_asks_for_more_and_at_the_end_stays_open() -> No
     assert judged(before, now, 0.25, *at).decision is Decision.INCONCLUSIVE
 
 
-def test_mid_p_is_that_of_the_binomial() -> None:
-    """P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2), by hand; both sides sum to 1."""
+def test_mid_p_is_that_of_the_binomial_and_intervals_are_newcombes() -> None:
+    """P(X > down) + P(X = down) / 2 for X ~ Bin(down + up, 1/2), by hand; both sides sum to 1.
+
+    Newcombe's own example: right in both, before only, now only, in neither; two-sided 95 %. With
+    nothing wrong it is the reach of Wilson's interval.
+    """
+    paper, wilson = (newcombe(counts, 0.025, 0.025) for counts in ((36, 12, 2, 0), (50, 0, 0, 0)))
+
+    assert paper == pytest.approx((-0.3404, -0.0569), abs=5e-5)
+    assert wilson == pytest.approx((-0.07135, 0.07135), abs=5e-5)
+
     by_hand = {(0, 0): 1.0, (1, 0): 0.25, (0, 1): 0.75, (2, 0): 0.125, (1, 1): 0.5}
     by_hand |= {(3, 1): (1 + 4 / 2) / 16, (5, 0): 1 / 64}
     for down, up in ((60, 40), (3, 9), (700, 650), (0, 64), (64, 0)):
@@ -151,17 +159,6 @@ def test_mid_p_is_that_of_the_binomial() -> None:
     assert {counts: mcnemar_mid_p(*counts) for counts in by_hand} == pytest.approx(by_hand)
 
 
-def test_newcombes_own_examples() -> None:
-    """Right in both, before only, now only, in neither; two-sided 95 %.
-
-    The example of the paper, and with nothing wrong the reach of Wilson's interval.
-    """
-    paper, wilson = (newcombe(counts, 0.025, 0.025) for counts in ((36, 12, 2, 0), (50, 0, 0, 0)))
-
-    assert paper == pytest.approx((-0.3404, -0.0569), abs=5e-5)
-    assert wilson == pytest.approx((-0.07135, 0.07135), abs=5e-5)
-
-
 def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], list[float]]:
     before = [100.0] * right + [100.0] * lost + [0.0] * won + [0.0] * wrong
     now = [100.0] * right + [0.0] * lost + [100.0] * won + [0.0] * wrong
@@ -169,6 +166,7 @@ def binary(right: int, lost: int, won: int, wrong: int) -> tuple[list[float], li
 
 
 def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
+    """Few flips have a wider interval than the normal one."""
     cases = {
         (493, 0, 0, 7): Decision.PASS,  # nothing changed
         (493, 0, 3, 4): Decision.PASS,  # better
@@ -182,8 +180,6 @@ def test_right_and_wrong_answers_are_judged_by_their_flips() -> None:
         assert (found.down, found.up, found.binary) == (counts[1], counts[2], True)
         assert found.decision is expected
 
-
-def test_few_flips_have_a_wider_interval_than_the_normal_one() -> None:
     before, now = binary(900, FEW_FLIPS // 2, 0, 50)
     found = judged(before, now, 1.0)
     share = (FEW_FLIPS // 2) / len(now)

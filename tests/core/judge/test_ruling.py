@@ -334,7 +334,8 @@ def curve(one: float, eight: float) -> dict[str, Any]:
     return {"throughput": (one * eight) ** 0.5, "throughput@1": one, "throughput@8": eight}
 
 
-def test_a_curve_falls_by_its_mean_or_by_any_point() -> None:
+def test_a_curve_falls_by_its_mean_or_by_any_point_which_share_its_false_alarms() -> None:
+    """The mean has one half, and each of two points a quarter: their intervals are wider."""
     before = record(**curve(10.0, 40.0))
     for one, eight, outcome, deciding in (
         (10.0, 40.0, Outcome.OK, "throughput"),
@@ -348,9 +349,6 @@ def test_a_curve_falls_by_its_mean_or_by_any_point() -> None:
         assert ruling.deciding
         assert ruling.deciding.metric == deciding
 
-
-def test_the_false_alarms_of_a_curve_are_shared() -> None:
-    """The mean has one half, and each of two points a quarter: their intervals are wider."""
     before, now = record(**curve(10.0, 40.0)), runs(2, **curve(9.9, 39.6))
 
     shared = {m.metric: m for m in rule_on(now, before, CURVE, RULE).metrics}

@@ -108,7 +108,10 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
 
 
 def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> None:
-    """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none."""
+    """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none.
+
+    Only what may still fall asks whether the machine is slow.
+    """
     advice, doubt = verdict(metric(1e-9, runs_baseline=4)), verdict(metric(0.0039))
     invalid = replace(verdict(metric(1e-9)), outcome=Outcome.INVALID)
     final = [
@@ -125,9 +128,6 @@ def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> Non
     assert settle(final, [], 25, RULE) == final
     assert not any(map(is_open, final))
 
-
-def test_only_what_may_still_fall_asks_whether_the_machine_is_slow() -> None:
-    """An interrupted verdict says so."""
     found = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
     stopped = interrupted(verdict(metric(1.0)))
 
@@ -190,7 +190,10 @@ def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> No
 
 
 def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by() -> None:
-    """A second session is compared with the same few sessions."""
+    """A second session is compared with the same few sessions.
+
+    It is certain once all first runs are there, or a limit was missed twice.
+    """
     verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
     before = {0: Before("2026-11-20", ["throughput"])}
 
@@ -201,6 +204,14 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
     assert first.headline.endswith(f"; drop {FEW_SESSIONS}{ADDED}")
     assert again.outcome is Outcome.PROVISIONAL
     assert again.headline.endswith(f"; drop {FEW_SESSIONS}, SUSPECT since 2026-11-20{ADDED}")
+
+    verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
+    shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
+
+    assert is_certain(verdicts[0], shown, 100, RULE)
+    assert not is_certain(verdicts[1], shown, 100, RULE)
+    assert is_open(verdicts[1])
+    assert not is_open(replace(many([-0.09], quiet(1))[0], runs=(missed, missed)))
 
 
 def test_another_machine_has_a_shift_of_its_own() -> None:
@@ -215,17 +226,11 @@ def test_another_machine_has_a_shift_of_its_own() -> None:
     assert set(red) == {"H200"}
 
 
-def test_a_drop_is_certain_once_all_first_runs_are_there_or_a_limit_was_missed_twice() -> None:
-    verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
-    shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
-
-    assert is_certain(verdicts[0], shown, 100, RULE)
-    assert not is_certain(verdicts[1], shown, 100, RULE)
-    assert is_open(verdicts[1])
-    assert not is_open(replace(many([-0.09], quiet(1))[0], runs=(missed, missed)))
-
-
 def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
+    """The same baseline makes the same pair suspect again.
+
+    So the more pairs there are, the more a second session has to show; it stays SUSPECT.
+    """
     doubt, other, clear = verdict(metric(0.004)), verdict(metric(0.004)), verdict(metric(0.02))
     before = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
     before[2] = before[0]
@@ -236,9 +241,6 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
     assert [v.outcome for v in settled] == words_
     assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
 
-
-def test_the_same_baseline_makes_the_same_pair_suspect_again() -> None:
-    """So the more pairs there are, the more a second session has to show; it stays SUSPECT."""
     before = {0: Before("2026-11-20", ["throughput"])}
     for p, pairs, least in (
         (0.0016, 600, None),  # below 1 / 600

@@ -48,20 +48,18 @@ def test_every_declared_technique_has_an_effect_and_is_on_the_page_on_limits() -
     assert {name for name in {*EFFECTS, *needed} if f"`{name}`" not in page} == set()
 
 
-def test_sparsity_doubles_the_peak_and_retraining_changes_nothing() -> None:
-    """By memory sparse weights are read sooner: 0.625 bytes a weight in place of 1."""
+def test_sparsity_doubles_the_peak_and_a_share_of_the_work_is_left() -> None:
+    """By memory sparse weights are read sooner: 0.625 bytes a weight in place of 1.
+
+    32 of 80 layers: 2.5 times the limit, in compute and in memory; unknown: no limit. Pruned and
+    distilled: the share is that of the model that ran. Retraining changes nothing.
+    """
     memory, _ = ratio("llama2-70b", ("2:4-sparsity",), **LLAMA, batch=1)
 
     assert ratio("llama2-70b", ("2:4-sparsity",), **LLAMA) == pytest.approx((2.0, 2.0))
     assert memory == pytest.approx(1 / 0.625)
     assert ratio("llama2-70b", ("retraining",), **LLAMA) == (1.0, 1.0)
 
-
-def test_a_share_of_the_work_is_left() -> None:
-    """32 of 80 layers: 2.5 times the limit, in compute and in memory; unknown: no limit.
-
-    Pruned and distilled: the share is that of the model that ran.
-    """
     for name in ("pruning", "distillation", "early-exit"):
         certain, _ = ratio("llama2-70b", (name,), **LLAMA, work_share=0.4)
         memory, _ = ratio("llama2-70b", (name,), **LLAMA, work_share=0.4, batch=1)

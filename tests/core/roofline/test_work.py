@@ -23,7 +23,7 @@ def decode(name: str) -> Decode:
     return work
 
 
-def test_every_workload_of_every_round_is_counted() -> None:
+def test_every_workload_of_every_round_is_counted_under_any_of_its_names() -> None:
     """The edge's Llama is the datacenter's; a RAG's answer is gpt-oss's, of another length."""
     assert set(KNOWN) == {name for each in ROUNDS for name in load_round(each).workloads}
     assert all(own.source for own in KNOWN.values())
@@ -31,8 +31,6 @@ def test_every_workload_of_every_round_is_counted() -> None:
     assert KNOWN["e2e-rag-qna"].work == KNOWN["gpt-oss-120b"].work
     assert KNOWN["e2e-rag-qna"].typical == {"output_tokens": 273.81}
 
-
-def test_a_workload_goes_by_any_name_of_its_rounds() -> None:
     names = {
         "llama2-70b": ["llama2-70b-99", "llama2-70b-99.9"],
         "resnet50": ["resnet", "resnet50"],
@@ -106,8 +104,12 @@ def test_thirty_seconds_of_sound_by_hand() -> None:
     assert work.smallest == work.token_flop + work.sample_flop
 
 
-def test_a_generated_token() -> None:
-    """Twice the weights that it uses, attention over each earlier one, keys and values."""
+def test_a_generated_token_and_a_batch_that_hits_more_experts() -> None:
+    """Twice the weights that it uses, attention over each earlier one, keys and values.
+
+    Mixtral in fp16: what a step reads when the tokens choose evenly. Skewed routing reads less than
+    even routing; the certain limit relies on neither.
+    """
     for name, flop, context, kv in (
         ("llama2-70b", 137.43e9, 2.62e6, 327_680),
         ("mixtral-8x7b", 25.50e9, 0.52e6, 131_072),
@@ -118,12 +120,6 @@ def test_a_generated_token() -> None:
         assert work.context_flop == pytest.approx(context, rel=1e-2)
         assert work.kv_bytes(2) == kv
 
-
-def test_a_batch_hits_more_experts() -> None:
-    """Mixtral in fp16: what a step reads when the tokens choose evenly.
-
-    Skewed routing reads less than even routing; the certain limit relies on neither.
-    """
     work = decode("mixtral-8x7b")
     gigabytes = {1: 25.5, 2: 42.4, 4: 64.6, 8: 84.1, 16: 92.2}
 
@@ -151,8 +147,11 @@ def test_decoding_llama_on_one_h200_in_fp8() -> None:
     assert prompt == pytest.approx(1978.9e12 / (2 * 68.7e9), rel=2e-2)
 
 
-def test_an_encoder_counts_real_tokens_and_lengths_that_vary_cost_more() -> None:
-    """BERT: 24 d^2 s + 4 d s^2 in each of 24 layers; 384 would be padding."""
+def test_an_encoder_and_the_cross_layers_of_a_recommender_by_hand() -> None:
+    """BERT: 24 d^2 s + 4 d s^2 in each of 24 layers; 384 would be padding.
+
+    The products of one pair of DLRM v2: two MLPs and three cross layers of low rank.
+    """
     work = KNOWN["bert"].work
     assert isinstance(work, Encoder)
     gigaflop = {384: 246.4, 177: 110, 128: 78.9}
@@ -162,6 +161,15 @@ def test_an_encoder_counts_real_tokens_and_lengths_that_vary_cost_more() -> None
     assert {n: work.flop(n) / 1e9 for n in gigaflop} == pytest.approx(gigaflop, abs=0.06)
     assert work.flop(175.0, (100**2 + 250**2) / 2) == pytest.approx(each)
     assert work.flop(175.0) < each
+
+    def mlp(*sizes: int) -> int:
+        return sum(a * b for a, b in itertools.pairwise(sizes))
+
+    values = 27 * 128
+    products = mlp(13, 512, 256, 128) + 3 * 2 * values * 512 + mlp(values, 1024, 1024, 512, 256, 1)
+    work = KNOWN["dlrm-v2"].work
+    assert isinstance(work, Parts)
+    assert work.part_flop == 2 * products
 
 
 def test_a_sample_needs_at_least() -> None:
@@ -182,19 +190,6 @@ def test_a_sample_needs_at_least() -> None:
         least = work.least(Circumstances())
         assert work.least(typical) == pytest.approx(flop, rel=1e-3), name
         assert work.smallest == least == pytest.approx(smallest, rel=1e-3), name
-
-
-def test_the_cross_layers_of_the_recommender_by_hand() -> None:
-    """The products of one pair of DLRM v2: two MLPs and three cross layers of low rank."""
-
-    def mlp(*sizes: int) -> int:
-        return sum(a * b for a, b in itertools.pairwise(sizes))
-
-    values = 27 * 128
-    products = mlp(13, 512, 256, 128) + 3 * 2 * values * 512 + mlp(values, 1024, 1024, 512, 256, 1)
-    work = KNOWN["dlrm-v2"].work
-    assert isinstance(work, Parts)
-    assert work.part_flop == 2 * products
 
 
 def test_calls_for_a_video_and_an_image_by_hand() -> None:
