@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.bench.creep import with_creep
-from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Subject
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.cli.lab import git
 from tests.cli.test_history import FILE, accept, measured
+from tests.reports.verdicts import CASE, metric
 
 pytestmark = pytest.mark.process
 
@@ -32,33 +32,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
     """A session half a per cent below the baseline in force, which passes."""
-    metric = MetricVerdict(
-        metric="tokens_per_second",
-        outcome=outcome,
-        now=19_000.0,
-        baseline=19_000.0 / (1 + share),
-        change=share,
-        low=share - 0.01,
-        high=share + 0.01,
-        limit=0.03,
-        runs=3,
-        runs_baseline=8,
-    )
+    fields = {"change": share, "low": share - 0.01, "high": share + 0.01, "runs": 3}
+    values = {"now": 19_000.0, "baseline": 19_000.0 / (1 + share)}
+    subject = {"gpu": "H200", "power_limit_w": 700}
     return Verdict(
-        case=Case(
-            workload="llama",
-            scenario="Offline",
-            engine="trtllm",
-            precision="fp8",
-            accelerator="H200",
-        ),
+        case=replace(CASE, workload="llama", engine="trtllm", precision="fp8"),
         kind="performance",
         outcome=outcome,
         headline="tokens/s −0.5 %",
-        metrics=(metric,),
-        subject=Subject(
-            identity={"gpu": "H200", "power_limit_w": 700}, fingerprint={}, surroundings={}
-        ),
+        metrics=(metric("tokens_per_second", outcome, **fields, **values),),
+        subject=Subject(identity=subject, fingerprint={}, surroundings={}),
         baseline_file=str(FILE),
     )
 

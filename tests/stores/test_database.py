@@ -113,10 +113,6 @@ def test_a_migration_keeps_all_that_a_store_holds_also_if_it_breaks(
         add(url, session)
 
 
-def _a_text(file: Path) -> None:
-    file.write_text("no database\n" * 100, "utf-8")
-
-
 def _anothers(file: Path) -> None:
     with sqlite3.connect(file) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -129,26 +125,20 @@ def _cut_off(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (_a_text, "is no SQLite database; name another"),
-        (_anothers, "is another program's database"),
-        (_cut_off, "is damaged; move it away"),
-        (Path.mkdir, "is no file"),
-    ],
-)
-def test_what_is_no_store_is_refused_and_stays(
-    tmp_path: Path, session: Results, damage: Callable[[Path], None], reason: str
-) -> None:
-    file = tmp_path / "results.db"
-    damage(file)
-    before = file.read_bytes() if file.is_file() else None
-
-    with pytest.raises(StoreError, match=reason):
-        add(str(file), numbered(session, 1))
-
-    assert (file.read_bytes() if file.is_file() else None) == before
+def test_what_is_no_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
+    damages: dict[str, Callable[[Path], object]] = {
+        "is no SQLite database; name another": lambda file: file.write_text("no database\n" * 100),
+        "is another program's database": _anothers,
+        "is damaged; move it away": _cut_off,
+        "is no file": Path.mkdir,
+    }
+    for number, (reason, damage) in enumerate(damages.items()):
+        file = tmp_path / f"{number}.db"
+        damage(file)
+        before = file.read_bytes() if file.is_file() else None
+        with pytest.raises(StoreError, match=reason):
+            add(str(file), numbered(session, 1))
+        assert (file.read_bytes() if file.is_file() else None) == before
 
 
 def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) -> None:

@@ -119,34 +119,28 @@ def test_a_file_system_without_locks_is_one_sentence(
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_without_unnamed_files_the_lock_is_made_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write a folder may lock it."""
+    busy = pytest.raises(atomic.BusyError)
+    for name, value in (
         ("link", Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))),
         ("O_TMPFILE", os.O_DIRECTORY | os.O_RDWR),  # as old systems take it
-    ],
-)
-def test_without_unnamed_files_the_lock_is_made_another_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
-) -> None:
-    monkeypatch.setattr(os, name, value)
-    busy = pytest.raises(atomic.BusyError)
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, value)
+            with atomic.alone_in(tmp_path, timeout_s=1) as place:
+                assert (place / ".gitignore").read_text() == "*\n"
+                with busy, atomic.alone_in(tmp_path, timeout_s=0):
+                    pass
+        assert list(tmp_path.iterdir()) == []
 
-    with atomic.alone_in(tmp_path, timeout_s=1) as place:
-        assert (place / ".gitignore").read_text() == "*\n"
-        with busy, atomic.alone_in(tmp_path, timeout_s=0):
-            pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2770)
-
     with atomic.alone_in(shared, timeout_s=1) as place:
         modes = [stat.S_IMODE(one.stat().st_mode) for one in (place, place / ".gitignore")]
-
     assert modes == [0o2770, 0o660]
 
 

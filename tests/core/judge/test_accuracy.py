@@ -19,7 +19,6 @@ from pytest_mlperf.core.verdict import Outcome
 from tests.core.made import make_accuracy_baseline, present
 
 N = 4000
-ORDER = list(range(N))
 
 Values = Sequence[float | None]
 
@@ -33,7 +32,8 @@ def ruled(
     before: Mapping[str, Values],
     now: Mapping[str, Values],
     *,
-    samples: int = N,
+    samples: int = 0,
+    total: int = N,
     margin: Mapping[str, float] | None = None,
     lower: tuple[str, ...] = (),
     whole: tuple[str, ...] = (),
@@ -48,12 +48,13 @@ def ruled(
         for name, values in before.items()
     }
     steps = {name: steps_per_point(values) for name, values in before.items()}
+    samples = samples or total
     accuracy = Accuracy(
-        scores=means, samples=samples, total=N, full=samples == N, folder="", lower=lower,
+        scores=means, samples=samples, total=total, full=samples == total, folder="", lower=lower,
         whole=whole,
     )  # fmt: skip
     return rule_on_scores(
-        make_accuracy_baseline(samples=N, scores=means, steps=steps),
+        make_accuracy_baseline(samples=total, scores=means, steps=steps),
         before,
         accuracy,
         Scored(
@@ -63,7 +64,7 @@ def ruled(
             leverage=leverage or {},
             outputs=tuple(outputs[1][:samples]) if outputs else None,
         ),
-        ORDER,
+        range(total),
         margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
         sequential=True,
         beside=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),

@@ -12,8 +12,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_mlperf.scorers
-from pytest_mlperf.core.baseline import steps_per_point
-from pytest_mlperf.core.judge.accuracy import DEFAULT_MARGIN, rule_on_scores
 from pytest_mlperf.core.judge.gate import GateWindow, Pass, gate
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.core.judge.standing import Decision
@@ -21,7 +19,7 @@ from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.metrics import COUNTS, METRICS, Dimension, Direction, Metric
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import ROUNDS, RoundMetric, load_round
-from tests.core.made import make_accuracy_baseline
+from tests.core.judge.test_accuracy import ruled
 
 TWICE_AS_BAD = {
     Dimension.TIME: 2.0,
@@ -62,30 +60,9 @@ def fault(metric: Metric) -> str | None:
 
 def score_fault(name: str, *, lower: bool) -> str | None:
     """Return what is wrong when a score that got twice as bad is no drop, or None."""
-    before = {name: [0.2 + index % 7 / 50 for index in range(64)]}
-    now = {name: [value * SCORES[name] for value in before[name]]}
-    baseline = make_accuracy_baseline(
-        samples=64,
-        scores={name: sum(before[name]) / 64},
-        steps={name: steps_per_point(before[name])},
-    )
-    accuracy = Accuracy(
-        scores={name: sum(now[name]) / 64},
-        samples=64,
-        total=64,
-        full=True,
-        folder="",
-        lower=(name,) if lower else (),
-    )
-    found = rule_on_scores(
-        baseline,
-        before,
-        accuracy,
-        Scored(indices=tuple(range(64)), per_sample=now),
-        range(64),
-        margin=lambda _: DEFAULT_MARGIN,
-        sequential=False,
-    ).outcome
+    before = [20.0 + index % 7 * 2 for index in range(64)]
+    now = [value * SCORES[name] for value in before]
+    found = ruled({name: before}, {name: now}, total=64, lower=(name,) if lower else ()).outcome
     return None if found is Outcome.ACC_DROP else f"{name}: twice as bad, and {found}"
 
 
