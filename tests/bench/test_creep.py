@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.bench.creep import with_creep
-from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Subject
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import Outcome, Verdict
 from tests.cli.lab import git
 from tests.cli.test_history import FILE, accept, measured
+from tests.reports.verdicts import CASE, metric
 
 pytestmark = pytest.mark.process
 
@@ -32,33 +32,16 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
     """A session half a per cent below the baseline in force, which passes."""
-    metric = MetricVerdict(
-        metric="tokens_per_second",
-        outcome=outcome,
-        now=19_000.0,
-        baseline=19_000.0 / (1 + share),
-        change=share,
-        low=share - 0.01,
-        high=share + 0.01,
-        limit=0.03,
-        runs=3,
-        runs_baseline=8,
-    )
+    fields = {"change": share, "low": share - 0.01, "high": share + 0.01, "runs": 3}
+    values = {"now": 19_000.0, "baseline": 19_000.0 / (1 + share)}
+    subject = {"gpu": "H200", "power_limit_w": 700}
     return Verdict(
-        case=Case(
-            workload="llama",
-            scenario="Offline",
-            engine="trtllm",
-            precision="fp8",
-            accelerator="H200",
-        ),
+        case=replace(CASE, workload="llama", engine="trtllm", precision="fp8"),
         kind="performance",
         outcome=outcome,
         headline="tokens/s −0.5 %",
-        metrics=(metric,),
-        subject=Subject(
-            identity={"gpu": "H200", "power_limit_w": 700}, fingerprint={}, surroundings={}
-        ),
+        metrics=(metric("tokens_per_second", outcome, **fields, **values),),
+        subject=Subject(identity=subject, fingerprint={}, surroundings={}),
         baseline_file=str(FILE),
     )
 
@@ -73,54 +56,29 @@ def judged(one: Verdict, mode: str = "fail", since: str = "") -> Verdict:
 
 
 def test_steps_within_the_limit_fail_together(here: Path) -> None:
+    """A warning leaves the word, a drop keeps its own, and a day begins anew."""
     accepted(20_000.0, 19_600.0, 19_200.0)
 
-    found = judged(verdict())
+    found, warned = judged(verdict()), judged(verdict(), "warn")
+    fell = judged(verdict(-0.06, Outcome.PERF_DROP))
 
-    assert found.outcome is Outcome.PERF_DROP
-    assert found.fails
+    assert (found.outcome, found.fails) == (Outcome.PERF_DROP, True)
     assert found.headline.startswith("tokens/s −4.")
     assert "over 3 accepted baselines since 2026-03-02; −3 % exceeded" in found.headline
     assert found.notes[0] == "against the pinned baseline alone: ok tokens/s −0.5 %"
+    assert warned.outcome is Outcome.OK
+    assert warned.notes[0].startswith("drift: tokens/s −4.")
+    assert fell.headline == "tokens/s −0.5 %"
+    assert fell.notes[0].startswith("drift: ")
+    assert judged(verdict(), since="2026-05-11") == verdict()
 
 
-def test_a_warning_leaves_the_word(here: Path) -> None:
-    accepted(20_000.0, 19_600.0, 19_200.0)
-
-    found = judged(verdict(), "warn")
-
-    assert found.outcome is Outcome.OK
-    assert found.notes[0].startswith("drift: tokens/s −4.")
-
-
-def test_a_drop_of_its_own_keeps_its_word(here: Path) -> None:
-    accepted(20_000.0, 19_600.0, 19_200.0)
-
-    found = judged(verdict(-0.06, Outcome.PERF_DROP))
-
-    assert found.headline == "tokens/s −0.5 %"
-    assert found.notes[0].startswith("drift: ")
-
-
-@pytest.mark.parametrize(
-    "values",
-    [
-        (20_000.0, 20_000.0, 20_000.0),
-        (20_000.0, 19_900.0, 19_800.0),
-        (19_000.0, 19_400.0, 20_000.0),
-    ],
-    ids=["nothing", "less than the limit", "better"],
-)
+@pytest.mark.parametrize("values", [(20_000.0, 19_900.0, 19_800.0), (19_000.0, 19_400.0, 20_000.0)])
 def test_what_did_not_creep_passes_as_it_was(here: Path, values: tuple[float, ...]) -> None:
+    """Less than the limit, and better."""
     accepted(*values)
 
     assert judged(verdict()) == verdict()
-
-
-def test_a_day_begins_anew(here: Path) -> None:
-    accepted(20_000.0, 19_600.0, 19_200.0)
-
-    assert judged(verdict(), since="2026-05-11") == verdict()
 
 
 def test_other_data_begin_anew(here: Path) -> None:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from pytest_mlperf.bench.case import baseline_file
 from pytest_mlperf.bench.policy import applied_before, formerly
 from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.stores import baselines
+from tests.core.made import present
 from tests.core.test_baseline import baseline, record
 
 BOARD: dict[str, Property] = {
@@ -27,30 +26,21 @@ CASE = Case(
 )
 
 
-@pytest.mark.parametrize(
-    ("changed", "words"),
-    [
-        ({"power_limit_w": 500}, "baseline of 2026-11-19 applied to power_limit_w 700, here 500"),
-        ({"ecc": False}, "baseline of 2026-11-19 applied to ecc True, here False"),
-        ({"mig": None}, "baseline of 2026-11-19 applied to mig False, here unknown"),
+def test_what_a_baseline_applied_to_is_said_with_what_is_here() -> None:
+    cases: list[tuple[dict[str, Property], str]] = [
+        ({"power_limit_w": 500}, "power_limit_w 700, here 500"),
+        ({"ecc": False}, "ecc True, here False"),
+        ({"mig": None}, "mig False, here unknown"),
         (
             {"memory_gib": 94, "power_limit_w": 500},
-            "baseline of 2026-11-19 applied to memory_gib 80, here 94; power_limit_w 700, here 500",
+            "memory_gib 80, here 94; power_limit_w 700, here 500",
         ),
-    ],
-)
-def test_what_a_baseline_applied_to_is_said_with_what_is_here(
-    changed: dict[str, Property], words: str
-) -> None:
-    found = formerly(baseline(record(BOARD)), {**BOARD, **changed})
-
-    assert found is not None
-    assert found.in_words == words
-    first = words.split("; ", maxsplit=1)[0] + (" and 1 more" if len(changed) > 1 else "")
-    assert found.brief == first
-
-
-def test_no_record_applied_before() -> None:
+    ]
+    for changed, words in cases:
+        found = present(formerly(baseline(record(BOARD)), {**BOARD, **changed}))
+        text = f"baseline of 2026-11-19 applied to {words}"
+        first = text.split("; ", maxsplit=1)[0] + (" and 1 more" if len(changed) > 1 else "")
+        assert (found.in_words, found.brief) == (text, first)
     assert formerly(baseline(), BOARD) is None
 
 
@@ -69,20 +59,17 @@ def before(root: Path) -> str | None:
 def test_another_count_of_the_accelerator_is_named_where_there_is_nothing_nearer(
     tmp_path: Path,
 ) -> None:
+    """A damaged file of another count costs nothing."""
+    applied = "baseline of 2026-11-19 applied to"
     assert before(tmp_path / "none") is None
     accept(tmp_path, "H200", BOARD)
     assert before(tmp_path) is None
     accept(tmp_path, "H100", BOARD)
-    assert before(tmp_path) == "baseline of 2026-11-19 applied to accelerator H100, here 2xH100"
+    assert before(tmp_path) == f"{applied} accelerator H100, here 2xH100"
+    accept(tmp_path, "4xH100", BOARD)
+    baseline_file(tmp_path, replace(CASE, accelerator="4xH100"), "quick").write_text("{", "utf-8")
+    assert before(tmp_path) == f"{applied} accelerator H100, here 2xH100"
 
     accept(tmp_path, "2xH100", {**BOARD, "ecc": False})
 
-    assert before(tmp_path) == "baseline of 2026-11-19 applied to ecc False, here True"
-
-
-def test_a_damaged_file_of_another_count_costs_nothing(tmp_path: Path) -> None:
-    accept(tmp_path, "H100", BOARD)
-    accept(tmp_path, "4xH100", BOARD)
-    baseline_file(tmp_path, replace(CASE, accelerator="4xH100"), "quick").write_text("{", "utf-8")
-
-    assert before(tmp_path) == "baseline of 2026-11-19 applied to accelerator H100, here 2xH100"
+    assert before(tmp_path) == f"{applied} ecc False, here True"

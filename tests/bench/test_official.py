@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from pytest_mlperf.bench.official import Placing, Unplaced, placed, placing_of
+from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.rounds.published import official_results
+from tests.core.made import present
 from tests.reports import verdicts
 from tests.reports.verdicts import result
 
 DROP = verdicts.DROP
+
+
+IDENTITY = present(DROP.subject).identity
 
 
 def of(verdict: Verdict = DROP, **changes: object) -> CaseResult:
@@ -30,68 +37,42 @@ def test_it_is_the_best_per_gpu_of_the_closed_division_on_that_kind_of_gpu() -> 
         if each.accelerator.startswith("NVIDIA H200-SXM") and each.availability == "available"
     ]
 
-    placing = placing_of(of())
+    one, eight = present(placing_of(of())), present(placing_of(of(accelerator="8xH200")))
 
-    assert placing is not None
-    assert placing.best.value / placing.best.count == max(alike)
+    assert one.best.value / one.best.count == max(alike)
     rate = DROP.runs[-1].metrics["throughput"]
-    assert placing.share == pytest.approx(rate / max(alike), rel=0.05)
-
-
-def test_eight_gpus_are_compared_gpu_by_gpu() -> None:
-    one, eight = placing_of(of()), placing_of(of(accelerator="8xH200"))
-
-    assert one is not None
-    assert eight is not None
+    assert one.share == pytest.approx(rate / max(alike), rel=0.05)
     assert eight.share == pytest.approx(one.share / 8)
     assert eight.best == one.best
 
 
-@pytest.mark.parametrize(
-    "unlike",
-    [
-        of(workload="tiny-resnet50"),
-        of(scenario="Server"),
-        of(scenario="SingleStream"),
-        replace(of(), techniques=("pruning",)),
-        replace(of(), handicap=0.1),
-        result(replace(DROP, runs=())),
-        result(replace(DROP, subject=None)),
-    ],
-    ids=["another model", "a rate", "a time", "a technique", "handicapped", "no run", "a CPU"],
-)
-def test_what_is_unlike_every_official_result_stands_beside_none(unlike: CaseResult) -> None:
-    assert placing_of(unlike) is None
+def test_what_is_unlike_every_official_result_stands_beside_none() -> None:
+    """Another model, a rate, a time, a technique, a handicap, no run, and a CPU."""
+    others = [of(**change) for change in ({"workload": "tiny-resnet50"}, {"scenario": "Server"})]
+    others += [of(scenario="SingleStream"), replace(of(), techniques=("pruning",))]
+    others += [replace(of(), handicap=0.1)]
+    others += [result(replace(DROP, **lack)) for lack in ({"runs": ()}, {"subject": None})]  # type: ignore[arg-type]
+
+    assert [placing_of(unlike) for unlike in others] == [None] * 7
 
 
-@pytest.mark.parametrize(
-    ("changes", "identity", "reason"),
-    [
+def test_it_is_said_why_a_case_stands_nowhere() -> None:
+    """Results of another source are taken as they are."""
+    of_round, of_none = (
+        placed(DROP.case, IDENTITY, DROP.runs, searched=False, results=results)
+        for results in (official_results("v4.1"), ())
+    )
+
+    cases: list[tuple[dict[str, Any], Mapping[str, Property], str]] = [
         ({}, {"cpu": "x"}, "H200 is no GPU that has official results"),
-        ({"scenario": "Server"}, None, "its rate was offered, and an official one is the highest"),
-        ({"scenario": "SingleStream"}, None, "the value of SingleStream is a latency, and"),
-        ({"workload": "mine"}, None, "no result of mine, Offline, counts such samples or tokens"),
-    ],
-)
-def test_it_is_said_why_a_case_stands_nowhere(
-    changes: dict[str, object], identity: dict[str, object] | None, reason: str
-) -> None:
-    case = replace(DROP.case, **changes)  # type: ignore[arg-type]
-    assert DROP.subject is not None
-
-    standing = placed(case, identity or DROP.subject.identity, DROP.runs, searched=False)
-
-    assert isinstance(standing, Unplaced)
-    assert standing.reason.startswith(reason)
-
-
-def test_results_of_another_source_are_taken_as_they_are() -> None:
-    assert DROP.subject is not None
-    results = official_results("v4.1")
-    asked = (DROP.case, DROP.subject.identity, DROP.runs)
-
-    of_round, of_none = (placed(*asked, searched=False, results=each) for each in (results, ()))
-
+        ({"scenario": "Server"}, IDENTITY, "its rate was offered, and an official one is the high"),
+        ({"scenario": "SingleStream"}, IDENTITY, "the value of SingleStream is a latency, and"),
+        ({"workload": "mine"}, IDENTITY, "no result of mine, Offline, counts such samples or tok"),
+    ]
+    for changes, identity, reason in cases:
+        standing = placed(replace(DROP.case, **changes), identity, DROP.runs, searched=False)
+        assert isinstance(standing, Unplaced)
+        assert standing.reason.startswith(reason)
     assert isinstance(of_none, Unplaced)
     assert isinstance(of_round, Placing)
     assert of_round.best.round == "v4.1"

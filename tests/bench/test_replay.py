@@ -27,9 +27,7 @@ from pytest_mlperf.bench.pair import OUTCOMES
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Policy, rule_for
 from pytest_mlperf.core.judge.ratio import judge_ratio
-from pytest_mlperf.core.judge.rule_r import Value
 from pytest_mlperf.core.judge.ruling import Ruling, values
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, PairedVerdict, Verdict
@@ -39,6 +37,7 @@ from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.stores.results import read_results
 from pytest_mlperf.suite.plan import Planned, plan_suite
+from tests.core.made import present
 
 DATA = Path(__file__).parents[1] / "data" / "replay"
 
@@ -70,7 +69,7 @@ class Stored:
 
     def case(self) -> CaseRuns:
         """Return the case as it was when everything of it was measured."""
-        assert self.verdict.subject is not None
+        subject = present(self.verdict.subject)
         conditions = Conditions(
             folder=DATA,
             session="replay",
@@ -78,17 +77,15 @@ class Stored:
             handicap=self.result.handicap,
             patience=Patience(),
             lease_limit_s=1.0,
-            machine=Machine(cpu=self.verdict.subject.identity),
+            machine=Machine(cpu=subject.identity),
             control=False,
         )
         case = CaseRuns(self.planned, conditions, POLICY, lambda _: None)
-        case.subject = case.scored_subject = self.verdict.subject
+        case.subject = case.scored_subject = subject
         case.runs = list(self.verdict.runs)
         case.rate = self.result.target_qps
         if self.verdict.accuracy is not None:
-            stored = AccuracyPasses(DATA / self.session).load("pass")
-            assert stored is not None
-            case.accuracy, case.scored = stored
+            case.accuracy, case.scored = present(AccuracyPasses(DATA / self.session).load("pass"))
         return case
 
     def with_throughput(self, factor: float) -> Stored:
@@ -118,7 +115,6 @@ def judged(stored: Stored) -> Ruling:
     """Judge a test again; a run more than it had would be a verdict that was not the last one."""
     case = stored.case()
     if stored.verdict.kind == "accuracy":
-        assert case.accuracy is not None
         return case.judge_accuracy()
     return judge_performance(case, {"performance"})
 
@@ -147,15 +143,10 @@ def document(stored: Stored) -> dict[str, Any]:
 
 def claim(stored: Stored) -> dict[str, Any]:
     """Judge a claim about two engines again; its runs are stored in turns, a before b."""
-    assert stored.verdict.ratio is not None
-    ratio, runs = stored.verdict.ratio, stored.verdict.runs
-
-    def side(of: tuple[Run, ...]) -> tuple[Value, ...]:
-        return tuple(values(of, ratio.metric))
-
+    ratio, runs = present(stored.verdict.ratio), stored.verdict.runs
     again = judge_ratio(
-        side(runs[0::2]),
-        side(runs[1::2]),
+        values(runs[0::2], ratio.metric),
+        values(runs[1::2], ratio.metric),
         direction=METRICS[ratio.metric].direction,
         least=ratio.least,
         rule=rule_for("cpu", stored.result.max_runs),
@@ -164,56 +155,44 @@ def claim(stored: Stored) -> dict[str, Any]:
     return {"outcome": OUTCOMES[again.decision], **numbers}
 
 
-def test_the_recorded_sessions_end_in_all_that_matters() -> None:
+@pytest.mark.parametrize("name", JUDGED)
+def test_a_recorded_session_is_judged_as_it_was(name: str) -> None:
+    """Another value of one run is another verdict."""
+    stored = JUDGED[name]
+    other = stored.with_throughput(1 + 1e-12)
+    assert text(judged(stored)) == json.dumps(document(stored), ensure_ascii=False, indent=1)
+    assert not stored.verdict.metrics or text(judged(other)) != text(stored.verdict)
+
+
+def test_a_recorded_claim_is_judged_as_it_was() -> None:
+    """The recorded sessions end in all that matters."""
     outcomes: dict[str, list[str]] = {}
     for one in STORED.values():
         outcomes.setdefault(one.session, []).append(one.verdict.outcome)
-    assert outcomes == OUTCOMES_STORED
-
-
-@pytest.mark.parametrize("name", JUDGED)
-def test_a_recorded_session_is_judged_as_it_was(name: str) -> None:
-    stored = JUDGED[name]
-    assert text(judged(stored)) == json.dumps(document(stored), ensure_ascii=False, indent=1)
-
-
-@pytest.mark.parametrize("name", PAIRS)
-def test_a_recorded_claim_is_judged_as_it_was(name: str) -> None:
-    stored = PAIRS[name]
-    again = claim(stored)
-    before = {one: getattr(stored.verdict.ratio, one) for one in again}
-    assert json.dumps(again) == json.dumps(before)
-    assert stored.verdict.outcome == again["outcome"]
-
-
-@pytest.mark.parametrize("name", [name for name, one in JUDGED.items() if one.verdict.metrics])
-def test_another_value_of_one_run_is_another_verdict(name: str) -> None:
-    stored = JUDGED[name]
-    assert text(judged(stored.with_throughput(1 + 1e-12))) != text(stored.verdict)
-
-
-def test_another_value_of_one_run_is_another_claim() -> None:
     (stored,) = PAIRS.values()
-    assert claim(stored.with_throughput(1 + 1e-9)) != claim(stored)
+    again = claim(stored)
+    before = {name: getattr(stored.verdict.ratio, name) for name in again}
+
+    assert outcomes == OUTCOMES_STORED
+    assert json.dumps(again) == json.dumps({**before, "outcome": stored.verdict.outcome})
+    assert claim(stored.with_throughput(1 + 1e-9)) != again
 
 
-def test_a_drop_that_is_none_any_more_is_no_drop() -> None:
+def test_a_drop_that_is_none_any_more_is_no_drop_and_one_more_wrong_answer_another_verdict() -> (
+    None
+):
     """A run at twice its speed undoes what proved the drop: one run more is asked for, or ok."""
-    (stored,) = [one for one in JUDGED.values() if one.verdict.outcome is Outcome.PERF_DROP]
-    case = stored.with_throughput(2).case()
+    of = {one.verdict.outcome: one for one in JUDGED.values()}
+    case = of[Outcome.PERF_DROP].with_throughput(2).case()
     case.rule = replace(case.rule, max_runs=len(case.runs))
-    assert judge_performance(case, {"performance"}).outcome is not Outcome.PERF_DROP
-
-
-def test_one_more_wrong_answer_is_another_verdict_on_accuracy() -> None:
-    (stored,) = [one for one in JUDGED.values() if one.verdict.outcome is Outcome.ACC_DROP]
-    case = stored.case()
-    assert case.accuracy is not None
-    assert case.scored is not None
-    scores = [*case.scored.per_sample["top1"]]
+    wrong = of[Outcome.ACC_DROP].case()
+    scored = present(wrong.scored)
+    scores = [*scored.per_sample["top1"]]
     scores[-1] = 0.0 if scores[-1] else 100.0
-    case.scored = replace(case.scored, per_sample={"top1": scores})
-    assert text(case.judge_accuracy()) != text(stored.verdict)
+    wrong.scored = replace(scored, per_sample={"top1": scores})
+
+    assert judge_performance(case, {"performance"}).outcome is not Outcome.PERF_DROP
+    assert text(wrong.judge_accuracy()) != text(of[Outcome.ACC_DROP].verdict)
 
 
 @pytest.mark.process

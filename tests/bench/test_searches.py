@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +18,7 @@ from pytest_mlperf.bench.runner import (
     condition_differs,
     searches,
 )
-from pytest_mlperf.core.baseline import BaselineRun, Record
+from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
@@ -27,6 +28,7 @@ from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.suite.plan import plan_suite
+from tests.core.made import make_baseline_run, make_record, make_run, present
 from tests.jobs import job_of
 
 CAPACITY = 100.0
@@ -86,20 +88,12 @@ class Bench:
         folder = at.conditions.folder / f"run-{len(self.asked)}"
         folder.mkdir()
         latency_s = 2 ** ((rate / CAPACITY - 1) / 0.05)
-        return Run(
-            metrics={
-                "throughput": 0.99 * rate,
-                self.metric: latency_s,
-                "latency_p99": 1.01 * latency_s,
-            },
+        latencies = {self.metric: latency_s, "latency_p99": 1.01 * latency_s}
+        return make_run(
+            metrics={"throughput": 0.99 * rate, **latencies},
             within_se={"throughput": 0.01},
-            samples=1000,
-            queries=1000,
-            duration_s=10.0,
             target_qps=rate,
-            session="now",
             started=f"2026-11-21T12:00:{len(self.asked):02d}+00:00",
-            commit=None,
             folder=str(folder),
             invalid=self.invalid(rate),
         )
@@ -107,97 +101,60 @@ class Bench:
 
 def record(*rates: float, find: str | None = "latency_p90 < 1 s") -> Record:
     """Return a baseline of these rates."""
-    return Record(
-        identity={},
+    return make_record(
+        *(make_baseline_run(metrics={"throughput": rate}) for rate in rates),
         target_qps=None if find else rates[0],
-        qps_source=None,
         fingerprint={"find": find} if find else {},
-        runs=tuple(
-            BaselineRun(
-                metrics={"throughput": rate},
-                within_se={},
-                session="then",
-                started="2026-11-20T12:00:00+00:00",
-                samples=1000,
-                duration_s=10.0,
-                commit=None,
-            )
-            for rate in rates
-        ),
-        minimum_detectable_change={},
-        history=(),
     )
 
 
 def made(bench: Bench, before: Record | None = None) -> Searches:
-    found = searches(bench.job, bench.conditions, before)
-    assert found is not None
-    return found
+    return present(searches(bench.job, bench.conditions, before))
 
 
 def test_one_search_gives_one_value(tmp_path: Path) -> None:
-    """The rate found is its throughput; the rest is that of the highest rate that held."""
-    bench = Bench(tmp_path, planned(tmp_path))
+    """The rate found is its throughput; the rest is that of the highest rate that held.
 
-    run = made(bench).run(bench, bench.attempt)
-
-    assert run.search is not None
-    assert run.metrics["throughput"] == run.search.rate == pytest.approx(CAPACITY, rel=0.01)
-    assert run.within_se == {"throughput": run.search.standard_error}
-    assert run.target_qps == run.search.low < run.search.rate < run.search.high
-    assert run.metrics["latency_p90"] == 2 ** ((run.search.low / CAPACITY - 1) / 0.05) < 1
-    assert run.started == "2026-11-21T12:00:01+00:00"
-    assert len(run.search.tried) == len(bench.asked) <= 8
-    assert not run.limit_missed
-
-
-def test_the_folder_of_a_search_holds_those_of_its_runs(tmp_path: Path) -> None:
+    Further searches start where those before ended; the folder of each holds those of its runs.
+    """
     bench = Bench(tmp_path, planned(tmp_path))
     own = made(bench)
 
-    runs = [own.run(bench, bench.attempt) for _ in range(2)]
+    run = own.run(bench, bench.attempt)
+    count, search = len(bench.asked), present(run.search)
+    second = own.run(bench, bench.attempt)
 
-    folders = [tmp_path / f"{bench.job.case.id}.search-{n}" for n in (1, 2)]
-    assert [Path(run.folder) for run in runs] == folders
-    for run in runs:
-        assert run.search is not None
-        assert {Path(one.folder).parent for one in run.search.tried} == {Path(run.folder)}
+    assert run.metrics["throughput"] == search.rate == pytest.approx(CAPACITY, rel=0.01)
+    assert run.within_se == {"throughput": search.standard_error}
+    assert run.target_qps == search.low < search.rate < search.high
+    assert run.metrics["latency_p90"] == 2 ** ((search.low / CAPACITY - 1) / 0.05) < 1
+    assert (run.started, run.limit_missed) == ("2026-11-21T12:00:01+00:00", False)
+    assert len(search.tried) == count <= 8
+    assert bench.rates[count] == pytest.approx(search.rate)
+    assert len(bench.asked) - count <= 4
+    assert second.metrics["throughput"] == pytest.approx(CAPACITY, rel=0.01)
+    for number, found in enumerate((run, second), start=1):
+        folder = tmp_path / f"{bench.job.case.id}.search-{number}"
+        assert Path(found.folder) == folder
+        assert {Path(one.folder).parent for one in present(found.search).tried} == {folder}
 
 
-@pytest.mark.parametrize(
-    ("find", "before", "first", "second"),
-    [
+def test_a_search_starts_at_the_baseline_else_the_suites_start_else_a_probe(tmp_path: Path) -> None:
+    """And steps by two limits from a rate that was found, by a quarter from any other."""
+    for find, before, first, second in (
         ("", None, None, 100.0),
         (", start = 70", None, 70.0, 87.5),
         (", start = { cpu = 70 }", None, 70.0, 87.5),
         (", start = { H200 = 70 }", None, None, 100.0),
         (", start = 70", record(90.0, 90.0), 90.0, 95.4),
         (", start = 70", record(90.0, find="latency_p90 < 2 s"), 70.0, 87.5),
-    ],
-)
-def test_a_search_starts_at_the_baseline_else_the_suites_start_else_a_probe(
-    tmp_path: Path, find: str, before: Record | None, first: float | None, second: float
-) -> None:
-    """And steps by two limits from a rate that was found, by a quarter from any other."""
-    bench = Bench(tmp_path, planned(tmp_path, find, '["cpu", "H200"]'))
-
-    made(bench, before).run(bench, bench.attempt)
-
-    assert bench.rates[0] == (None if first is None else pytest.approx(first))
-    assert bench.rates[1] == pytest.approx(second)
-
-
-def test_further_searches_start_where_those_before_ended(tmp_path: Path) -> None:
-    bench = Bench(tmp_path, planned(tmp_path))
-    own = made(bench)
-    first = own.run(bench, bench.attempt)
-    done = len(bench.asked)
-
-    second = own.run(bench, bench.attempt)
-
-    assert bench.rates[done] == pytest.approx(first.metrics["throughput"])
-    assert len(bench.asked) - done <= 4
-    assert second.metrics["throughput"] == pytest.approx(CAPACITY, rel=0.01)
+    ):
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        bench = Bench(tmp_path, planned(tmp_path, find, '["cpu", "H200"]'))
+        made(bench, before).run(bench, bench.attempt)
+        assert bench.rates[0] == (first and pytest.approx(first))
+        assert bench.rates[1] == pytest.approx(second)
 
 
 def test_what_loadgen_doubts_for_late_queries_alone_is_not_held(tmp_path: Path) -> None:
@@ -209,34 +166,29 @@ def test_what_loadgen_doubts_for_late_queries_alone_is_not_held(tmp_path: Path) 
 
     run = made(bench).run(bench, bench.attempt)
 
-    assert run.search is not None
-    assert run.search.low <= 90 < run.search.high
+    search = present(run.search)
+    assert search.low <= 90 < search.high
     assert run.metrics["throughput"] == pytest.approx(90, rel=0.02)
     assert not list(tmp_path.rglob(DETAIL))
 
 
 def test_a_run_that_is_invalid_for_another_reason_ends_the_search(tmp_path: Path) -> None:
-    """It was too short: that says nothing about the rate, and is measured again first."""
-    bench = Bench(tmp_path, planned(tmp_path), lambda _: (TOO_SHORT,))
+    """One that was too short says nothing about the rate, and is measured again first.
 
-    with pytest.raises(Unjudgeable) as caught:
-        made(bench).run(bench, bench.attempt)
-
-    assert caught.value.run.invalid == (TOO_SHORT,)
-    assert len(bench.asked) == len(bench.invalid_runs) == INVALID_TRIES
-
-
-@pytest.mark.parametrize("key", sorted(LASTING))
-def test_what_the_next_run_would_be_invalid_for_as_well_is_not_measured_again(
-    tmp_path: Path, key: Key
-) -> None:
-    reason = Reason(key=key, text="for good")
-    bench = Bench(tmp_path, planned(tmp_path), invalid=lambda _: (TOO_SHORT, reason))
-
-    with pytest.raises(Unjudgeable):
-        made(bench).run(bench, bench.attempt)
-
-    assert len(bench.asked) == len(bench.invalid_runs) == 1
+    What the next run would be INVALID for as well is not measured again.
+    """
+    lasting = [Reason(key=key, text="for good") for key in sorted(LASTING)]
+    for reasons, tries in (
+        ((TOO_SHORT,), INVALID_TRIES),
+        *(((TOO_SHORT, reason), 1) for reason in lasting),
+    ):
+        shutil.rmtree(tmp_path)
+        tmp_path.mkdir()
+        bench = Bench(tmp_path, planned(tmp_path), lambda _, reasons=reasons: reasons)  # type: ignore[misc]
+        with pytest.raises(Unjudgeable) as caught:
+            made(bench).run(bench, bench.attempt)
+        assert caught.value.run.invalid == reasons
+        assert len(bench.asked) == len(bench.invalid_runs) == tries
 
 
 def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
@@ -245,9 +197,9 @@ def test_a_search_that_finds_no_rate_is_invalid(tmp_path: Path) -> None:
     with pytest.raises(Unjudgeable) as caught:
         made(bench).run(bench, bench.attempt)
 
-    (why,) = caught.value.run.invalid
-    assert why.key is Key.NO_RATE
-    assert why.text.startswith(
+    (reason,) = caught.value.run.invalid
+    assert reason.key is Key.NO_RATE
+    assert reason.text.startswith(
         "no rate found: 768/s, the lowest of 4 tried, does not hold latency_p90 "
     )
 
@@ -259,32 +211,20 @@ def test_a_latency_that_the_engine_does_not_report_is_an_error(tmp_path: Path) -
         made(bench).run(bench, bench.attempt)
 
 
-def test_rates_that_are_given_are_not_searched(tmp_path: Path) -> None:
-    planned(tmp_path)
+def test_a_baseline_of_another_condition_says_nothing(tmp_path: Path) -> None:
+    """Rates that are given are not searched."""
+    job, differs = planned(tmp_path), "condition differs: suite finds a rate at latency_p90 < 1 s"
+    for before, words in (
+        (record(90.0), None),
+        (
+            record(90.0, find="latency_p90 < 2 s"),
+            f"{differs}, baseline found one at latency_p90 < 2 s",
+        ),
+        (record(90.0, find=None), f"{differs}, baseline was offered 90/s"),
+    ):
+        assert condition_differs(job, before) == words
     file = tmp_path / "s.mlperf.toml"
     text = file.read_text("utf-8")
     file.write_text(text[: text.index("find")] + "target_qps = 50\n", "utf-8")
     bench = Bench(tmp_path, job_of(plan_suite(file)[0]))
-
     assert searches(bench.job, bench.conditions) is None
-
-
-@pytest.mark.parametrize(
-    ("before", "words"),
-    [
-        (record(90.0), None),
-        (
-            record(90.0, find="latency_p90 < 2 s"),
-            "condition differs: suite finds a rate at latency_p90 < 1 s, baseline found one at "
-            "latency_p90 < 2 s",
-        ),
-        (
-            record(90.0, find=None),
-            "condition differs: suite finds a rate at latency_p90 < 1 s, baseline was offered 90/s",
-        ),
-    ],
-)
-def test_a_baseline_of_another_condition_says_nothing(
-    tmp_path: Path, before: Record, words: str | None
-) -> None:
-    assert condition_differs(planned(tmp_path), before) == words

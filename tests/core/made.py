@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
 from pytest_mlperf.core.baseline import AccuracyBaseline, BaselineRun, Record
 from pytest_mlperf.core.measurement import Run
+
+T = TypeVar("T")
+
+
+def present(value: T | None) -> T:
+    """Return a value that must be there."""
+    assert value is not None
+    return value
 
 
 def make_run(**fields: Any) -> Run:

@@ -4,8 +4,6 @@ import math
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import (
     Baseline,
@@ -53,43 +51,33 @@ CAPPED: dict[str, Property] = {**H200, "power_limit_w": 500}
 MIG: dict[str, Property] = {**CAPPED, "mig": True}
 
 
-def test_a_record_is_found_by_equal_hardware() -> None:
+def test_a_record_is_found_by_equal_hardware_or_differs_in_the_fewest_properties() -> None:
     """A property that one side does not name is unknown."""
     theirs, capped = record(H200), record(CAPPED)
-
-    assert find(baseline(theirs, capped), dict(CAPPED)) is capped
-    assert find(baseline(theirs, capped), MIG) is None
-    assert find(baseline(), H200) is None
-    assert find(baseline(theirs), {**H200, "cooling": None}) is theirs
-    assert find(baseline(theirs), {**H200, "cooling": "water"}) is None
-
-
-def test_the_nearest_record_differs_in_the_fewest_properties() -> None:
-    capped = record(CAPPED)
     mig = Difference(name="mig", theirs=False, ours=True)
     cooling = Difference(name="cooling", theirs=None, ours="water")
     limit = Difference(name="power_limit_w", theirs=500, ours=700)
+    wet: dict[str, Property] = {**H200, "cooling": "water"}
 
-    assert nearest(baseline(record(H200), capped), MIG) == (capped, [mig])
-    found = nearest(baseline(capped), {**H200, "cooling": "water"})
-    assert found == (capped, [cooling, limit])
+    assert find(baseline(theirs, capped), dict(CAPPED)) is capped
+    assert find(baseline(theirs, capped), MIG) is find(baseline(), H200) is None
+    assert find(baseline(theirs), {**H200, "cooling": None}) is theirs
+    assert find(baseline(theirs), wet) is None
+    assert nearest(baseline(theirs, capped), MIG) == (capped, [mig])
+    assert nearest(baseline(capped), wet) == (capped, [cooling, limit])
     assert nearest(baseline(), H200) is None
 
 
 def test_a_record_replaces_the_one_of_its_hardware_in_place_or_is_added() -> None:
-    first, second = record(H200), record(CAPPED)
+    """Appended runs come last, and the rest stays."""
+    first, second = record(H200, run(throughput=1.0)), record(CAPPED)
     new = record(dict(H200), run(throughput=2.0))
+
+    grown = append_runs(first, [run(throughput=2.0)], dict(first.fingerprint))
 
     assert with_record(baseline(first, second), new).records == (new, second)
     assert with_record(baseline(first), second).records == (first, second)
-
-
-def test_appended_runs_come_last_and_the_rest_stays() -> None:
-    old = record(H200, run(throughput=1.0))
-
-    grown = append_runs(old, [run(throughput=2.0)], dict(old.fingerprint))
-
-    assert grown == replace(old, runs=(run(throughput=1.0), run(throughput=2.0)))
+    assert grown == replace(first, runs=(run(throughput=1.0), run(throughput=2.0)))
 
 
 def test_runs_of_something_else_are_never_appended() -> None:
@@ -112,23 +100,13 @@ def test_means_are_geometric_over_the_runs_that_have_the_metric() -> None:
     assert geometric_means([]) == {}
 
 
-@given(st.lists(st.floats(1e-6, 1e6), min_size=1))
-def test_a_mean_lies_among_its_values(values: list[float]) -> None:
-    mean = geometric_means([run(throughput=value) for value in values])["throughput"]
-
-    assert min(values) * (1 - 1e-9) <= mean <= max(values) * (1 + 1e-9)
-
-
-def test_a_value_that_cannot_be_judged_is_no_baseline_run() -> None:
+def test_a_value_that_cannot_be_judged_is_no_baseline_run_and_a_record_needs_one() -> None:
     for value in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"metric 'throughput' is {value!r}; must be positive"):
             run(throughput=value)
     for within_se in (-0.1, math.nan, math.inf):
         with pytest.raises(ValueError, match=f"within_se of 'throughput' is {within_se!r}; must"):
             replace(run(throughput=1.0), within_se={"throughput": within_se})
-
-
-def test_a_record_without_runs_and_two_of_the_same_hardware_are_refused() -> None:
     with pytest.raises(ValueError, match="a record needs at least one run"):
         replace(record(H200), runs=())
     with pytest.raises(ValueError, match=r"records\[0\] and records\[2\] are of the same identity"):

@@ -60,6 +60,7 @@ def searches(draw: st.DrawFn) -> tuple[int, int, set[int]]:
 
 
 def test_the_middle_of_what_was_not_tried_is_next() -> None:
+    """One drop makes a commit bad."""
     cases: list[tuple[int, dict[int, Mark], int | None]] = [
         (1, {}, None),
         (2, {}, 1),
@@ -77,15 +78,20 @@ def test_the_middle_of_what_was_not_tried_is_next() -> None:
         (60, dict.fromkeys(range(1, 60), SKIPPED), None),
     ]
     found = [search_range(last, marks).next for last, marks, _ in cases]
-
-    assert found == [index for *_, index in cases]
-
-
-def test_steps_are_those_of_a_binary_search() -> None:
     most = {1: 0, 2: 1, 3: 2, 4: 2, 40: 6, 41: 6}
 
+    assert found == [index for *_, index in cases]
     assert {last: steps(last) for last in most} == most
     assert {last: most_comparisons(last) - SPARE - 2 for last in most} == most
+
+    for names, mark in (
+        ("PASS", GOOD),
+        ("PASS FAIL", BAD),
+        ("MORE FAIL", BAD),
+        ("PASS INCONCLUSIVE", UNDECIDED),
+        ("INCONCLUSIVE", UNDECIDED),
+    ):
+        assert mark_of([Decision[name] for name in names.split()]) is mark
 
 
 @given(searches(), st.sampled_from([SKIPPED, UNDECIDED]))
@@ -135,14 +141,6 @@ def test_a_plateau_between_two_drops_is_narrowed_from_both_sides() -> None:
     assert (good, bad) == (8, 30)
 
 
-def test_one_drop_makes_a_commit_bad() -> None:
-    assert mark_of([Decision.PASS]) is GOOD
-    assert mark_of([Decision.PASS, Decision.FAIL]) is BAD
-    assert mark_of([Decision.MORE, Decision.FAIL]) is BAD
-    assert mark_of([Decision.PASS, Decision.INCONCLUSIVE]) is UNDECIDED
-    assert mark_of([Decision.INCONCLUSIVE]) is UNDECIDED
-
-
 def speed(low: float, high: float) -> RelativeSpeed:
     return RelativeSpeed(ratio=math.sqrt(low * high), low=low, high=high)
 
@@ -162,19 +160,21 @@ def test_the_smallest_range_is_that_of_intervals_that_do_not_touch() -> None:
 
 
 def test_the_interval_across_two_commits_holds_where_theirs_do() -> None:
-    """Half a drop is a part of it."""
-    lower, upper = speed(0.6, 0.7), speed(0.9, 1.0)
+    """Half a drop is a part of it; all comparisons share the error.
+
+    A good commit excludes the proven drop or the limit.
+    """
+    lower, upper, rule = speed(0.6, 0.7), speed(0.9, 1.0), shared(RuleR(), 40, 3)
 
     between = across(upper, lower)
     parts = {one: is_part(speed(one, one), speed(0.66, 0.66)) for one in (0.66, 0.7, 0.75, 1.1)}
 
-    assert between.low == pytest.approx(0.6 / 1.0)
-    assert between.high == pytest.approx(0.7 / 0.9)
+    assert (between.low, between.high) == pytest.approx((0.6 / 1.0, 0.7 / 0.9))
     assert between.low < between.ratio < between.high
     assert parts == {0.66: False, 0.7: False, 0.75: True, 1.1: True}
+    assert rule.alpha * 3 * most_comparisons(40) == pytest.approx(0.01)
+    assert rule.beta * most_comparisons(40) == pytest.approx(0.05)
 
-
-def test_a_good_commit_excludes_the_proven_drop_or_the_limit() -> None:
     small = RelativeSpeed(ratio=0.98, low=0.97, high=0.99)
     for whole, direction, drop in (
         (speed(0.6, 0.7), Direction.HIGHER, 0.3),
@@ -185,13 +185,6 @@ def test_a_good_commit_excludes_the_proven_drop_or_the_limit() -> None:
         (speed(0.6, 0.99), Direction.LOWER, 0.05),
     ):
         assert excluded_by_good(0.05, whole, direction) == pytest.approx(drop)
-
-
-def test_all_comparisons_share_the_error() -> None:
-    rule = shared(RuleR(), 40, 3)
-
-    assert rule.alpha * 3 * most_comparisons(40) == pytest.approx(0.01)
-    assert rule.beta * most_comparisons(40) == pytest.approx(0.05)
 
 
 LIMIT = 0.05
@@ -223,7 +216,7 @@ def whole_search(chance: random.Random, first_bad: int, drop: float, sd: float) 
     return bad if direct is BAD and bad - good == 1 else None
 
 
-@pytest.mark.parametrize("searches", [60, pytest.param(400, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("searches", [30, pytest.param(400, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize("sd", [0.003, 0.007, 0.014])
 def test_a_whole_search_keeps_its_promise(sd: float, searches: int) -> None:
     """One commit drops by exactly the limit, on machines quieter and noisier than expected.

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from statistics import median
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.baseline import Property, SessionNoise
+from pytest_mlperf.core.baseline import SessionNoise
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
@@ -41,6 +41,7 @@ from pytest_mlperf.core.noise.calibration import (
     most_runs,
     settings_of,
 )
+from tests.core.made import present
 
 GPU = uncalibrated("H200")
 
@@ -114,11 +115,11 @@ def test_polygammas_are_scipys(x: float) -> None:
     assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-9)
 
 
-@pytest.mark.parametrize("function", [digamma, trigamma, trigamma_inverse])
-@pytest.mark.parametrize("x", [0.0, -1.0, math.inf, math.nan])
-def test_polygammas_refuse_what_has_none(function: object, x: float) -> None:
-    with pytest.raises(ValueError, match="positive and finite"):
-        function(x)  # type: ignore[operator]
+def test_polygammas_refuse_what_has_none() -> None:
+    for function in (digamma, trigamma, trigamma_inverse):
+        for x in (0.0, -1.0, math.inf, math.nan):
+            with pytest.raises(ValueError, match="positive and finite"):
+                function(x)
 
 
 def logs(*sessions: Sequence[float], within: float = 0.0) -> tuple[Value, ...]:
@@ -129,26 +130,19 @@ def logs(*sessions: Sequence[float], within: float = 0.0) -> tuple[Value, ...]:
     )
 
 
-def test_the_mean_squares_of_a_small_table_are_those_by_hand() -> None:
-    """Sessions (0, 2) and (4, 6, 8): MSW = (2 + 8)/3, MSB = 2·3² + 3·2², n0 = 5 - 13/5."""
-    found = spread(logs([0, 2], [4, 6, 8], within=0.5))
+def test_the_mean_squares_of_small_tables_are_those_by_hand() -> None:
+    """Sessions (0, 2) and (4, 6, 8): MSW = (2 + 8)/3, MSB = 2·3² + 3·2², n0 = 5 - 13/5.
 
-    assert found is not None
+    Sessions that differ less than their runs have variance 0, one session none, and single runs
+    show nothing.
+    """
+    found = present(spread(logs([0, 2], [4, 6, 8], within=0.5)))
+    alike, one = present(spread(logs([0, 2], [0, 2]))), present(spread(logs([0, 2])))
+
     assert (found.run_df, found.between_df, found.within) == (3, 1, 0.25)
-    assert found.run == pytest.approx(10 / 3)
-    assert found.between == pytest.approx(2 * 3**2 + 3 * 2**2)
-    assert found.runs_per_session == pytest.approx(5 - 13 / 5)
-    assert found.session == pytest.approx((30 - 10 / 3) / 2.4)
-
-
-def test_one_session_says_nothing_of_sessions_and_single_runs_nothing_at_all() -> None:
-    """Sessions that differ less than their runs have variance 0."""
-    alike, one = spread(logs([0, 2], [0, 2])), spread(logs([0, 2]))
-
-    assert alike is not None
-    assert alike.session == 0
-    assert one is not None
-    assert (one.session, one.between_df) == (None, 0)
+    numbers = (found.run, found.between, found.runs_per_session, found.session)
+    assert numbers == pytest.approx((10 / 3, 2 * 9 + 3 * 4, 5 - 13 / 5, (30 - 10 / 3) / 2.4))
+    assert (alike.session, one.session, one.between_df) == (0, None, 0)
     assert spread(logs([0], [2], [4])) is None
 
 
@@ -162,45 +156,32 @@ def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
         assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.05), (sessions, runs)
 
 
-TRUTHS = {
-    "as usual": (Noise(prior_df=4, prior_sd=0.007, session_share=0.25), 0.0),
-    "noisy": (Noise(prior_df=6, prior_sd=0.04, session_share=0.25), 0.0),
-    "half of it inside the runs": (Noise(prior_df=6, prior_sd=0.01, session_share=0.4), 0.01),
-    "no sessions": (Noise(prior_df=8, prior_sd=0.003, session_share=0.0), 0.001),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("name", TRUTHS)
-def test_what_was_drawn_is_learnt_from_much_data(name: str) -> None:
-    """200 cases x 12 sessions x 3 runs: s0 within 15 %, ν0 within 35 %, φ within 0.1."""
-    truth, within = TRUTHS[name]
-    found = learn(
-        drawn(11, truth, cases=200, sessions=12, runs=3, within=within), uncalibrated("H200")
-    )
+def test_what_was_drawn_is_learnt_from_much_data() -> None:
+    """200 cases x 12 sessions x 3 runs: s0 within 15 %, ν0 within 35 %, φ within 0.1.
 
-    assert found.noise.prior_sd == pytest.approx(truth.prior_sd, rel=0.15)
-    assert found.noise.prior_df == pytest.approx(truth.prior_df, rel=0.35)
-    assert found.noise.session_share == pytest.approx(truth.session_share, abs=0.1)
-    assert (found.cases, found.runs, found.sessions) == (200, 7200, 12)
-
-
-@pytest.mark.nightly
-def test_six_cases_are_enough_for_s0_and_its_interval_holds() -> None:
-    """6 cases x 8 runs in 2 sessions, 100 times: half within 25 %, the 90 % interval in > 85 %."""
-    truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.25)
-    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=4), GPU) for n in range(100)]
-
-    assert median(abs(one.noise.prior_sd / 0.02 - 1) for one in learnt) < 0.25
-    assert sum(holds(one.sd, 0.02) for one in learnt) / 100 > 0.85
+    As usual, noisy, with half of it inside the runs, and without an effect of sessions.
+    """
+    for prior_df, prior_sd, share, within in (
+        (4, 0.007, 0.25, 0.0),
+        (6, 0.04, 0.25, 0.0),
+        (6, 0.01, 0.4, 0.01),
+        (8, 0.003, 0.0, 0.001),
+    ):
+        truth = Noise(prior_df=prior_df, prior_sd=prior_sd, session_share=share)
+        found = learn(drawn(11, truth, cases=200, sessions=12, runs=3, within=within), GPU)
+        assert found.noise.prior_sd == pytest.approx(prior_sd, rel=0.15)
+        assert found.noise.prior_df == pytest.approx(prior_df, rel=0.35)
+        assert found.noise.session_share == pytest.approx(share, abs=0.1)
+        assert (found.cases, found.runs, found.sessions) == (200, 7200, 12)
 
 
 def holds(interval: tuple[float, float] | None, truth: float) -> bool:
-    assert interval is not None
-    return interval[0] <= truth <= interval[1]
+    low, high = present(interval)
+    return low <= truth <= high
 
 
-FEW_DRAWS = ((3, 3, 1), (6, 8, 8), (20, 3, 1))
+FEW_DRAWS = ((3, 3, 1), (6, 8, 5), (20, 3, 1))
 MANY_DRAWS = tuple((cases, runs, 14) for cases in (1, 3, 6, 20) for runs in (3, 8))
 
 
@@ -212,7 +193,7 @@ MANY_DRAWS = tuple((cases, runs, 14) for cases in (1, 3, 6, 20) for runs in (3, 
 def test_the_intervals_hold_what_they_say_whatever_share_is_the_sessions(
     shared: bool, draws: tuple[tuple[int, int, int], ...]
 ) -> None:
-    """Those of 90 % hold in 85 % and more; what is not known of φ is not known of s0 either.
+    """Those of 90 % hold in 85 % and more, and half of all s0 are within 35 % of the truth.
 
     The few draws show a wrong interval, the many its rate: 1, 3, 6 and 20 cases of 3 and 8 runs.
     """
@@ -228,18 +209,13 @@ def test_the_intervals_hold_what_they_say_whatever_share_is_the_sessions(
                 for seed in range(100 * cases + runs, 100 * cases + runs + 5 * count, 5)
             ]
             least = 0.85 if draws is MANY_DRAWS else 0.7
+            assert median(abs(one.noise.prior_sd / 0.02 - 1) for one in learnt) < 0.35
+            if share == 0.7 and not shared:  # believed, however little two sessions prove
+                assert median(one.noise.session_share for one in learnt) > 0.5
+                widths = [high - low for low, high in (present(one.share) for one in learnt)]
+                assert sessions > 2 or median(widths) > 0.5
             assert sum(holds(one.sd, 0.02) for one in learnt) / len(learnt) >= least
             assert sum(holds(one.share, share) for one in learnt) / len(learnt) >= least
-
-
-def test_two_sessions_that_differ_much_are_believed_and_not_much_is_known() -> None:
-    """A share of 0.7 is seen in two sessions, however little they prove."""
-    truth = Noise(prior_df=4, prior_sd=0.02, session_share=0.7)
-    learnt = [learn(drawn(n, truth, cases=6, sessions=2, runs=8), GPU) for n in range(9)]
-    shares = [one.share or (0.0, 0.0) for one in learnt]
-
-    assert median(one.noise.session_share for one in learnt) > 0.5
-    assert median(high - low for low, high in shares) > 0.5
 
 
 def test_one_session_has_no_interval_and_neither_have_cases_of_one_session_each() -> None:
@@ -272,19 +248,18 @@ def test_the_fewer_the_data_the_nearer_is_the_default() -> None:
     assert [one.noise.session_df for one in (few, more, many)] == [0, 1, 9]
     assert few.noise.session_share == GPU.session_share
     assert few.noise.prior_df == pytest.approx(GPU.prior_df, rel=1e-6)
-    assert more.sd is not None
-    assert many.sd is not None
-    assert more.sd[1] / more.sd[0] > many.sd[1] / many.sd[0]
+    (low, high), (lowest, highest) = present(more.sd), present(many.sd)
+    assert high / low > highest / lowest
 
 
 def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
     """They share the machine: φ is learnt by the number of sessions."""
     truth = Noise(prior_df=4, prior_sd=0.01, session_share=0.8)
     few, many = (learn(drawn(5, truth, cases=n, sessions=2, runs=4), GPU) for n in (2, 200))
+    low, high = present(many.share)
 
     assert few.noise.session_df == many.noise.session_df == 1
-    assert many.share is not None
-    assert many.share[1] - many.share[0] > 0.4
+    assert high - low > 0.4
 
 
 def test_equal_variances_no_variance_and_one_that_is_inside_the_runs() -> None:
@@ -315,7 +290,7 @@ def test_metrics_of_one_case_weigh_as_one_case_and_single_runs_teach_nothing() -
         learn([lone], GPU)
 
 
-@pytest.mark.slow
+@settings(max_examples=20)
 @given(
     st.lists(st.lists(st.floats(-3, 3), min_size=2, max_size=6), min_size=1, max_size=4),
     st.floats(0, 0.1),
@@ -327,9 +302,7 @@ def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: fl
     assert found.noise.rule(5).prior_sd >= 0.001
     assert (found.sd is None) is (len(table) == 1)
     assert found.sd is None or holds(found.sd, found.noise.prior_sd)
-    varies = spread(series.runs)
-    assert varies is not None
-    assert moderated(varies, found.noise) > 0
+    assert moderated(present(spread(series.runs)), found.noise) > 0
 
 
 def test_uncalibrated_noise_is_the_judges_own() -> None:
@@ -365,42 +338,22 @@ def test_false_alarms_stay_below_one_per_cent_with_learnt_noise(cases: int) -> N
     assert missed <= 0.05 * 4 * cases
 
 
-def test_a_quiet_machine_proves_smaller_changes_once_it_is_calibrated() -> None:
-    """CPU runs that vary by 1 % need not be judged as if by 5 %."""
-    truth = Noise(prior_df=6, prior_sd=0.01, session_share=0.25)
-    learnt = learn(drawn(8, truth, cases=6, sessions=3, runs=4), uncalibrated("cpu"))
-    baseline = values(random.Random(9), 0.01, 0.25, sessions=4, runs=2)
-    before, after = (
-        minimum_detectable_change(baseline, rule=noise.rule(5))
-        for noise in (uncalibrated("cpu"), learnt.noise)
-    )
-
-    assert after < before / 2
-
-
 def test_the_best_length_is_where_the_time_for_a_precision_is_least() -> None:
+    """The typical GPU of the derivation, 44 s: windows vary by 2 %, runs by 0.7 %, 60 s to start.
+
+    Bounds are one second and MLPerf's ten minutes; None where nothing is known inside a run.
+    """
     runs = values(random.Random(3), 0.02, 0.0, sessions=1, runs=200, within=0.015)
     noise = Noise(prior_df=1, prior_sd=0.013, session_share=0.0)
-    found = spread(runs)
-    assert found is not None
-    a, b = 0.015**2 * 60, moderated(found, noise) - 0.015**2
+    a, b = 0.015**2 * 60, moderated(present(spread(runs)), noise) - 0.015**2
     best = min(range(1, 6000), key=lambda tenths: (45 + tenths / 10) * (b + a / (tenths / 10)))
+    inside = 0.02 * math.sqrt((1 + 0.6) / (1 - 0.6) / 60)
+    sd = math.sqrt(0.007**2 + inside**2)
+    many = values(random.Random(1), sd, 0.0, sessions=1, runs=4000, within=inside)
+    typical = Noise(prior_df=4, prior_sd=0.007, session_share=0.0)
 
     assert best_length(runs, noise, length_s=60, start_s=45) == pytest.approx(best / 10, abs=0.1)
-
-
-def test_the_best_length_of_the_typical_gpu_is_that_of_the_derivation() -> None:
-    """Window noise 2 %, correlation 0.6, 0.7 % from run to run, 60 s of start-up: 44 s."""
-    within = 0.02 * math.sqrt((1 + 0.6) / (1 - 0.6) / 60)
-    sd = math.sqrt(0.007**2 + within**2)
-    runs = values(random.Random(1), sd, 0.0, sessions=1, runs=4000, within=within)
-    noise = Noise(prior_df=4, prior_sd=0.007, session_share=0.0)
-
-    assert best_length(runs, noise, length_s=60, start_s=60) == pytest.approx(44, rel=0.06)
-
-
-def test_the_best_length_has_bounds_and_may_be_unknown() -> None:
-    """From one second to MLPerf's ten minutes; None where nothing is known inside a run."""
+    assert best_length(many, typical, length_s=60, start_s=60) == pytest.approx(44, rel=0.06)
     for within, sd, start_s, seconds in (
         (0.0, 0.01, 60, None),
         (1e-6, 0.05, 1, 1.0),
@@ -426,30 +379,20 @@ def one(case: str, metric: str, *xs: float, session: str = "s") -> Series:
     return Series(case=case, metric=metric, runs=found)
 
 
-def test_a_drift_that_all_cases_share_is_seen() -> None:
-    rng = random.Random(4)
-    slower = [-0.01 * n for n in range(8)]
+def test_a_drift_that_all_cases_share_is_seen_and_noise_seldom_called_so() -> None:
+    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
+    rng, slower = random.Random(4), [-0.01 * n for n in range(8)]
     series = [
         one("a", "throughput", *(x + rng.gauss(0, 0.002) for x in slower)),
         one("b", "latency_p90", *(-x + rng.gauss(0, 0.002) for x in slower)),
     ]
-    found = drift(series, "s")
-
-    assert found is not None
-    assert found.proven
-    assert found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
-
-
-def test_noise_is_seldom_called_drift() -> None:
-    """At most 1 of 300 quiet sessions of 3 cases x 6 runs; and none of two runs or elsewhere."""
-    rng = random.Random(5)
-    called = 0
+    found, called, rng = present(drift(series, "s")), 0, random.Random(5)
     for _ in range(300):
         series = [one(c, "throughput", *(rng.gauss(0, 0.01) for _ in range(6))) for c in "abc"]
-        found = drift(series, "s")
-        assert found is not None
-        called += found.proven
+        called += present(drift(series, "s")).proven
 
+    assert found.proven
+    assert found.change == pytest.approx(math.expm1(-0.07), abs=0.01)
     assert called <= 1
     assert drift([one("a", "throughput", 0, 1)], "s") is None
     assert drift([one("a", "throughput", 0, 1, 2, 3)], "another") is None
@@ -479,27 +422,21 @@ def case(*runs: CalibrationRun, digest: str = "x", name: str = "a") -> Calibrate
 
 
 def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
-    new = case(run(2, value=200.0), run(1, "s2"))
-    (found,), notes = merged([case(run(1), run(2))], [new])
-    others, left_out = merged(
-        [case(run(1), run(2)), case(run(1), name="b")], [case(run(1, "s2"), digest="y")]
-    )
-
-    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
-    assert (found.runs[1].metrics["throughput"], notes) == (200, ())
-    assert [(c.case, len(c.runs)) for c in others] == [("a", 1), ("b", 1)]
-    assert left_out == ("a: 2 older runs left out: engine, options, data or run length changed",)
-    assert [s.metric for s in case(run(1), run(2)).series] == ["throughput", "latency_p50"]
-
-
-def test_a_machine_replaces_its_own_entry_only() -> None:
-    a: dict[str, Property] = {"cpu": "a", "cores": 2}
-    b: dict[str, Property] = {"cpu": "b", "cores": 2}
+    """A machine replaces its own entry only."""
+    old, new = case(run(1), run(2)), case(run(2, value=200.0), run(1, "s2"))
+    (found,), notes = merged([old], [new])
+    others, left_out = merged([old, case(run(1), name="b")], [case(run(1, "s2"), digest="y")])
+    a, b = ({"cpu": name, "cores": 2} for name in "ab")
     first = Calibrated(identity=a, settings=None, cases=())
     whole = Calibration(accelerator="cpu", machines=())
     whole = whole.having(first).having(Calibrated(identity=b, settings=None, cases=()))
     whole = whole.having(dataclasses.replace(first, cases=(case(run(1)),)))
 
+    assert [(r.session, r.number) for r in found.runs] == [("s1", 1), ("s1", 2), ("s2", 1)]
+    assert (found.runs[1].metrics["throughput"], notes) == (200, ())
+    assert [(c.case, len(c.runs)) for c in others] == [("a", 1), ("b", 1)]
+    assert left_out == ("a: 2 older runs left out: engine, options, data or run length changed",)
+    assert [s.metric for s in old.series] == ["throughput", "latency_p50"]
     assert [len(m.cases) for m in whole.machines] == [0, 1]
     assert whole.of(a) == whole.machines[1]
     assert whole.of({**a, "cores": 4}) is None
@@ -531,66 +468,47 @@ def test_impossible_runs_are_refused() -> None:
 RULE = RuleR(prior_sd=0.005)
 
 
-def build(*sessions: Sequence[float]) -> list[Value]:
+def build(*sessions: Sequence[float]) -> tuple[Value, ...]:
     """Return the runs of one build, by session, in percent of 1 above it."""
-    return [
-        Value(value=math.exp(x / 100), session=str(number))
-        for number, session in enumerate(sessions)
-        for x in session
-    ]
+    return logs(*([x / 100 for x in session] for session in sessions))
 
 
-def runs_of_sessions(chance: random.Random, sessions: int, runs: int, ratio: float) -> list[Value]:
-    """Return runs whose sessions differ by the root of `ratio` as much as they."""
-    groups = []
-    for _ in range(sessions):
-        common = chance.gauss(0, 0.4 * math.sqrt(ratio))
-        groups.append([common + chance.gauss(0, 0.4) for _ in range(runs)])
-    return build(*groups)
-
-
-def test_nothing_is_learnt_where_no_build_has_two_sessions() -> None:
-    assert session_noise([], rule=RULE) is None
-    assert session_noise([build([0.1, -0.1, 0.2])], rule=RULE) is None
-    assert session_noise([build([0.1]), build([5.0])], rule=RULE) is None
-
-
-def test_sessions_that_agree_say_so_whatever_the_level_of_their_build() -> None:
+def test_sessions_of_a_build_that_agree_say_so_whatever_its_level() -> None:
+    """Nothing is learnt where no build has two sessions."""
     quiet = build([0.4, -0.4], [0.3, -0.3])
     faster = [Value(value=1.5 * one.value, session=f"later {one.session}") for one in quiet]
     agreeing = build([0.4, -0.4], [0.3, -0.3], [0.5, -0.5])
 
     for builds in ([agreeing], [quiet, faster]):
         assert session_noise(builds, rule=RULE) == SessionNoise(ratio=0.0, df=2.0)
+    for builds in ([], [build([0.1, -0.1, 0.2])], [build([0.1]), build([5.0])]):
+        assert session_noise(builds, rule=RULE) is None
 
 
 def test_the_ratio_comes_back() -> None:
     """Whatever the runs a session, also from one run each, where only rule R's prior says sd."""
     rule = RuleR(prior_sd=0.004, session_share=0.0)
-    for ratio in (0.0, 1.0, 4.0, 16.0):
+    for ratio in (0.0, 1.0, 16.0):
+        sd, share = 0.004 * math.sqrt(1 + ratio), ratio / (1 + ratio)
         for runs in (1, 2, 8):
             chance = random.Random(7)
-            builds = [runs_of_sessions(chance, 40, runs, ratio) for _ in range(60)]
-            found = [session_noise([build], rule=rule) for build in builds]
-            ratios = [one.ratio for one in found if one]
-            assert median(ratios) == pytest.approx(ratio, rel=0.25, abs=0.25)
-            assert {one.df for one in found if one} == {39.0}
+            builds = [values(chance, sd, share, sessions=40, runs=runs) for _ in range(25)]
+            found = [present(session_noise([build], rule=rule)) for build in builds]
+            assert median(one.ratio for one in found) == pytest.approx(ratio, rel=0.25, abs=0.25)
+            assert {one.df for one in found} == {39.0}
 
 
 def test_other_cases_count_by_a_quarter_and_as_one_however_many_they_are() -> None:
     far = [build([3.0, 3.1], [-3.0, -3.1], [0.0, 0.1]) for _ in range(50)]
-    quiet = build([0.4, -0.4], [0.3, -0.3])
 
-    alone = session_noise([], far, rule=RULE)
-    both = session_noise([quiet], far, rule=RULE)
+    alone = present(session_noise([], far, rule=RULE))
+    both = present(session_noise([build([0.4, -0.4], [0.3, -0.3])], far, rule=RULE))
 
-    assert alone is not None
-    assert both is not None
-    assert alone.df == 0.5
-    assert both.df == 1.5
+    assert (alone.df, both.df) == (0.5, 1.5)
     assert 0 < both.ratio < alone.ratio / 2
 
 
+@settings(max_examples=30)
 @given(
     st.lists(st.lists(st.floats(-20, 20), min_size=1, max_size=4), min_size=2, max_size=6),
     st.floats(1e-6, 1e6),
@@ -604,9 +522,7 @@ def test_the_unit_of_the_metric_and_the_order_of_runs_do_not_matter(
         for one in reversed(plain)
     ]
 
-    found, again = (session_noise([runs], rule=RULE) for runs in (plain, other))
+    found, again = (present(session_noise([runs], rule=RULE)) for runs in (plain, other))
 
-    assert found is not None
-    assert again is not None
     assert found.df == again.df == len(sessions) - 1
     assert again.ratio == pytest.approx(found.ratio, rel=1e-6, abs=1e-6)

@@ -59,7 +59,7 @@ def test_test01_is_as_fast_within_a_tenth() -> None:
         assert (finding.passed, PASSED in finding.text) == (passed, passed)
 
 
-def test_test04_is_not_faster_with_one_sample() -> None:
+def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_seeds() -> None:
     for reference, test, passed in (
         (score(100), score(109.9), True),
         (score(100), score(110.1), False),
@@ -70,8 +70,6 @@ def test_test04_is_not_faster_with_one_sample() -> None:
     ):
         assert same_speed(reference, test, one_sample=True).passed is passed
 
-
-def test_test05_is_not_slower_with_other_seeds() -> None:
     for reference, test, passed in (
         (score(100), score(95.1), True),
         (score(100), score(94.9), False),
@@ -115,15 +113,13 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
     assert tokens_as_counted([tokens(5, 6)], scenario="Server", end=2, width=8).notes
 
 
-def test_test09_asks_for_a_mean_length_and_test07_for_a_score() -> None:
+def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
     for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
         found = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
         assert found.passed is passed
     assert as_accurate(60.7, 60.698).passed
     assert not as_accurate(60.6, 60.698).passed
 
-
-def test_test08_compares_entropies() -> None:
     whole = array("f", [1, 3, 0.7, 0.2, 1, 0, 1, 1, 2]).tobytes()
     for prediction, sample, passed in ((0.7, 3, True), (0.7001, 3, True), (0.6, 3, False),
                                        (0.7, 4, False)):  # fmt: skip

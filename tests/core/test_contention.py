@@ -1,4 +1,4 @@
-"""How much of a run's speed the machine's load explains, and from where on it may not be judged."""
+"""How much of a run's speed the machine's load explains, or of a latency the client itself."""
 
 from __future__ import annotations
 
@@ -10,15 +10,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.contention import (
+    INVALID_SHARE,
+    LEAST_S,
     LEAST_WINDOW_S,
+    NOTED_SHARE,
     Contention,
     busiest,
+    client_share,
     in_words,
     lost_share,
     tolerated,
     too_busy,
 )
 from pytest_mlperf.core.reason import Key
+from tests.core.made import present
 
 
 def seen(**known: Any) -> Contention:
@@ -122,6 +127,7 @@ BUSY = seen(
     share=0.34,
 )
 
+HOSTILE = "\x1b[2J::error::"
 WORDS = (
     "others used 1.3 of 2 cores: cc1plus 0.9, python 0.4; its threads waited 3.4 s of 10 s for a "
     "core; the hypervisor took 0.3 s; memory was short for 0.4 s, 1,200 of its pages came from disk"
@@ -129,31 +135,72 @@ WORDS = (
 
 
 def test_a_busy_machine_is_told_with_its_figures_and_what_is_usual_is_no_reason() -> None:
-    """A baseline of a machine that is always so loaded was as loaded."""
-    reason = too_busy(BUSY, {"throughput": 0.4}, 0.0)
-    beyond = too_busy(BUSY, {"throughput": 0.4}, 0.1)
+    """A baseline of a machine that is always so loaded was as loaded; names obey nobody."""
+    reason = present(too_busy(BUSY, {"throughput": 0.4}, 0.0))
+    beyond = present(too_busy(BUSY, {"throughput": 0.4}, 0.1))
+    quiet, told = seen(**QUIET, share=0.01), in_words(seen(foreign_s=9.0, others={HOSTILE: 0.9}))
 
-    assert reason is not None
     assert reason.key is Key.MACHINE_BUSY
     assert reason.text == (
         "the machine was busy, which explains up to 34 % of the run's speed, and 20 % is "
         f"tolerated: {WORDS}; free the machine, or measure where nobody else works"
     )
+    assert too_busy(BUSY, {"throughput": 0.7}, 0.0) is too_busy(BUSY, {"throughput": 0.4}, 0.2)
     assert too_busy(BUSY, {"throughput": 0.7}, 0.0) is None
-    assert too_busy(BUSY, {"throughput": 0.4}, 0.2) is None
-    assert beyond is not None
     assert "and 20 % beyond the baseline's 10 % is tolerated" in beyond.text
-
-
-def test_the_busiest_run_is_told_where_that_is_worth_it() -> None:
-    """Names of others obey nobody."""
-    quiet = seen(**QUIET, share=0.01)
-    told = in_words(seen(foreign_s=9.0, others={"\x1b[2J::error::": 0.9}))
-
     assert busiest([]) is busiest([None, quiet]) is None
     assert busiest([quiet, BUSY, None]) == (
         "the machine was not quiet, which explains up to 34 % of the speed of one of 3 runs: "
         f"{WORDS}"
     )
-    assert "\x1b" not in told
-    assert "::error" not in told
+    assert not [text for text in ("\x1b", "::error") if text in told]
+
+
+CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p99": 0.65}
+"""A machine where everything else ran too."""
+
+CLIENT_QUIET = {"issue_p50": 0.0, "loop_p50": 0.0, "issue_p99": 0.0002, "loop_p99": 0.0004}
+
+
+def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:
+    """712 ms where the server's own was 56 ms."""
+    reason, note = client_share({"ttft_p99": 0.712}, ["ttft_p99"], CLIENT_BUSY)
+
+    assert note is None
+    assert present(reason).key is Key.CLIENT_LATE
+    assert present(reason).text == (
+        "the client, not the server, was measured: p99 TTFT is 712 ms, of which this process took "
+        "up to 656 ms: its requests began 6 ms late and its event loop was 650 ms late (p99); give "
+        "it processor cores that nobody else uses, or measure from another machine"
+    )
+
+
+def test_what_decides_nothing_and_what_is_small_is_let_pass() -> None:
+    for metrics, gated, client in (
+        ({"ttft_p99": 0.712}, "ttft_p99", CLIENT_QUIET),
+        ({"ttft_p99": 0.712}, "ttft_p99", {}),
+        ({"ttft_p99": 8.0}, "ttft_p99", CLIENT_BUSY),
+        ({"ttft_p50": 0.1}, "ttft_p50", CLIENT_BUSY),  # half of all were seen at once
+        ({"ttft_p99": 0.001}, "ttft_p99", CLIENT_QUIET),  # too little to mean anything
+        ({"ttft_p99": 0.712, "throughput": 5.0}, "throughput", CLIENT_BUSY),
+        ({"throughput": 5.0}, "ttft_p99", CLIENT_BUSY),
+        ({"tpot_p99": 0.01}, "tpot_p99", CLIENT_BUSY),  # late at both of its ends
+    ):
+        assert client_share(metrics, [gated], client) == (None, None)
+    reason, note = client_share({"latency_p99": 4.0}, ["latency_p99"], CLIENT_BUSY)
+    assert reason is None
+    assert (note or "").startswith("p99 latency is 4 s, of which this process took up to 656 ms")
+
+
+@given(st.floats(1e-4, 1e3), st.floats(0, 1e3), st.floats(0, 1e3))
+def test_it_is_judged_by_the_share_alone(latency_s: float, issue_s: float, loop_s: float) -> None:
+    reason, note = client_share(
+        {"latency_p99": latency_s},
+        ["latency_p99"],
+        {"issue_p99": issue_s, "loop_p99": loop_s},
+    )
+    late_s = issue_s + loop_s
+    matters = late_s >= LEAST_S
+
+    assert (reason is not None) is (matters and late_s / latency_s > INVALID_SHARE)
+    assert (note is not None) is (matters and NOTED_SHARE < late_s / latency_s <= INVALID_SHARE)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.control import (
@@ -29,6 +29,7 @@ from pytest_mlperf.core.control import (
     seen_in_words,
     steady,
 )
+from tests.core.made import present
 
 BASELINE = [1.45e12, 1.46e12, 1.44e12, 1.45e12]
 
@@ -38,9 +39,40 @@ def controls(matmul: Sequence[float], copy: float = 2e10, library: float = 1.0) 
 
 
 def slow(
-    now: Sequence[Control], baseline: Sequence[Control], *, floor: float
+    now: Sequence[Control], baseline: Sequence[Control], *, floor: float = FLOOR_GPU
 ) -> ControlComparison | None:
     return furthest(compared(now, baseline, floor=floor))
+
+
+def test_the_figure_that_is_off_most_is_told_and_a_moment_of_disturbance_accuses_nobody() -> None:
+    """A copy between GPUs is compared where both sides have it: with a wider smallest spread.
+
+    A faster machine is off too. One of three values is far off, and the middle one counts.
+    """
+    plain = controls(BASELINE)
+    paired = [{**each, PEER: 4e11} for each in plain]
+    slower = [{**each, PEER: 4e10} for each in plain[:1]]
+
+    off = present(slow(slower, paired))
+
+    assert [each.quantity for each in compared(slower, plain, floor=FLOOR_GPU)] == [MATMUL, COPY]
+    assert (off.quantity, off.sd) == (PEER, FLOOR_PEER)
+    assert off.in_words.startswith("the machine is slow: copy between GPUs 40.0 GB/s now, 400 GB/s")
+    assert slow(paired[:1], paired) is None
+
+    restless = controls([1.4e12, 0.4e12, 1.5e12, 0.45e12])
+    off = present(slow(controls([1.2e12], copy=1e10), controls(BASELINE)))
+
+    assert present(slow(controls([1.9e12]), controls(BASELINE))).faster
+    assert off.quantity == COPY
+    assert (off.now, off.baseline) == pytest.approx((1e10, 2e10))
+    for now, before, is_off in (
+        ([1.45e12, 0.4e12, 1.45e12], controls(BASELINE), False),
+        ([0.45e12, 0.4e12, 1.45e12], controls(BASELINE), True),
+        ([0.4e12], restless, False),
+        ([1.5e12], restless, False),
+    ):
+        assert bool(slow(controls(now), before, floor=FLOOR_CPU)) is is_off
 
 
 def test_both_numbers_are_said_with_what_is_chance() -> None:
@@ -57,20 +89,6 @@ def test_both_numbers_are_said_with_what_is_chance() -> None:
         )
 
 
-def test_a_copy_between_gpus_is_compared_where_both_sides_have_it() -> None:
-    """A baseline of before it was measured has none; its own smallest spread is a wider one."""
-    plain = controls(BASELINE)
-    paired = [{**each, PEER: 4e11} for each in plain]
-    slower = [{**each, PEER: 4e10} for each in plain[:1]]
-
-    assert [each.quantity for each in compared(slower, plain, floor=FLOOR_GPU)] == [MATMUL, COPY]
-    off = slow(slower, paired, floor=FLOOR_GPU)
-    assert off is not None
-    assert (off.quantity, off.sd) == (PEER, FLOOR_PEER)
-    assert off.in_words.startswith("the machine is slow: copy between GPUs 40.0 GB/s now, 400 GB/s")
-    assert slow(paired[:1], paired, floor=FLOOR_GPU) is None
-
-
 def test_the_threshold_is_four_standard_deviations_of_the_difference() -> None:
     """By hand: s² = (4 · 0.01² + 2 · 0.03²) / 5, a difference's is s · sqrt(1 + 2/2).
 
@@ -84,72 +102,44 @@ def test_the_threshold_is_four_standard_deviations_of_the_difference() -> None:
         (equal, 0.02, 0.02, 4 * 0.02 * math.sqrt(1.25)),
     ):
         assert slow(controls([math.exp(-edge * 0.999)]), baseline, floor=floor) is None
-        off = slow(controls([math.exp(-edge * 1.001)]), baseline, floor=floor)
-        assert off is not None
+        off = present(slow(controls([math.exp(-edge * 1.001)]), baseline, floor=floor))
         assert (off.quantity, off.faster) == (MATMUL, False)
         assert off.sd == pytest.approx(sd)
         assert (off.now, off.baseline) == pytest.approx((math.exp(-edge * 1.001), 1.0))
-
-
-def test_a_faster_machine_is_off_too_and_the_figure_that_is_off_most_is_told() -> None:
-    faster = slow(controls([1.9e12]), controls(BASELINE), floor=FLOOR_GPU)
-    off = slow(controls([1.2e12], copy=1e10), controls(BASELINE), floor=FLOOR_GPU)
-
-    assert faster is not None
-    assert faster.faster
-    assert off is not None
-    assert off.quantity == COPY
-    assert (off.now, off.baseline) == pytest.approx((1e10, 2e10))
-
-
-def test_a_moment_of_disturbance_or_a_restless_baseline_accuses_nobody() -> None:
-    """One of three values is far off, and the middle one counts; two of three are its state."""
-    restless = controls([1.4e12, 0.4e12, 1.5e12, 0.45e12])
-
-    assert slow(controls([1.45e12, 0.4e12, 1.45e12]), controls(BASELINE), floor=FLOOR_CPU) is None
-    assert slow(controls([0.45e12, 0.4e12, 1.45e12]), controls(BASELINE), floor=FLOOR_CPU)
-    assert slow(controls([0.4e12]), restless, floor=FLOOR_CPU) is None
-    assert slow(controls([1.5e12]), restless, floor=FLOOR_CPU) is None
 
 
 NOW = controls([1e12])
 OTHER = controls(BASELINE, library=2.0)
 
 
-@pytest.mark.parametrize(
-    ("now", "baseline", "why"),
-    [
+def test_what_cannot_be_said_is_not_said_and_all_that_is_there_is_compared() -> None:
+    """Another library leaves the copy compared."""
+    few = "fewer than 2 runs of the baseline have a control"
+    other = "not compared: another library multiplied when the baseline was recorded"
+    one, two = controls(BASELINE[:1]), controls(BASELINE[:2])
+    cases: list[tuple[list[Control], list[Control], str]] = [
         ([], controls(BASELINE), "no control was measured now"),
         ([{}, {}], controls(BASELINE), "no control was measured now"),
-        (NOW, [], "fewer than 2 runs of the baseline have a control"),
-        (NOW, controls(BASELINE[:1]), "fewer than 2 runs of the baseline have a control"),
-        (NOW, [*controls(BASELINE[:1]), {}], "fewer than 2 runs of the baseline have a control"),
-        (NOW, OTHER, "not compared: another library multiplied when the baseline was recorded"),
-        (NOW, [*controls(BASELINE[:1]), *OTHER], "not compared: another library multiplied"),
-    ],
-)
-def test_what_cannot_be_said_is_not_said(
-    now: list[Control], baseline: list[Control], why: str
-) -> None:
-    assert slow(now, baseline, floor=FLOOR_GPU) is None
-    assert why in (cannot_say(now, baseline) or "")
-
-
-def test_all_that_is_there_is_compared() -> None:
-    """Another library leaves the copy compared."""
-    off = slow(controls([3e12], copy=1e10), OTHER, floor=FLOOR_GPU)
-
+        (NOW, [], few),
+        (NOW, one, few),
+        (NOW, [*one, {}], few),
+        (NOW, OTHER, other),
+        (NOW, [*one, *OTHER], other),
+    ]
+    for now, baseline, reason in cases:
+        assert slow(now, baseline) is None
+        assert reason in (cannot_say(now, baseline) or "")
     assert cannot_say(NOW, controls(BASELINE)) is None
-    assert slow(NOW, [*controls(BASELINE[:2]), {}, {}, *OTHER], floor=FLOOR_GPU)
-    assert cannot_say([{}, *NOW], [*controls(BASELINE[:2]), {}, *OTHER]) is None
-    assert slow(controls([3e12]), OTHER, floor=FLOOR_GPU) is None
-    assert off is not None
-    assert off.quantity == COPY
+    assert slow(NOW, [*two, {}, {}, *OTHER])
+    assert cannot_say([{}, *NOW], [*two, {}, *OTHER]) is None
+    assert slow(controls([3e12]), OTHER) is None
+    assert present(slow(controls([3e12], copy=1e10), OTHER)).quantity == COPY
 
 
 values = st.lists(st.floats(-0.5, 0.5), min_size=1, max_size=6)
 
 
+@settings(max_examples=50)
 @given(values, values, st.floats(0.001, 0.1), st.floats(1e-3, 1e3))
 def test_neither_order_nor_unit_matters(
     now: list[float], baseline: list[float], floor: float, unit: float
@@ -161,6 +151,7 @@ def test_neither_order_nor_unit_matters(
         slow(*(controls([unit * v for v in side][::-1]) for side in there), floor=floor),
         slow(*(controls([1 / v for v in side]) for side in there), floor=floor),
     )
+    mean = math.exp(math.fsum(baseline) / len(baseline))
 
     for other in others:
         assert (first is None) == (other is None)
@@ -168,13 +159,7 @@ def test_neither_order_nor_unit_matters(
         assert others[0].now / others[0].baseline == pytest.approx(first.now / first.baseline)
         assert others[0].faster == first.faster != others[1].faster
         assert others[0].sd == pytest.approx(first.sd) == others[1].sd
-
-
-@given(values, st.floats(0.001, 0.1))
-def test_a_machine_as_it_was_is_never_off(xs: list[float], floor: float) -> None:
-    mean = math.exp(math.fsum(xs) / len(xs))
-
-    assert slow(controls([mean]), controls([math.exp(x) for x in xs]), floor=floor) is None
+    assert slow(controls([mean]), controls(there[1]), floor=floor) is None
 
 
 def sessions(
@@ -182,12 +167,8 @@ def sessions(
 ) -> Iterator[tuple[list[Control], list[Control]]]:
     """Yield a session of 1 to 5 values and a baseline of 8 in 4 sessions, both figures of each.
 
-    Args:
-        sd: Relative standard deviation of a value.
-        shared: Share of its variance that the values of one session have in common.
-        shape: "normal", or "t3": Student's t of 3 degrees of freedom, scaled to `sd`.
-        drop: Share by which the machine is slower now.
-        count: How many.
+    Values of one session have a share of their variance in common; "t3" is Student's t of 3 degrees
+    of freedom, scaled to `sd`.
     """
     draw = np.random.default_rng(2024)
 
@@ -212,7 +193,7 @@ def found(floor: float, noise: tuple[float, float, str], drop: float, count: int
     return sum(slow(*pair, floor=floor) is not None for pair in pairs) / count
 
 
-@pytest.mark.parametrize("count", [1000, pytest.param(4000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [400, pytest.param(4000, marks=pytest.mark.nightly)])
 @pytest.mark.parametrize(("shape", "most"), [("normal", 0.0005), ("t3", 0.003)])
 def test_an_unchanged_machine_is_hardly_ever_off(shape: str, most: float, count: int) -> None:
     for floor, sd in ((FLOOR_GPU, 0.005), (FLOOR_CPU, 0.05)):
@@ -225,7 +206,7 @@ def test_how_slow_a_machine_must_be_to_be_found() -> None:
         (FLOOR_GPU, 0.005, (0.025, 0.032, 0.038)),
         (FLOOR_CPU, 0.05, (0.20, 0.26, 0.31)),
     ):
-        few, half, all_ = (found(floor, (sd, 0.25, "normal"), drop, 500) for drop in drops)
+        few, half, all_ = (found(floor, (sd, 0.25, "normal"), drop, 300) for drop in drops)
         assert few <= 0.2
         assert 0.5 <= half <= 0.8
         assert all_ >= 0.95
@@ -246,6 +227,7 @@ def test_it_says_what_it_saw_and_what_it_can_see() -> None:
     assert steady(compared([{COPY: 1e10}], [{COPY: 1e10}], floor=0.07)) is None
 
 
+@settings(max_examples=50)
 @given(
     st.floats(1e-3, 1e3),
     st.lists(st.floats(1e9, 1e11), min_size=2, max_size=12),
@@ -266,7 +248,7 @@ LOCKED: list[State] = [{"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_
 
 
 def test_what_moved_is_told_with_its_numbers() -> None:
-    """From 1.5 % of the clock, or 10 points of the cap, on; nothing without a baseline's clocks."""
+    """From 1.5 % of the clock, or 10 points of the cap, on; only a locked clock may not move."""
     hot = "SM clock −2.1 %, power cap share 31 % → 58 %, +11 °C"
     cases: list[tuple[State, str | None]] = [
         ({"sm_mhz": 1900.0, "power_cap_share": 0.31, "temperature_c": 60.0}, None),
@@ -281,8 +263,6 @@ def test_what_moved_is_told_with_its_numbers() -> None:
     assert clocks_moved(LOCKED, [{}, {}]) is None
     assert clocks_moved(LOCKED, [{"sm_mhz": 0.0}]) is None
 
-
-def test_only_a_locked_clock_may_not_move() -> None:
     for clocks, mhz, moved in (
         ("free", 1500.0, False),
         (None, 1500.0, False),

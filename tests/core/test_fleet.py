@@ -69,6 +69,7 @@ def test_a_case_begins_where_nobody_else_is() -> None:
 
 
 def test_what_no_node_has_is_told_with_what_there_is() -> None:
+    """Nodes of one host have names that differ."""
     need = need_of([(2, "B200")])
 
     assert lacking(need, NODES) == (
@@ -78,8 +79,6 @@ def test_what_no_node_has_is_told_with_what_there_is() -> None:
     assert offered([HEAD]) == "nodes without GPUs and processors alone"
     assert offered([node("dark", 2, cpus=0)]) == "dark: 2xGPU of unknown type"
 
-
-def test_nodes_of_one_host_have_names_that_differ() -> None:
     nodes = [FleetNode(key=key, name=name) for key, name in (("a1b2c3d4", "x"), ("b2", "x"))]
 
     assert [one.name for one in with_names([*nodes, PLAIN])] == ["x (a1b2c3)", "x (b2)", "plain"]

@@ -6,16 +6,13 @@ import datetime as dt
 import time
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from pytest_mlperf.core.measurement import Scored, digest, moment_of, others
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
 
-@pytest.mark.parametrize("zone", ["UTC", "Asia/Tokyo"])
-def test_a_time_without_a_zone_is_utc(zone: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_time_without_a_zone_is_utc(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where it is read in another zone than that of the results."""
     texts = {
         "2026-11-20T12:00:00+00:00": NOON,
@@ -27,29 +24,23 @@ def test_a_time_without_a_zone_is_utc(zone: str, monkeypatch: pytest.MonkeyPatch
         "yesterday": None,
         "": None,
     }
-    with monkeypatch.context() as patch:
-        patch.setenv("TZ", zone)
+    for zone in ("UTC", "Asia/Tokyo"):
+        with monkeypatch.context() as patch:
+            patch.setenv("TZ", zone)
+            time.tzset()
+            found = {text: moment_of(text) for text in texts}
         time.tzset()
-        found = {text: moment_of(text) for text in texts}
-    time.tzset()
-
-    assert found == texts
-    assert all(moment is None or moment.tzinfo for moment in found.values())
-
-
-@given(st.binary(max_size=64))
-def test_a_digest_is_a_function_of_the_output_and_takes_two_bytes(output: bytes) -> None:
-    assert digest(output) == digest(bytes(output))
-    assert 0 <= digest(output) < 2**16
+        assert found == texts
+        assert all(moment is None or moment.tzinfo for moment in found.values())
 
 
 def test_outputs_that_differ_in_one_bit_are_told_apart() -> None:
-    """Of 20,000 pairs, less than 1 in 5,000 is missed."""
+    """A digest takes two bytes. Of 10,000 pairs, less than 1 in 2,000 is missed."""
     missed = 0
-    for number in range(20_000):
-        output = number.to_bytes(8, "little")
-        missed += digest(output) == digest((number ^ 1 << number % 60).to_bytes(8, "little"))
-
+    for number in range(10_000):
+        output, other = (n.to_bytes(8, "little") for n in (number, number ^ 1 << number % 60))
+        missed += digest(output) == digest(other)
+        assert 0 <= digest(output) < 2**16
     assert missed < 4
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import MlperfError
@@ -86,6 +86,7 @@ P_VALUES = st.one_of(
 )
 
 
+@settings(max_examples=40)
 @given(p_values=st.lists(P_VALUES, min_size=2, max_size=60), data=st.data(), told=st.booleans())
 def test_parts_say_together_what_one_session_says(
     p_values: list[float], data: st.DataObject, told: bool
@@ -104,7 +105,10 @@ def test_parts_say_together_what_one_session_says(
 
 
 def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() -> None:
-    """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail."""
+    """0.5 % is a drop alone; among 30 pairs it is none, and the merged result does not fail.
+
+    Up to 20 pairs every verdict stays as it was. A plan of more pairs counts what has no result.
+    """
     few = part({0: 0.005}, 1)
     rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
 
@@ -119,39 +123,6 @@ def test_a_drop_of_a_part_that_knew_nothing_of_the_others_may_be_only_suspect() 
         first.verdict.headline
     )
 
-
-@pytest.mark.parametrize("word", [Outcome.OK, Outcome.INCONCLUSIVE, Outcome.SUSPECT])
-def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say(word: Outcome) -> None:
-    """No metric of it fails, so no other pair excuses it."""
-    of_one = replace(judged(0.004, 0, 30), metrics=(metric(outcome=word, p=0.004),))
-    crept = replace(of_one, outcome=Outcome.PERF_DROP, headline="over 3 accepted baselines")
-    steps = session(result(crept, pairs=30, failed=True))
-
-    merged = joined([steps, part(dict.fromkeys(range(1, 30), 1.0), 30)])
-
-    assert (merged.cases[0].verdict, merged.cases[0].failed) == (crept, True)
-
-
-def test_suspects_of_several_machines_are_a_drop_together() -> None:
-    parts = [part({10 * k + n: 1e-6 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
-
-    assert all(words(one)[f"w{10 * k:03}"] is Outcome.PERF_DROP for k, one in enumerate(parts))
-    quiet = [part({10 * k + n: 1.0 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
-    assert all(words(one)[f"w{10 * k:03}"] is Outcome.SUSPECT for k, one in enumerate(quiet))
-    assert set(words(joined(quiet)).values()) == {Outcome.OK, Outcome.PERF_DROP}
-
-
-def test_a_drop_that_turns_confirmed_stays_one_among_any_number() -> None:
-    """Runs in turns with the baseline's own build are evidence of their own."""
-    drop = judged(0.005, 0, 1)
-    sure = replace(drop, metrics=(replace(drop.metrics[0], confirmed=True),))
-    rest = part(dict.fromkeys(range(1, 30), 1.0), 29)
-
-    assert words(joined([session(result(sure)), rest]))["w000"] is Outcome.PERF_DROP
-
-
-def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
-    """A plan of more pairs counts what has no result."""
     parts = [part({0: 0.005, 1: 1.0}, 2), part({2: 0.4}, 1)]
 
     merged = joined(parts)
@@ -161,18 +132,36 @@ def test_up_to_20_pairs_every_verdict_stays_as_it_was() -> None:
     assert words(joined([part({0: 0.005}, 1)], pairs=30))["w000"] is Outcome.SUSPECT
 
 
-def test_an_expected_failure_covers_a_drop_that_only_all_together_prove() -> None:
-    known = (Known(reason="issue 812", until=TODAY),)
-    parts = [part({10 * k + n: 1.0 if n else 0.004 for n in range(10)}, 30) for k in range(3)]
-    parts[0] = replace(
-        parts[0], cases=tuple(replace(c, expected_failures=known) for c in parts[0].cases)
+def test_what_accepted_steps_lost_stays_a_drop_whatever_the_others_say() -> None:
+    """No metric of it fails, so no other pair excuses it.
+
+    So does a drop that runs in turns confirmed: they are evidence of their own.
+    """
+    drop, rest = judged(0.005, 0, 1), part(dict.fromkeys(range(1, 30), 1.0), 30)
+    sure = replace(drop, metrics=(replace(drop.metrics[0], confirmed=True),))
+    for word in (Outcome.OK, Outcome.INCONCLUSIVE, Outcome.SUSPECT):
+        of_one = replace(judged(0.004, 0, 30), metrics=(metric(outcome=word, p=0.004),))
+        crept = replace(of_one, outcome=Outcome.PERF_DROP, headline="over 3 accepted baselines")
+        merged = joined([session(result(crept, pairs=30, failed=True)), rest])
+        assert (merged.cases[0].verdict, merged.cases[0].failed) == (crept, True)
+    assert words(joined([session(result(sure)), rest]))["w000"] is Outcome.PERF_DROP
+
+
+def test_suspects_of_several_machines_are_a_drop_together() -> None:
+    """An expected failure covers a drop that only all together prove."""
+    sure, quiet = (
+        [part({10 * k + n: p if n else 0.004 for n in range(10)}, 30) for k in range(3)]
+        for p in (1e-6, 1.0)
     )
+    known = (Known(reason="issue 812", until=TODAY),)
+    first = tuple(replace(case, expected_failures=known) for case in quiet[0].cases)
+    expected = joined([replace(quiet[0], cases=first), *quiet[1:]])
 
-    merged = joined(parts)
-
-    assert words(merged)["w000"] is Outcome.EXPECTED
-    assert not merged.cases[0].failed
-    assert words(merged)["w010"] is Outcome.PERF_DROP
+    assert all(words(one)[f"w{10 * k:03}"] is Outcome.PERF_DROP for k, one in enumerate(sure))
+    assert all(words(one)[f"w{10 * k:03}"] is Outcome.SUSPECT for k, one in enumerate(quiet))
+    assert set(words(joined(quiet)).values()) == {Outcome.OK, Outcome.PERF_DROP}
+    assert (words(expected)["w000"], expected.cases[0].failed) == (Outcome.EXPECTED, False)
+    assert words(expected)["w010"] is Outcome.PERF_DROP
 
 
 def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> None:
@@ -187,31 +176,26 @@ def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> No
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
 
-def test_one_test_in_two_parts_and_parts_of_two_commits_are_refused() -> None:
-    one, other = part({0: 1.0}, 1), replace(part({1: 1.0}, 1), commit="a" * 40)
-
-    with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
-        joined([one, one])
-    with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
-        joined([one, other])
-
-
 def test_times_versions_and_what_was_left_out_are_joined() -> None:
+    """One test in two parts and parts of two commits are refused."""
     one = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
+    versions = {"pytest": "9.2.0", "pytest-mlperf": "0.2"}
     other = replace(
         part({1: 1.0}, 1),
         started="2026-11-20T09:00:00+00:00",
         deselected={"H200": 1, "cpu": 4},
-        versions={"pytest": "9.2.0", "pytest-mlperf": "0.2"},
+        versions=versions,
     )
 
     merged = joined([one, other])
 
-    assert merged.started == "2026-11-20T09:00:00+00:00"
-    assert merged.seconds == 400.0
+    assert (merged.started, merged.seconds) == ("2026-11-20T09:00:00+00:00", 400.0)
     assert merged.deselected == {"H200": 3, "cpu": 4}
-    assert merged.versions == {"pytest": "9.2.0", "pytest-mlperf": "0.2"}
-    assert merged.skipped == {"t": "no model"}
+    assert (merged.versions, merged.skipped) == (versions, {"t": "no model"})
+    with pytest.raises(MlperfError, match=r"is in part0\.json and in part1\.json; name each part"):
+        joined([one, one])
+    with pytest.raises(MlperfError, match=r"part0\.json is of commit 9d0e77a1b2c3, part1\.json of"):
+        joined([one, replace(other, commit="a" * 40)])
 
 
 def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() -> None:
@@ -221,10 +205,8 @@ def test_a_planned_test_without_a_verdict_is_absent_with_what_is_known_of_why() 
     gone = "in no results file: it was deselected, or what ran it ended before it"
     skipping = replace(part({1: 1.0}, 1), skipped={there: "not here"})
 
-    assert absent([there, "skipped", "gone"], merged) == [
-        Absent(test="skipped", reason="no model"),
-        Absent(test="gone", reason=gone),
-    ]
+    absences = [Absent(test="skipped", reason="no model"), Absent(test="gone", reason=gone)]
+    assert absent([there, "skipped", "gone"], merged) == absences
     assert joined([part({0: 1.0}, 1), skipping]).skipped == {}
 
 
@@ -246,19 +228,12 @@ def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any
 (BEFORE,) = remaining([], [case(Outcome.SUSPECT)], date=FIRST)
 
 
-def test_a_suspect_names_its_metrics_and_where_it_was_measured() -> None:
-    assert Suspect(
-        test=case(Outcome.OK).test,
-        metrics=("throughput",),
-        date=FIRST,
-        profile="quick",
-        identity=HERE,
-    ) == (BEFORE)
-
-
-def test_a_word_on_it_ends_it_and_what_decides_nothing_leaves_it() -> None:
+def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> None:
+    """It names its metrics and where it was measured."""
     names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
+    fields: dict[str, Any] = {"metrics": ("throughput",), "profile": "quick", "identity": HERE}
 
+    assert Suspect(test=case(Outcome.OK).test, date=FIRST, **fields) == BEFORE
     for outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP):
         assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
     for outcome in (Outcome[name] for name in names.split()):
@@ -268,21 +243,17 @@ def test_a_word_on_it_ends_it_and_what_decides_nothing_leaves_it() -> None:
 
 def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None:
     elsewhere: list[dict[str, Any]] = [
-        {"profile": "official"},
-        {"identity": {"gpu.name": "H100"}},
-        {"identity": {}},
+        *({"profile": "official"}, {"identity": {"gpu.name": "H100"}}, {"identity": {}})
     ]
-    shown: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
-    for fields in (*shown, *elsewhere):
+    for fields in ({"handicap": 0.5}, {"pretended": True}, *elsewhere):
         for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
             found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
             assert BEFORE in found
-            is_new = outcome is Outcome.SUSPECT and fields in elsewhere
-            assert (len(found) == 2) is is_new
+            assert (len(found) == 2) is (outcome is Outcome.SUSPECT and fields in elsewhere)
 
 
 def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> None:
-    """Another metric is suspect since now."""
+    """Another metric is suspect since now; what was suspect here is judged alone."""
     now = case(Outcome.SUSPECT)
     for word, metrics, date in (
         (Outcome.INCONCLUSIVE, ("throughput", "ttft_p99"), FIRST),
@@ -293,8 +264,6 @@ def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> N
         (found,) = remaining([BEFORE], [again_], date=LATER)
         assert (found.metrics, found.date) == (metrics, date)
 
-
-def test_what_was_suspect_here_is_judged_alone() -> None:
     now = replace(case(Outcome.INCONCLUSIVE), suspected=BEFORE)
 
     assert suspected([BEFORE], now) == BEFORE

@@ -43,8 +43,6 @@ def test_a_point_of_a_curve_has_the_metrics_of_the_whole() -> None:
     assert METRICS["ttft_p50@0.5"].title == "p50 TTFT at 0.5"
     assert [point_of(at_point("ttft_p50", x)) for x in (0.001, 2, 12.25)] == [0.001, 2, 12.25]
 
-
-def test_what_is_no_point_of_a_metric_is_none() -> None:
     for name in (
         *("throughput@0", "throughput@", "nothing@8", "a@8@8", "@8", ""),
         *("throughput@8.0", "throughput@.5", "throughput@0.0001", "throughput@00.5"),
@@ -56,6 +54,7 @@ def test_what_is_no_point_of_a_metric_is_none() -> None:
 
 
 def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
+    """A curve is judged by tokens where they were measured."""
     names = ["latency_p50@8", "throughput@8", "latency_p50", "throughput@1", "throughput"]
 
     assert sorted(names, key=in_order) == [
@@ -66,8 +65,6 @@ def test_metrics_are_in_the_order_of_the_table_and_points_behind() -> None:
         "latency_p50@8",
     ]
 
-
-def test_a_curve_is_judged_by_tokens_where_they_were_measured() -> None:
     rates = {"throughput", "throughput@8", "tokens_per_second@8", "tokens_per_second@1"}
 
     assert of_curve("Concurrency", {*rates, "ttft_p90@8"}) == (

@@ -53,16 +53,15 @@ def of(found: Record) -> Promise:
 MONDAYS = ("2026-10-26", "2026-11-02", "2026-11-09", "2026-11-16")
 
 
-def test_four_sessions_promise_what_rule_r_does() -> None:
-    found = of(record(*MONDAYS))
+def test_four_sessions_promise_what_rule_r_does_and_few_provisionally() -> None:
+    """What stored sessions show counts as sessions."""
+    found, few = of(record(*MONDAYS)), record(MONDAYS[-1], runs=8)
+    noise = SessionNoise(ratio=0.5, df=3.0)
+    calibrated = replace(RULE, session_noise=noise)
 
     assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
-    assert found.age_days == 6.0
-    assert found.brief == "8 runs in 4 sessions"
+    assert (found.age_days, found.brief) == (6.0, "8 runs in 4 sessions")
     assert found.in_words == BETWEEN
-
-
-def test_few_sessions_promise_it_provisionally() -> None:
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs in 1 session", "3 sessions more"),
         (MONDAYS[-1:] * 2, 4, "8 runs in 2 sessions", "2 sessions more"),
@@ -75,17 +74,8 @@ def test_few_sessions_promise_it_provisionally() -> None:
             f"{percent(0.8 * (found.run_sd or 0))}); {cure}, best of other days, would show it: "
             "--mlperf-update=missing"
         )
-
-
-def test_what_stored_sessions_show_counts_as_sessions() -> None:
-    found = record(MONDAYS[-1], runs=8)
-    shown = replace(found, session_noise={"throughput": SessionNoise(ratio=0.5, df=3.0)})
-
-    calibrated = replace(RULE, session_noise=SessionNoise(ratio=0.5, df=3.0))
-
-    assert of(found).lacks == "few sessions"
-    assert of(shown).lacks is None
-    assert promise(found, calibrated, calibrated=True, now=NOW).lacks is None
+    assert of(replace(few, session_noise={"throughput": noise})).lacks is None
+    assert promise(few, calibrated, calibrated=True, now=NOW).lacks is None
 
 
 WHILE = f"{KEPT}, while sessions differ by less than 1.2 %"
@@ -114,6 +104,7 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
 
 
 def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
+    """What runs differ by is that of runs of one session, or unknown."""
     for days, lacks in (
         (["2026-11-09"] * 4, None),
         (["2026-11-07"] * 4, "old"),
@@ -125,8 +116,6 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         said = (found.brief.endswith(", old"), APPEND in found.in_words)
         assert (found.lacks, said) == (lacks, (lacks == "old", lacks == "old"))
 
-
-def test_what_runs_differ_by_is_that_of_runs_of_one_session_or_unknown() -> None:
     found = record(*MONDAYS)
     undated = replace(found, runs=tuple(replace(run, started="then") for run in found.runs))
     pooled = ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from itertools import product
 from typing import Any
 
 import pytest
@@ -75,49 +76,37 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
     )
 
 
-@pytest.mark.parametrize("gated", [True, False])
-def test_an_energy_that_may_not_be_judged_is_not_kept(gated: bool) -> None:
-    shared: dict[str, Any] = {"joules": 9.0, "mean_w": 3.0, "window_s": 3.0, "gated": gated}
-    sources: dict[str, Any] = {
-        "power": Power(**shared, uncertainty_j=None, peak_w=None, by_gpu={}),
-        "wall": WallEnergy(**shared, uncertainty_j=1.0, readings=4, dropped=0),
-        "exported": ExportedEnergy(**shared, uncertainty_j=1.0),
-    }
+def test_an_energy_that_may_not_be_judged_is_not_kept() -> None:
     per_joule = [f"samples_per_joule{suffix}" for suffix in ("", "_wall", "_dcgm")]
-    for metric in (*per_joule, "net_joules_per_sample"):
-        run = replace(RUN, metrics={"throughput": 100.0, metric: 11.0}, **sources)
+    for gated, metric in product((True, False), (*per_joule, "net_joules_per_sample")):
+        shared: dict[str, Any] = {"joules": 9.0, "mean_w": 3.0, "window_s": 3.0, "gated": gated}
+        run = replace(
+            RUN,
+            metrics={"throughput": 100.0, metric: 11.0},
+            power=Power(**shared, uncertainty_j=None, peak_w=None, by_gpu={}),
+            wall=WallEnergy(**shared, uncertainty_j=1.0, readings=4, dropped=0),
+            exported=ExportedEnergy(**shared, uncertainty_j=1.0),
+        )
         kept = baseline_run(run).metrics
         assert kept == {"throughput": 100.0, **({metric: 11.0} if gated else {})}
 
 
-def test_a_new_file_is_named_as_its_case() -> None:
+def test_the_first_record_has_one_entry_of_history_and_a_new_file_is_named_as_its_case() -> None:
     case = Case(
         workload="resnet50", scenario="Server", engine="ort", precision="fp16", accelerator="H200"
     )
-
     empty = empty_baseline(case, round_name="v5.0", profile="official")
+    record = recorded((100.0, 102.01))
 
     assert (empty.round, empty.profile, empty.records) == ("v5.0", "official", ())
     assert {name: getattr(empty, name) for name in asdict(case)} == asdict(case)
-
-
-def test_the_first_record_has_one_entry_of_history() -> None:
-    record = recorded((100.0, 102.01))
-
     assert record.identity == {"gpu": "NVIDIA H200", "mig": None}
     assert record.fingerprint == SUBJECT.fingerprint
     assert (record.target_qps, record.qps_source) == (120.0, "suite")
-    assert record.history == (
-        HistoryEntry(
-            date="2026-11-20",
-            commit="9d0e77a1b2c3",
-            reason="first",
-            action="record",
-            runs=2,
-            old={},
-            new={"throughput": pytest.approx(101.0)},  # type: ignore[dict-item]
-        ),
-    )
+    (entry,) = record.history
+    assert entry.new == pytest.approx({"throughput": 101.0})
+    first: dict[str, Any] = {"date": "2026-11-20", "commit": "9d0e77a1b2c3", "reason": "first"}
+    assert entry == HistoryEntry(**first, action="record", runs=2, old={}, new=entry.new)
 
 
 def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the_runs() -> None:
@@ -138,7 +127,8 @@ def test_a_replaced_record_keeps_its_history_and_an_appended_session_adds_to_the
     assert more.history[-1].new["throughput"] == pytest.approx(100.995, abs=0.001)
 
 
-def test_runs_of_another_engine_version_are_not_appended() -> None:
+def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
+    """Runs of another engine version are not appended."""
     old = recorded((100.0,) * 4)
     other = replace(SUBJECT, fingerprint={**SUBJECT.fingerprint, "engine.version": "1.21.0"})
 
@@ -146,8 +136,6 @@ def test_runs_of_another_engine_version_are_not_appended() -> None:
         recorded((100.0,), old, "append", subject=other)
     assert len(recorded((100.0,), old, "replace", subject=other).runs) == 1
 
-
-def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_none() -> None:
     short, long = recorded((100.0, 101.0)), recorded((100.0, 101.0) * 4)
     detectable, smaller = short.minimum_detectable_change, long.minimum_detectable_change
     other = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
@@ -160,6 +148,7 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
 
 
 def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
+    """A record says when, at which commit and why it was set."""
     before = recorded((100.0,)).fingerprint
     same = {"engine": "onnxruntime", "engine.version": "1.20.1"}
 
@@ -171,8 +160,6 @@ def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
     assert other == ("engine onnxruntime → null", "engine.version 1.20.1 → absent")
     assert changes(before, {**same, "dataset": "ab12"}) == ("dataset absent → ab12",)
 
-
-def test_a_record_says_when_at_which_commit_and_why_it_was_set() -> None:
     record = recorded((100.0,))
 
     assert set_by(record.history) == 'set 2026-11-20 at 9d0e77a1b2c3: "first"'
@@ -199,22 +186,14 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     )
 
 
-@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.EXPECTED, Outcome.NO_BASELINE])
-@pytest.mark.parametrize("state", GateState)
-def test_scores_whose_gate_failed_are_no_baseline(outcome: Outcome, state: GateState) -> None:
-    gate = Gate(state=state, samples=400, total=50_000)
-
-    why = why_never(replace(OK, outcome=outcome, gate=gate))
-
-    failed = state is GateState.FAILED
-    assert why == ("accuracy: gate failed on 400 of 50,000 samples" if failed else None)
-
-
-@pytest.mark.parametrize("outcome", [Outcome.EXPECTED, Outcome.PERF_DROP])
-@pytest.mark.parametrize("missed", range(4))
-def test_a_latency_limit_missed_twice_is_no_baseline(outcome: Outcome, missed: int) -> None:
-    runs = tuple(replace(run(n), limit_missed=n < missed) for n in range(4))
-
-    why = why_never(replace(OK, outcome=outcome, runs=runs))
-
-    assert why == (f"{missed} of 4 runs missed their latency limit" if missed > 1 else None)
+def test_scores_whose_gate_failed_and_a_latency_limit_missed_twice_are_no_baseline() -> None:
+    expected, ok, drop = Outcome.EXPECTED, Outcome.OK, Outcome.PERF_DROP
+    for outcome, state in product((ok, expected, Outcome.NO_BASELINE), GateState):
+        gate = Gate(state=state, samples=400, total=50_000)
+        reason = why_never(replace(OK, outcome=outcome, gate=gate))
+        failed = state is GateState.FAILED
+        assert reason == ("accuracy: gate failed on 400 of 50,000 samples" if failed else None)
+    for outcome, missed in product((expected, drop), range(4)):
+        runs = tuple(replace(run(n), limit_missed=n < missed) for n in range(4))
+        reason = why_never(replace(OK, outcome=outcome, runs=runs))
+        assert reason == (f"{missed} of 4 runs missed their latency limit" if missed > 1 else None)

@@ -10,7 +10,7 @@ from statistics import fmean, pstdev
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.judge.standing import Decision
@@ -97,7 +97,8 @@ def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate() -> No
 def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None:
     """Excess -0.5 at 100 and +0.5 at 121: 0 is expected at 110, half a precision from the try.
 
-    Just above 100 a miss one precision above it is all that is needed to end the search.
+    Just above 100 a miss one precision above it is all that is needed to end the search. Where two
+    tries did not halve the bracket it is bisected.
     """
     plan = SearchPlan(start=100.0, precision=0.02)
 
@@ -107,9 +108,6 @@ def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None
     assert abs(math.log(rate / 110)) == pytest.approx(math.log(1.02) / 2, rel=1e-6)
     assert next_rate([held(100, 0.99), missed(121, 2.5)], plan) == pytest.approx(102.0)
 
-
-def test_where_two_tries_did_not_halve_the_bracket_it_is_bisected() -> None:
-    """A hundred times the limit counts like e times: else one end would hold all others off."""
     ends = [held(100, 0.4), missed(200, 1.01)]
 
     slow = next_rate([*ends, held(130, 0.4), held(138, 0.4)], SearchPlan(start=100.0))
@@ -133,6 +131,7 @@ def test_a_miss_alone_above_rates_that_hold_is_measured_again() -> None:
 
 
 def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not() -> None:
+    """The latency nearest its limit speaks for a run; what LoadGen calls late is not held."""
     for tries, low, high in (
         ([held(100)], 100, None),
         ([missed(100)], None, 100),
@@ -142,9 +141,6 @@ def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not()
     ):
         assert [end.rate if end else None for end in bracket(tries)] == [low, high]
 
-
-def test_the_latency_nearest_its_limit_speaks_for_a_run() -> None:
-    """What LoadGen calls late is not held, whatever the percentile."""
     for ttft, tpot, late, metric, holds in (
         (0.5, 0.01, False, "ttft_p99", True),
         (0.5, 0.04, False, "tpot_p99", True),
@@ -160,6 +156,7 @@ def test_the_latency_nearest_its_limit_speaks_for_a_run() -> None:
 
 
 def test_a_plan_that_cannot_be_meant_is_refused() -> None:
+    """The first step from a baseline is two limits, within bounds."""
     refused: list[tuple[dict[str, Any], str]] = [
         ({"start": 0.0}, "start is 0.0; it must be finite and above 0"),
         ({"step": 1.0}, "step is 1.0; it must be above 0 and at most log 2"),
@@ -169,16 +166,12 @@ def test_a_plan_that_cannot_be_meant_is_refused() -> None:
     for change, message in refused:
         with pytest.raises(ValueError, match=f"^{message}$"):
             SearchPlan(**{"start": 1.0, **change})
-
-
-def test_the_first_step_from_a_baseline_is_two_limits_within_bounds() -> None:
-    assert math.expm1(narrow_step(0.03)) == pytest.approx(0.06)
-    assert math.expm1(narrow_step(0.001)) == pytest.approx(NARROW[0])
-    assert math.expm1(narrow_step(0.4)) == pytest.approx(NARROW[1])
+    steps = [math.expm1(narrow_step(limit)) for limit in (0.03, 0.001, 0.4)]
+    assert steps == pytest.approx([0.06, *NARROW])
 
 
 def test_what_was_found_is_told_with_its_bracket() -> None:
-    """A search whose runs were used up says how far it came."""
+    """A search whose runs were used up says how far it came, one without two ends finds nothing."""
     plan = SearchPlan(start=40.0, max_runs=2)
     found = result([held(40.0, 0.8), missed(40.7, 1.25)], SearchPlan(start=40.0), TTFT.in_words)
     tries = [held(40.0, 0.8), missed(50.0, 1.25)]
@@ -195,31 +188,6 @@ def test_what_was_found_is_told_with_its_bracket() -> None:
         "40/s held, 50/s did not (ttft_p99); 2 runs did not reach a precision of 2 %"
     )
 
-
-@pytest.mark.parametrize("noise", [0.1, 0.2])
-def test_the_standard_error_of_a_rate_is_what_rates_are_off_by(noise: float) -> None:
-    """A latency that grows by the fifth power of the rate, and differs from run to run.
-
-    Over 400 searches: what they are off by, and the errors that they state, in the root mean
-    square; the bracket alone states about half of it or less.
-    """
-    rng = random.Random(5)
-
-    def latency(rate: float) -> float:
-        return (rate / 100) ** 5 * math.exp(rng.gauss(0, noise))
-
-    plan = SearchPlan(start=100.0, step=narrow_step(0.03))
-    found = [result(search(latency, plan), plan, TTFT.in_words) for _ in range(400)]
-    off = math.sqrt(fmean(math.log(one.rate / 100) ** 2 for one in found))
-    stated = math.sqrt(fmean(one.standard_error**2 for one in found))
-
-    assert stated == pytest.approx(off, rel=0.35)
-    assert all(one.scatter <= math.log(2) for one in found)
-    assert math.sqrt(fmean(one.resolution**2 for one in found)) < 0.6 * off
-
-
-def test_a_search_that_shows_no_scatter_states_its_bracket() -> None:
-    """Two runs, one far off, and a latency that does not rise."""
     for tries in (
         [held(40.0, 0.8), missed(40.7, 1.25)],
         [held(38.0, 0.9), held(40.0, 0.9), missed(40.7, 30.0)],
@@ -228,10 +196,7 @@ def test_a_search_that_shows_no_scatter_states_its_bracket() -> None:
         found = result(tries, SearchPlan(start=40.0), TTFT.in_words)
         assert (found.scatter, found.standard_error) == (0, found.resolution)
 
-
-@pytest.mark.parametrize(
-    ("tries", "message"),
-    [
+    for tries, message in (
         (
             [held(40.0), held(50.0, 0.75)],
             "50/s, the highest of 2 tried, still holds ttft_p99 < 1 s (ttft_p99 750 ms); set start "
@@ -242,19 +207,38 @@ def test_a_search_that_shows_no_scatter_states_its_bracket() -> None:
             "32/s, the lowest of 2 tried, does not hold ttft_p99 < 1 s (ttft_p99 1.5 s); set a "
             "lower start, or a higher limit",
         ),
-    ],
-)
-def test_a_search_without_two_ends_finds_nothing(tries: list[Tried], message: str) -> None:
-    with pytest.raises(NoRate) as caught:
-        result(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
+    ):
+        with pytest.raises(NoRate) as caught:
+            result(tries, SearchPlan(start=40.0, max_runs=2), TTFT.in_words)
+        assert str(caught.value) == f"no rate found: {message}"
 
-    assert str(caught.value) == f"no rate found: {message}"
+
+def test_the_standard_error_of_a_rate_is_what_rates_are_off_by() -> None:
+    """A latency that grows by the fifth power of the rate, and differs from run to run.
+
+    Over 200 searches: what they are off by, and the errors that they state, in the root mean
+    square; the bracket alone states about half of it or less.
+    """
+    plan = SearchPlan(start=100.0, step=narrow_step(0.03))
+    for noise in (0.1, 0.2):
+        rng = random.Random(5)
+
+        def latency(rate: float, noise: float = noise, rng: random.Random = rng) -> float:
+            return (rate / 100) ** 5 * math.exp(rng.gauss(0, noise))
+
+        found = [result(search(latency, plan), plan, TTFT.in_words) for _ in range(200)]
+        off = math.sqrt(fmean(math.log(one.rate / 100) ** 2 for one in found))
+        stated = math.sqrt(fmean(one.standard_error**2 for one in found))
+        assert stated == pytest.approx(off, rel=0.35)
+        assert all(one.scatter <= math.log(2) for one in found)
+        assert math.sqrt(fmean(one.resolution**2 for one in found)) < 0.6 * off
 
 
 RATES = st.floats(min_value=0.01, max_value=1e5)
 SHAPES = st.sampled_from([queue, step])
 
 
+@settings(max_examples=60)
 @given(
     capacity=RATES,
     off=st.floats(min_value=-3.0, max_value=3.0),
@@ -308,7 +292,7 @@ def test_under_any_noise_it_ends_within_its_runs_and_inside_its_bracket(
 
 
 def errors(
-    noise: float, plan: Callable[[float], SearchPlan], seeds: int = 300
+    noise: float, plan: Callable[[float], SearchPlan], seeds: int = 120
 ) -> list[SearchOutcome]:
     """Return the searches of many seeds, each on a server whose latency is off by chance."""
     latency, found = queue(100.0), []
@@ -341,16 +325,16 @@ def test_it_comes_within_a_few_per_cent_in_the_fewer_runs_the_nearer_it_starts()
 def test_verdicts_on_rates_found_err_as_seldom_as_is_promised() -> None:
     """Rule R on searches: no change fails at most 1 % of the time, and a drop of 5 % shows.
 
-    Sixty sessions here; `make searches` makes 500 on machines of several kinds.
+    Thirty sessions here; `make searches` makes 500 on machines of several kinds.
     """
     lib = load_tool("searches")
     gpu = next(machine for machine in lib.MACHINES if machine.name == "GPU")
 
-    row = lib.study(gpu, 60, (1.0, 0.97, 0.95))
+    row = lib.study(gpu, 30, (1.0, 0.97, 0.95))
 
     assert row.lost == 0
     assert row.words[1.0][Decision.FAIL] <= 1
-    assert row.words[1.0][Decision.PASS] >= 55
-    assert row.words[0.97][Decision.PASS] <= 6
-    assert row.words[0.95][Decision.FAIL] >= 55
+    assert row.words[1.0][Decision.PASS] >= 27
+    assert row.words[0.97][Decision.PASS] <= 3
+    assert row.words[0.95][Decision.FAIL] >= 27
     assert row.further_runs < 4

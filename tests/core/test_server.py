@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pytest_mlperf.core.prometheus import is_page, page_samples
 from pytest_mlperf.core.server import ServerReading, read_server, server_seen, together
 from pytest_mlperf.core.server.changes import server_changes, server_in_words
 
@@ -22,7 +26,8 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
 """
 
 
-def test_copies_of_a_server_add_up_and_of_caches_the_fullest_counts() -> None:
+def test_each_servers_names_mean_the_same() -> None:
+    """Copies add up, and of caches the fullest counts; of vLLM's older and newer name the newer."""
     pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
 
     assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
@@ -37,9 +42,6 @@ def test_copies_of_a_server_add_up_and_of_caches_the_fullest_counts() -> None:
         "accepted": 60.0,
     }
 
-
-def test_each_servers_names_mean_the_same() -> None:
-    """Where an older and a newer name of vLLM are there, the newer one counts."""
     pages: dict[str, dict[str, float]] = {
         'sglang:num_running_reqs{tp_rank="0"} 8\nsglang:num_queue_reqs 2\n'
         "sglang:token_usage 0.28\nsglang:cache_hit_rate 0.1\n": {
@@ -95,8 +97,6 @@ def test_of_a_window_means_largest_values_and_what_counters_grew_by() -> None:
         "preemptions": 2.0,
     }
 
-
-def test_a_curve_has_them_at_each_point() -> None:
     seen = server_seen(
         looks(waiting=[0, 0, 6, 10]), {1: (100.0, 102.0), 64: (102.0, 104.0), 0.5: (200.0, 210.0)}
     )
@@ -107,6 +107,7 @@ def test_a_curve_has_them_at_each_point() -> None:
 
 
 def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
+    """One look shows no counts; a gauge stands in for a share that a server does not count."""
     seen = server_seen(
         looks(drafted=[900, 1000, 10, 60], accepted=[400, 450, 5, 30], preemptions=[1, 1, 0, 2]),
         {64: (100.0, 105.0)},
@@ -117,9 +118,6 @@ def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
         "at 64: the server's counters began anew in the window: it was started again",
     )
 
-
-def test_one_look_shows_no_counts_and_a_share_of_nothing_is_none() -> None:
-    """A gauge stands in for a share that a server does not count."""
     once = server_seen(looks(waiting=[1], preemptions=[4]), {None: (100.0, 102.0)})
     idle = server_seen(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})
     gauge = server_seen(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
@@ -137,7 +135,7 @@ def said(*now: dict[str, float]) -> list[str]:
 
 
 def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
-    """More of a queue makes a server slower, and what runs says neither."""
+    """More of a queue makes a server slower; in a line a server is that of the highest point."""
     changes = server_changes([{"waiting": 38.0, "running": 32.0, "prefix_hit_share": 0.9}], BEFORE)
     moved = said({"waiting": 38.2, "running": 32.0, "prefix_hit_share": 0.51})
 
@@ -148,8 +146,6 @@ def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
     signs = {change.quantity: change.sign for change in changes}
     assert signs == {"waiting": 1, "running": 0, "prefix_hit_share": -1}
 
-
-def test_a_server_in_a_line_is_that_of_the_highest_point() -> None:
     assert server_in_words({}) == ""
     assert server_in_words({"waiting": 0.25, "waiting_max": 7.0, "preemptions": 1234.0}) == (
         "the server: waiting queue 0.25 (7 at most), preemptions 1,234"
@@ -157,3 +153,41 @@ def test_a_server_in_a_line_is_that_of_the_highest_point() -> None:
     assert server_in_words({"waiting@8": 1.0, "kv_cache_use@256": 0.5, "waiting@256": 9.0}) == (
         "the server at 256: waiting queue 9, KV cache in use 50 %"
     )
+
+
+PAGE = b"""# HELP vllm:num_requests_running Number of requests in model execution batches.
+# TYPE vllm:num_requests_running gauge
+vllm:num_requests_running{engine="0",model_name="a \\"b\\" {c}, d\\\\e\\nf"} 3.0
+vllm:num_requests_running_total 5
+# TYPE process_cpu_seconds_total counter
+process_cpu_seconds_total 1.2e+03 1700000000250\r
+"""
+
+
+def samples(page: bytes, *names: str) -> list[tuple[str, dict[str, str], float, float | None]]:
+    return [(s.name, dict(s.labels), s.value, s.stamp_s) for s in page_samples(page, {*names})]
+
+
+def test_samples_of_the_names_that_were_asked_for() -> None:
+    """A page describes what it shows."""
+    labels = {"engine": "0", "model_name": 'a "b" {c}, d\\e\nf'}
+    pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
+
+    assert samples(PAGE, "vllm:num_requests_running", "process_cpu_seconds_total") == [
+        ("vllm:num_requests_running", labels, 3.0, None),
+        ("process_cpu_seconds_total", {}, 1200.0, 1_700_000_000.25),
+    ]
+    assert [is_page(text) for text in pages] == [True, True, False, False]
+
+
+def test_what_is_no_sample_is_passed_over() -> None:
+    for line in (
+        "a", "a ", "a x", "a NaN", "a +Inf", "a 1 2 3", "a{ 1", 'a{b="c} 1', "a{}1", "a 1e999",
+        f"a {'9' * 5000}", "a 1_000", "a ٣", "ab 1", "a{b='c'} x", "\x00a 1", "a 0x10",
+    ):  # fmt: skip
+        assert samples(f"{line}\na 7\n".encode(), "a") == [("a", {}, 7.0, None)], line
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_are_an_error(noise: bytes) -> None:
+    assert all(s.name == "a" for s in page_samples(b"a" + noise + b"\na{" + noise, {"a"}))

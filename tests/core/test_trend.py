@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 import random
 from dataclasses import replace
-from itertools import pairwise
+from itertools import pairwise, product
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
 from pytest_mlperf.core.baseline import BaselineRun, geometric_means
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.history import CaseHistory, CaseSeries, SessionPoint
 from pytest_mlperf.core.judge.rule_r import Value
 from pytest_mlperf.core.judge.sides import pooled
-from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.trend import (
     TrendPoint,
     TrendStep,
@@ -28,7 +28,7 @@ from pytest_mlperf.core.trend import (
     versions,
     why_no_ratio,
 )
-from tests.core.made import make_baseline_run
+from tests.core.made import make_baseline_run, present
 
 CASE = Case(
     workload="llama", scenario="Offline", engine="trtllm", precision="fp8", accelerator="8xH200"
@@ -77,71 +77,63 @@ def test_the_interval_is_that_of_two_pooled_sides() -> None:
     )
     same = pooled(*sides, rule=RULE)
     half = same.reach(0.025)
-    assert found.change == pytest.approx(math.exp(same.change) - 1)
-    assert found.low == pytest.approx(math.exp(same.change - half) - 1)
-    assert found.high == pytest.approx(math.exp(same.change + half) - 1)
+    expected = [math.expm1(same.change + by) for by in (-half, 0, half)]
+    assert [found.low, found.change, found.high] == pytest.approx(expected)
     assert found.by_sessions
     assert found.p == pytest.approx(2 * same.p(-1))
 
 
+@settings(max_examples=40)
 @given(before=values, now=values)
 def test_there_and_back_again(before: list[float], now: list[float]) -> None:
     """The step back has the inverse change, with the inverse ends swapped."""
     a, b = point(*before), point(*now, session="x")
     there, back = step(a, b, "throughput", RULE), step(b, a, "throughput", RULE)
 
-    assert there.change is not None
-    assert there.low is not None
-    assert there.high is not None
-    assert back.change == pytest.approx(1 / (1 + there.change) - 1, rel=1e-9, abs=1e-12)
-    assert back.low == pytest.approx(1 / (1 + there.high) - 1, rel=1e-9, abs=1e-12)
-    assert back.high == pytest.approx(1 / (1 + there.low) - 1, rel=1e-9, abs=1e-12)
-    assert there.low <= there.change <= there.high
+    low, change, high = present(there.low), present(there.change), present(there.high)
+    inverse = [1 / (1 + x) - 1 for x in (high, change, low)]
+    found = [present(x) for x in (back.low, back.change, back.high)]
+    assert found == pytest.approx(inverse, rel=1e-9, abs=1e-12)
+    assert low <= change <= high
     opposite = None if there.better is None else not there.better
     assert back.better is opposite
 
 
-@pytest.mark.parametrize("count", [100, pytest.param(2000, marks=pytest.mark.nightly)])
-@pytest.mark.parametrize("sessions", [4, 1])
-@pytest.mark.parametrize(("session_sd", "run_sd"), [(0.0035, 0.006), (0.01, 0.005)])
-def test_the_interval_holds_the_true_change(
-    sessions: int, session_sd: float, run_sd: float, count: int
-) -> None:
+def side(rng: random.Random, sessions: int, sds: tuple[float, float], **fields: Any) -> TrendPoint:
+    """Draw a baseline of eight runs in so many sessions, as sessions and runs differ."""
+    true = fields.pop("true", 100.0)
+    sample = [
+        true * math.exp(session + rng.gauss(0, sds[1]))
+        for session in [rng.gauss(0, sds[0]) for _ in range(sessions)]
+        for _ in range(8 // sessions)
+    ]
+    made = point(*sample, **fields)
+    if sessions == 4:
+        return made
+    return replace(made, runs=tuple(replace(run, session=fields["session"]) for run in made.runs))
+
+
+@pytest.mark.parametrize("count", [60, pytest.param(2000, marks=pytest.mark.nightly)])
+def test_the_interval_holds_the_true_change(count: int) -> None:
     """Of simulated upgrades, also where one session made a baseline, and where sessions differ by
     more than runs."""
-    rng, held = random.Random(7), 0
-
-    def side(true: float, name: str) -> TrendPoint:
-        sample = []
-        for _ in range(sessions):
-            session = rng.gauss(0, session_sd)
-            sample += [
-                true * math.exp(session + rng.gauss(0, run_sd)) for _ in range(8 // sessions)
-            ]
-        made = point(*sample, session=name)
-        if sessions == 4:
-            return made
-        return replace(made, runs=tuple(replace(run, session=name) for run in made.runs))
-
-    for _ in range(count):
-        found = step(side(100.0, "a"), side(104.0, "b"), "throughput", RULE)
-        assert found.low is not None
-        assert found.high is not None
-        held += found.low <= 0.04 <= found.high
-
-    assert held / count >= (0.935 if count > 100 else 0.9)
+    for sessions in (4, 1):
+        for sds in ((0.0035, 0.006), (0.01, 0.005)):
+            rng, held = random.Random(7), 0
+            for _ in range(count):
+                before = side(rng, sessions, sds, session="a")
+                now = side(rng, sessions, sds, session="b", true=104.0)
+                found = step(before, now, "throughput", RULE)
+                held += present(found.low) <= 0.04 <= present(found.high)
+            assert held / count >= (0.935 if count > 100 else 0.9)
 
 
-@pytest.mark.parametrize("count", [60, pytest.param(1000, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize("count", [40, pytest.param(1000, marks=pytest.mark.nightly)])
 def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> None:
     """Twelve baselines, of 4 sessions each: simulated trends."""
     rng, shown = random.Random(7), 0
     for _ in range(count):
-        points = []
-        for number in range(12):
-            common = [rng.gauss(0, 0.0035) for _ in range(4)]
-            sample = [100 * math.exp(common[n // 2] + rng.gauss(0, 0.006)) for n in range(8)]
-            points.append(point(*sample, session=str(number)))
+        points = [side(rng, 4, (0.0035, 0.006), session=str(number)) for number in range(12)]
         steps = [step(a, b, "throughput", RULE) for a, b in pairwise(points)]
         shown += any(one.better is not None for one in proven(steps))
 
@@ -183,9 +175,8 @@ def changed(**fields: Any) -> TrendPoint:
     return replace(BASE, case=case, fingerprint=fingerprint, **fields)
 
 
-@pytest.mark.parametrize(
-    ("other", "reasons"),
-    [
+def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
+    cases: list[tuple[TrendPoint, list[str]]] = [
         (BASE, []),
         (replace(BASE, fingerprint={}), []),
         (changed(case={"engine": "trtllm-1.3"}), []),
@@ -204,43 +195,32 @@ def changed(**fields: Any) -> TrendPoint:
           "another precision: fp8 → fp4"]),
         (changed(date="2026-05-01", means={"tokens_per_second": 1.0}),
          ["another metric: samples/s is not in the baseline of 2026-05-01, which has tokens/s"]),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_compared_is_refused_with_the_reasons(
-    other: TrendPoint, reasons: list[str]
-) -> None:
-    found = step(BASE, other, "throughput", RULE)
-
-    assert why_no_ratio(BASE, other, "throughput") == found.refused == tuple(reasons)
-    assert (found.change is None) is bool(reasons)
-    assert bool(why_no_ratio(other, BASE, "throughput")) is bool(reasons)
+    ]  # fmt: skip
+    for other, reasons in cases:
+        found = step(BASE, other, "throughput", RULE)
+        assert why_no_ratio(BASE, other, "throughput") == found.refused == tuple(reasons)
+        assert (found.change is None) is bool(reasons)
+        assert bool(why_no_ratio(other, BASE, "throughput")) is bool(reasons)
 
 
-@given(
-    a=st.sampled_from(sorted(METRICS)),
-    b=st.sampled_from(sorted(METRICS)),
-    metric=st.sampled_from(sorted(METRICS)),
-)
-def test_metrics_never_mix(a: str, b: str, metric: str) -> None:
-    found = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
-
-    assert (found.change is not None) is (a == b == metric)
+def test_metrics_never_mix() -> None:
+    names = ("throughput", "tokens_per_second", "latency_p50")
+    for a, b, metric in product(names, repeat=3):
+        found = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
+        assert (found.change is not None) is (a == b == metric)
 
 
 def test_appended_runs_belong_to_what_they_extend() -> None:
+    """The points of a machine follow each other."""
     first, more = point(100.0, 101.0), point(100.0, 101.0, 102.0)
     other, elsewhere = point(100.0, 101.0, 99.0, session="x"), replace(more, identity={"gpu": "H1"})
-
-    assert distinct([first, first, more, first, other]) == [more, other]
-    assert distinct([first, elsewhere]) == [first, elsewhere]
-
-
-def test_the_points_of_a_machine_follow_each_other() -> None:
     a, b, c = (
         point(1.0, identity={"gpu": gpu}, date=f"2026-0{month}-01")
         for gpu, month in (("a", 1), ("b", 2), ("a", 3))
     )
 
+    assert distinct([first, first, more, first, other]) == [more, other]
+    assert distinct([first, elsewhere]) == [first, elsewhere]
     assert grouped([a, b, c]) == [b, a, c]
 
 
@@ -260,3 +240,48 @@ def test_versions_are_what_tells_engines_apart() -> None:
     ]
     assert said(old, {}, new) == ["x 1.0, cuda 12.8", "not known", "x 1.1, cuda 12.9"]
     assert said({"engine": "null", "engine.latency_s": "slow"}) == ["null"]
+
+
+SERIES = CaseSeries(
+    case=Case(workload="w", scenario="Offline", engine="e", precision="fp32", accelerator="cpu"),
+    kind="performance",
+    profile="quick",
+    metric="throughput",
+    identity={},
+    conditions={},
+)
+
+
+def history(*points: tuple[float | None, bool]) -> CaseHistory:
+    """Return sessions with the baseline that each was judged by, and whether it recorded one."""
+    return CaseHistory(
+        series=SERIES,
+        points=[
+            SessionPoint(
+                run=f"r{number}",
+                started=f"2026-11-{number + 1:02}T00:00:00+00:00",
+                commit=None,
+                value=1.0,
+                runs=1,
+                baseline=baseline,
+                outcome="ok",
+                failed=False,
+                accepted=accepted,
+                fingerprint={},
+            )
+            for number, (baseline, accepted) in enumerate(points)
+        ],
+    )
+
+
+def test_a_baseline_is_marked_once_where_it_was_accepted() -> None:
+    cases: list[tuple[list[tuple[float | None, bool]], list[int]]] = [
+        ([(None, True), (1.0, False), (1.0, False)], [1, 0, 0]),
+        ([(None, True), (1.0, True), (2.0, True), (3.0, False)], [1, 1, 1, 0]),
+        ([(1.0, False), (1.0, False), (2.0, False), (2.0, False)], [0, 0, 1, 0]),
+        ([(1.0, True), (2.0, False), (3.0, False)], [1, 0, 1]),
+        ([(1.0, True), (1.0, False), (2.0, False)], [1, 0, 1]),
+        ([(1.0, False), (None, False), (2.0, False)], [0, 0, 1]),
+    ]
+    for points, marks in cases:
+        assert history(*points).accepted == list(map(bool, marks)), points

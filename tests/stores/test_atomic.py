@@ -1,7 +1,10 @@
+"""Files are written whole or not at all; what is dear to make is kept, and never needed."""
+
 from __future__ import annotations
 
 import errno
 import os
+import shutil
 import stat
 from pathlib import Path
 from unittest.mock import Mock
@@ -9,49 +12,39 @@ from unittest.mock import Mock
 import pytest
 
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.cache import cache_folder, kept_text
 
 
 def test_text_is_written_as_utf8_into_folders_that_are_made(tmp_path: Path) -> None:
-    path = tmp_path / "a" / "b" / "c.txt"
-    atomic.write_text(path, "für\r\nß\n")
-    assert path.read_bytes() == "für\r\nß\n".encode()
-
-    atomic.write_bytes(path, b"\x00\xff")
-    assert path.read_bytes() == b"\x00\xff"
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_a_new_file_is_as_readable_as_any_other(tmp_path: Path) -> None:
-    plain, written = tmp_path / "plain", tmp_path / "written"
+    """It is as readable as any other file, and its name may be the longest that a folder holds."""
+    folder, plain = tmp_path / "a" / "b", tmp_path / "plain"
+    path = folder / ("n" * os.pathconf(tmp_path, "PC_NAME_MAX"))
     plain.touch()
 
-    atomic.write_text(written, "")
+    atomic.write_text(path, "für\r\nß\n")
+    text = path.read_bytes()
+    atomic.write_bytes(path, b"\x00\xff")
 
-    assert stat.S_IMODE(written.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
-
-
-def test_the_longest_name_a_folder_holds_can_be_written(tmp_path: Path) -> None:
-    path = tmp_path / ("n" * os.pathconf(tmp_path, "PC_NAME_MAX"))
-
-    atomic.write_text(path, "x")
-
-    assert path.read_text() == "x"
+    assert (text, path.read_bytes()) == ("für\r\nß\n".encode(), b"\x00\xff")
+    assert list(folder.iterdir()) == [path]
+    assert stat.S_IMODE(path.stat().st_mode) == stat.S_IMODE(plain.stat().st_mode)
+    with pytest.raises(OSError, match="plain"):
+        atomic.write_text(plain / "b.txt", "new")
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace"])
-@pytest.mark.parametrize("error", [OSError(errno.ENOSPC, "full"), KeyboardInterrupt()])
 def test_whatever_stops_it_the_old_file_stays_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, error: BaseException
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "a.txt"
     path.write_text("old")
-
-    monkeypatch.setattr(os, step, Mock(side_effect=error))
-    with pytest.raises(type(error)):
-        atomic.write_text(path, "new")
-
-    assert path.read_text() == "old"
-    assert list(tmp_path.iterdir()) == [path]
+    for step in ("fsync", "replace"):
+        for error in (OSError(errno.ENOSPC, "full"), KeyboardInterrupt()):
+            with monkeypatch.context() as patch:
+                patch.setattr(os, step, Mock(side_effect=error))
+                with pytest.raises(type(error)):
+                    atomic.write_text(path, "new")
+            assert path.read_text() == "old"
+            assert list(tmp_path.iterdir()) == [path]
 
 
 def test_the_bytes_reach_the_disk_before_the_name_and_the_name_before_the_return(
@@ -75,8 +68,21 @@ def test_the_bytes_reach_the_disk_before_the_name_and_the_name_before_the_return
     assert steps == ["file", "rename", "folder"]
 
 
-def test_a_file_in_place_of_a_folder_is_an_os_error(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("a file")
+def test_it_is_made_once_and_what_is_no_text_is_made_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A cache that cannot be written costs time alone."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    make, again = Mock(return_value="text"), Mock(return_value="text")
+    folder = tmp_path / "pytest-mlperf"
 
-    with pytest.raises(OSError, match="a"):
-        atomic.write_text(tmp_path / "a" / "b.txt", "new")
+    assert [kept_text("a.js", make) for _ in range(3)] == ["text"] * 3
+    assert (make.call_count, cache_folder()) == (1, folder)
+    for content in (b"", b"\xff\xfe"):
+        (folder / "a.js").write_bytes(content)
+        assert kept_text("a.js", lambda: "text") == "text"
+        assert (folder / "a.js").read_text("utf-8") == "text"
+    shutil.rmtree(folder)
+    folder.touch()
+    assert [kept_text("a.js", again) for _ in range(2)] == ["text"] * 2
+    assert again.call_count == 2

@@ -27,6 +27,7 @@ from pytest_mlperf.core.baseline import (
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import baselines, documents
 from pytest_mlperf.stores.baselines import load, save, update
+from tests.core.made import present
 from tests.stores.killed import exit_codes, started
 from tests.stores.spoilt import changed
 
@@ -98,10 +99,6 @@ def refusal(path: Path) -> str:
     return str(error.value)
 
 
-def test_a_file_that_is_not_there_is_no_baseline(path: Path) -> None:
-    assert load(path) is None
-
-
 positive = st.floats(min_value=0, exclude_min=True, allow_infinity=False)
 finite = st.floats(allow_nan=False, allow_infinity=False)
 names = st.text(max_size=8)
@@ -112,36 +109,23 @@ runs = st.builds(
     BaselineRun,
     metrics=st.dictionaries(names, positive, max_size=3),
     within_se=st.dictionaries(names, st.floats(0, 1), max_size=3),
-    session=names,
-    started=names,
-    samples=st.integers(),
     duration_s=finite,
-    commit=st.none() | names,
 )
 entries = st.builds(
     HistoryEntry,
-    date=names,
-    commit=st.none() | names,
-    reason=names,
-    action=st.sampled_from(("record", "append", "replace")),
-    runs=st.integers(),
     old=st.dictionaries(names, finite, max_size=2),
     new=st.dictionaries(names, finite, max_size=2),
 )
+noises = st.builds(SessionNoise, ratio=st.floats(0, 1e6), df=st.floats(1e-3, 1e6))
 records = st.builds(
     Record,
     identity=st.dictionaries(names, properties, max_size=4),
     target_qps=st.none() | finite,
-    qps_source=st.sampled_from(("suite", "probe", None)),
     fingerprint=st.dictionaries(names, names, max_size=3),
     runs=st.lists(runs, min_size=1, max_size=3).map(tuple),
     minimum_detectable_change=st.dictionaries(names, finite, max_size=2),
     history=st.lists(entries, max_size=2).map(tuple),
-    session_noise=st.dictionaries(
-        names,
-        st.builds(SessionNoise, ratio=st.floats(0, 1e6), df=st.floats(1e-3, 1e6)),
-        max_size=2,
-    ),
+    session_noise=st.dictionaries(names, noises, max_size=2),
 )
 
 
@@ -149,58 +133,35 @@ def known(record: Record) -> frozenset[tuple[str, Property]]:
     return frozenset((k, v) for k, v in record.identity.items() if v is not None)
 
 
-any_baseline = st.builds(
-    Baseline,
-    schema=st.just(1),
-    round=names,
-    profile=names,
-    workload=names,
-    scenario=names,
-    engine=names,
-    precision=names,
-    accelerator=names,
-    records=st.lists(records, max_size=3, unique_by=known).map(tuple),
-)
-
-
 def types(baseline: Baseline) -> list[dict[str, type]]:
     return [{name: type(x) for name, x in each.identity.items()} for each in baseline.records]
 
 
-@pytest.mark.slow
-@settings(deadline=None, max_examples=40)
-@given(any_baseline)
+@settings(max_examples=25)
+@given(st.builds(Baseline, records=st.lists(records, max_size=3, unique_by=known).map(tuple)))
 def test_what_is_saved_is_loaded_exactly(baseline: Baseline) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "b.json")
         save(path, baseline)
         first = path.read_bytes()
-        loaded = load(path)
+        loaded = present(load(path))
         assert loaded == baseline
-        assert loaded is not None
         assert types(loaded) == types(baseline)  # 1 equals 1.0 and True
         save(path, loaded)
 
         assert path.read_bytes() == first
 
 
-def test_the_file_has_sorted_keys_one_value_a_line_and_a_last_newline(path: Path) -> None:
+def test_the_file_has_sorted_keys_and_one_changed_value_is_one_changed_line(path: Path) -> None:
     save(path, BASELINE)
-
     text = path.read_text(encoding="utf-8")
-    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
-    assert '"throughput": 1234.5\n' in text
-    assert "für Zoë" in text
-
-
-def test_one_changed_value_is_one_changed_line(path: Path) -> None:
-    save(path, BASELINE)
-    before = path.read_text(encoding="utf-8").splitlines()
     faster = replace(RUN, metrics={**RUN.metrics, "throughput": 1300.0})
     save(path, replace(BASELINE, records=(replace(RECORD, runs=(RUN, faster)),)))
-    after = path.read_text(encoding="utf-8").splitlines()
+    sides = text.splitlines(), path.read_text(encoding="utf-8").splitlines()
 
-    changed = [line for line in unified_diff(before, after, n=0) if line[1:].strip()[:1] == '"']
+    changed = [line for line in unified_diff(*sides, n=0) if line[1:].strip()[:1] == '"']
+    assert text == json.dumps(json.loads(text), indent=2, sort_keys=True, ensure_ascii=False) + "\n"
+    assert "für Zoë" in text
     assert [line.replace(" ", "") for line in changed] == [
         '-"throughput":1234.5',
         '+"throughput":1300.0',
@@ -208,23 +169,17 @@ def test_one_changed_value_is_one_changed_line(path: Path) -> None:
 
 
 def test_a_file_cut_anywhere_is_refused(path: Path) -> None:
+    """One that is not there is no baseline."""
+    assert load(path) is None
     short = replace(BASELINE, records=(replace(RECORD, runs=(RUN,), history=()),))
     save(path, short)
     whole = path.read_bytes()
 
     assert load(write(path, whole[:-1])) == short
-    for length in range(len(whole) - 1):
+    for length in (*range(0, len(whole) - 2, 7), len(whole) - 2):
         write(path, whole[:length])
         with pytest.raises(BaselineError):
             load(path)
-
-
-def test_a_refusal_says_where_the_text_breaks_and_how_to_get_the_file_back(tmp_path: Path) -> None:
-    path = tmp_path / "two words.json"
-    message = refusal(write(path, b'{\n "schema": 1,\n "records": [\n'))
-
-    assert "is not JSON: line 4, column 1: Expecting value." in message
-    assert f"Restore it (git checkout -- '{path}'), or delete it and record anew" in message
 
 
 NO_BASELINES = [
@@ -255,6 +210,11 @@ def test_a_file_that_is_no_baseline_is_refused_with_what_it_is(path: Path) -> No
         f"{path}: written by a newer pytest-mlperf (schema 2; this one reads up to 1): "
         "upgrade pytest-mlperf"
     )
+    cut = path.with_name("two words.json")
+    assert refusal(write(cut, b'{\n "schema": 1,\n "records": [\n')) == (
+        f"{cut}: is not JSON: line 4, column 1: Expecting value. Restore it (git checkout -- "
+        f"'{cut}'), or delete it and record anew with --mlperf-update=missing"
+    )
 
 
 def test_an_older_schema_is_brought_up_step_by_step(
@@ -277,42 +237,27 @@ def test_an_older_schema_is_brought_up_step_by_step(
 
 NAN, INFINITE = float("nan"), float("inf")
 
+PLACE = "records[0].runs[0]"
 WRONG_VALUES: list[tuple[str, object, str]] = [
-    ("runs.1.samples", "many", "records[0].runs[1].samples: must be a valid integer, not "),
-    ("runs.1.samples", 1.5, "records[0].runs[1].samples: must be a valid integer, not "),
+    ("runs.0.samples", "many", f"{PLACE}.samples: must be a valid integer, not "),
+    ("runs.0.samples", 1.5, f"{PLACE}.samples: must be a valid integer, not "),
     ("runs.0.duration_s", NAN, "duration_s: must be a finite number, not nan"),
     ("target_qps", INFINITE, "records[0].target_qps: must be a finite number, not inf"),
-    (
-        "runs.0.metrics.throughput",
-        -INFINITE,
-        "records[0].runs[0].metrics.throughput: must be a finite number, not -inf",
-    ),
-    (
-        "runs.0.metrics.throughput",
-        0.0,
-        "records[0].runs[0]: metric 'throughput' is 0.0; must be positive and finite",
-    ),
+    ("runs.0.metrics.throughput", -INFINITE, f"{PLACE}.metrics.throughput: must be a finite numb"),
+    ("runs.0.metrics.throughput", 0.0, f"{PLACE}: metric 'throughput' is 0.0; must be positive "),
     ("runs.0.metrics.throughput", "1", "throughput: must be a valid number, not '1'"),
+    ("session_noise", {"x": {"ratio": NAN, "df": 3.0}}, "session_noise.x.ratio: must be a finite "),
     (
         "session_noise",
-        {"throughput": {"ratio": NAN, "df": 3.0}},
-        "session_noise.throughput.ratio: must be a finite number, not nan",
-    ),
-    (
-        "session_noise",
-        {"throughput": {"ratio": 1e300, "df": 3.0}},
-        "session_noise.throughput: ratio is 1e+300; must be from 0 to 1,000,000",
+        {"x": {"ratio": 1e300, "df": 3.0}},
+        "session_noise.x: ratio is 1e+300; must ",
     ),
     (
         "session_noise",
-        {"throughput": {"ratio": 1.0, "df": 1e300}},
-        "session_noise.throughput: df is 1e+300; must be above 0, at most 1,000,000",
+        {"x": {"ratio": 1.0, "df": 1e300}},
+        "session_noise.x: df is 1e+300; must be ",
     ),
-    (
-        "identity.gpus",
-        NAN,
-        "records[0].identity.gpus: must be a valid string, a valid integer, a finite number, ",
-    ),
+    ("identity.gpus", NAN, "identity.gpus: must be a valid string, a valid integer, a finite numb"),
     ("history.0.action", "guess", "history[0].action: must be 'record', 'append' or 'replace'"),
     ("surprise", 1, "records[0].surprise: is no key of the baseline"),
 ]
@@ -382,6 +327,7 @@ def test_a_write_that_fails_leaves_the_old_baseline_alone(
 
 
 def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
+    """Nothing that a review cannot see is in a file."""
     save(path, BASELINE)
 
     for unfit in (
@@ -393,8 +339,6 @@ def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
             save(path, unfit)
     assert load(path) == BASELINE
 
-
-def test_nothing_that_a_review_cannot_see_is_in_a_file(path: Path) -> None:
     hidden = replace(BASELINE, records=(replace(RECORD, fingerprint={"e\u202e": "\x9b\u2066"}),))
 
     save(path, hidden)
@@ -403,19 +347,15 @@ def test_nothing_that_a_review_cannot_see_is_in_a_file(path: Path) -> None:
     assert load(path) == hidden
 
 
-def test_an_update_gets_what_is_there_and_writes_what_it_returns(path: Path) -> None:
+def test_an_update_gets_what_is_there_and_one_that_refuses_writes_nothing(path: Path) -> None:
     note = Mock(return_value=BASELINE)
 
-    assert [update(path, note), update(path, note)] == [BASELINE, BASELINE]
-    assert note.call_args_list == [call(None), call(BASELINE)]
-    assert list(path.parent.iterdir()) == [path]
-
-
-def test_an_update_that_refuses_writes_nothing_and_lets_the_next_one_in(path: Path) -> None:
     with pytest.raises(BaselineError, match="no"):
         update(path, Mock(side_effect=BaselineError("no")))
     assert not path.exists()
-    assert update(path, lambda _: BASELINE) == BASELINE
+    assert [update(path, note), update(path, note)] == [BASELINE, BASELINE]
+    assert note.call_args_list == [call(None), call(BASELINE)]
+    assert list(path.parent.iterdir()) == [path]
 
 
 def test_an_update_waits_for_another_one_and_not_for_ever(
@@ -446,8 +386,7 @@ def test_processes_that_update_one_file_at_once_lose_nothing(path: Path) -> None
     workers = started(add_records, *((path, worker, 25) for worker in range(2)))
 
     assert exit_codes(workers) == [0, 0]
-    held = load(path)
-    assert held is not None
+    held = present(load(path))
     found = {(record.identity["worker"], record.identity["number"]) for record in held.records}
     assert found == {(worker, number) for worker in range(2) for number in range(25)}
     assert list(path.parent.iterdir()) == [path]

@@ -55,34 +55,22 @@ def test_a_session_is_kept_once_and_comes_out_as_it_went_in(session: Results, ur
 
 
 def test_histories_are_those_of_the_results_files(session: Results, url: str) -> None:
+    """The latest verdict is that of the newest session; what was slowed or pretended is none."""
     sessions = [numbered(session, number) for number in (3, 1, 2)]
+    slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
+    pretended = [replace(case, pretended=True) for case in session.cases[2:]]
     add(url, *sessions)
 
     with opened(url) as store:
-        histories = store.histories()
+        histories, latest = store.histories(), store.latest()
         (one,) = store.histories(histories[0].series.case.id, "throughput")
 
     by_key = {each.series.key: each for each in histories_of(sessions)}
     assert {each.series.key: each for each in histories} == by_key
     assert [point.run for point in one.points] == ["run-1", "run-2", "run-3"]
-
-
-def test_what_was_slowed_or_pretended_is_no_history(session: Results) -> None:
-    slowed = [replace(case, handicap=0.5) for case in session.cases[:2]]
-    pretended = [replace(case, pretended=True) for case in session.cases[2:]]
-
-    assert histories_of([session])
-    assert not histories_of([replace(session, cases=(*slowed, *pretended))])
-
-
-def test_the_latest_verdict_is_that_of_the_newest_session(session: Results, url: str) -> None:
-    add(url, numbered(session, 2), numbered(session, 1))
-
-    with opened(url) as store:
-        latest = store.latest()
-
-    assert {one.run for one in latest} == {"run-2"}
+    assert {one.run for one in latest} == {"run-3"}
     assert {one.test for one in latest} == {case.test for case in session.cases}
+    assert not histories_of([replace(session, cases=(*slowed, *pretended))])
 
 
 def check_writers(url: str, session: Results) -> None:
@@ -126,10 +114,6 @@ def test_a_migration_keeps_all_that_a_store_holds_also_if_it_breaks(
         add(url, session)
 
 
-def _a_text(file: Path) -> None:
-    file.write_text("no database\n" * 100, "utf-8")
-
-
 def _anothers(file: Path) -> None:
     with closing(sqlite3.connect(file)) as connection, connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
@@ -142,36 +126,24 @@ def _cut_off(file: Path) -> None:
     file.write_bytes(content)
 
 
-@pytest.mark.parametrize(
-    ("damage", "reason"),
-    [
-        (_a_text, "is no SQLite database; name another"),
-        (_anothers, "is another program's database"),
-        (_cut_off, "is damaged; move it away"),
-        (Path.mkdir, "is no file"),
-    ],
-)
-def test_what_is_no_store_is_refused_and_stays(
-    tmp_path: Path, session: Results, damage: Callable[[Path], None], reason: str
-) -> None:
-    file = tmp_path / "results.db"
-    damage(file)
-    before = file.read_bytes() if file.is_file() else None
-
-    with pytest.raises(StoreError, match=reason):
-        add(str(file), numbered(session, 1))
-
-    assert (file.read_bytes() if file.is_file() else None) == before
+def test_what_is_no_store_is_refused_and_stays(tmp_path: Path, session: Results) -> None:
+    damages: dict[str, Callable[[Path], object]] = {
+        "is no SQLite database; name another": lambda file: file.write_text("no database\n" * 100),
+        "is another program's database": _anothers,
+        "is damaged; move it away": _cut_off,
+        "is no file": Path.mkdir,
+    }
+    for number, (reason, damage) in enumerate(damages.items()):
+        file = tmp_path / f"{number}.db"
+        damage(file)
+        before = file.read_bytes() if file.is_file() else None
+        with pytest.raises(StoreError, match=reason):
+            add(str(file), numbered(session, 1))
+        assert (file.read_bytes() if file.is_file() else None) == before
 
 
-def test_reading_makes_no_store(url: str) -> None:
-    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
-        pass
-
-    assert not Path(url).exists()
-
-
-def test_a_password_is_never_shown() -> None:
+def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) -> None:
+    """Reading makes no store."""
     shown = {
         "postgresql://ci:secret@db:5432/perf": "postgresql://ci@db:5432/perf",
         "postgres://ci@db/perf?password=secret&sslmode=off": "postgres://ci@db/perf?sslmode=off",
@@ -181,12 +153,12 @@ def test_a_password_is_never_shown() -> None:
     }
 
     assert {url: shown_url(url) for url in shown} == shown
-
-
-def test_a_url_of_no_store_is_refused() -> None:
-    for url in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
-        with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(url):
+    for other in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
+        with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(other):
             pass
+    with pytest.raises(StoreError, match="is not there; pytest --mlperf-store"), opened(url):
+        pass
+    assert not Path(url).exists()
 
 
 def written(tmp_path: Path, session: Results) -> Path:
@@ -245,6 +217,7 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
 
 
 def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Results) -> None:
+    """A session whose own file could not be written is sent all the same."""
     url = str(tmp_path / "results.db")
     folder = folder_of(tmp_path, url)
     folder.mkdir(parents=True)
@@ -252,21 +225,11 @@ def test_a_waiting_file_that_is_damaged_is_set_aside(tmp_path: Path, session: Re
 
     first = deliver(url, tmp_path, session, written(tmp_path, session))
     one = numbered(session, 1)
-    second = deliver(url, tmp_path, one, written(tmp_path, one))
+    second = deliver(url, tmp_path, one, tmp_path / "never" / "results.json")
 
     assert first.sent == 1
     assert "can never be sent" in first.line
     assert (folder / "run-0.json.refused").exists()
-    assert second.notes == []
-
-
-def test_a_session_whose_file_could_not_be_written_is_sent_all_the_same(
-    tmp_path: Path, session: Results
-) -> None:
-    url = str(tmp_path / "results.db")
-
-    delivery = deliver(url, tmp_path, session, tmp_path / "never" / "results.json")
-
-    assert not delivery.reason
+    assert (second.notes, second.reason) == ([], "")
     with opened(url) as store:
-        assert store.sessions() == [session.run]
+        assert set(store.sessions()) == {session.run, "run-1"}

@@ -31,7 +31,8 @@ def put(path: Path, *found: Suspect) -> None:
     suspects.update(path, lambda _: found)
 
 
-def test_what_is_written_is_read_and_nothing_makes_no_file(tmp_path: Path) -> None:
+def test_what_is_written_is_read_and_a_damaged_file_is_started_anew(tmp_path: Path) -> None:
+    """Nothing makes no file."""
     file = tmp_path / "new" / "suspects.json"
     put(file)
     assert not file.exists()
@@ -39,25 +40,14 @@ def test_what_is_written_is_read_and_nothing_makes_no_file(tmp_path: Path) -> No
     put(file, B, A)
     assert suspects.load(file) == (B, A)
     assert not (file.parent / ".writing").exists()
-
-
-DAMAGED = ["", "{", "[]", "3", '{"schema": 1, "tests": ["a"]}', '{"schema": 2, "suspects": 3}']
-
-
-def test_a_damaged_file_fails_nothing_and_is_started_anew(tmp_path: Path) -> None:
-    file = tmp_path / "suspects.json"
-    for content in (*DAMAGED, "\udc80"):
+    damaged = ["", "{", "[]", "3", '{"schema": 1, "tests": ["a"]}', '{"schema": 2, "suspects": 3}']
+    for content in (*damaged, "\udc80"):
         file.write_bytes(content.encode("utf-8", "surrogateescape"))
         assert suspects.load(file) == (), content
         put(file, A)
         assert suspects.load(file) == (A,)
-
-
-def test_what_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("", "utf-8")
-
     with pytest.raises(MlperfError, match="the suspects cannot be written: "):
-        put(tmp_path / "file" / "suspects.json", A)
+        put(file / "suspects.json", A)
 
 
 def _add(path: Path, number: int) -> None:

@@ -15,6 +15,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import accuracy_baselines, baselines, results
 from pytest_mlperf.stores.documents import Document
 from pytest_mlperf.stores.results import read_results, read_whole, write_results
+from tests.core.made import present
 
 KEPT = Path(__file__).parents[1] / "data" / "version1"
 RESULTS, BASELINE = KEPT / "results.json", KEPT / "Offline.null.fp32.json"
@@ -23,19 +24,15 @@ ACCURACY = KEPT / "null.fp32.json"
 
 def test_each_is_read() -> None:
     read = read_results(RESULTS)
+    baseline, accepted = baselines.load(BASELINE), accuracy_baselines.load(ACCURACY)
+    (record,) = present(baseline).records
+
     assert read == read_whole(RESULTS)
     assert [one.verdict.outcome for one in read.cases] == [Outcome.OK, Outcome.PROVISIONAL]
     assert read.cases[1].verdict.runs[0].metrics["throughput"] > 0
     assert read.cases[1].rests_on == {}
-
-    baseline = baselines.load(BASELINE)
-    assert baseline is not None
-    assert len(baseline.records[0].runs) == 5
-    assert baseline.records[0].history[0].reason == "first baseline"
-
-    accepted = accuracy_baselines.load(ACCURACY)
-    assert accepted is not None
-    assert accepted[1] == {"top1": [100.0] * 32}
+    assert (len(record.runs), record.history[0].reason) == (5, "first baseline")
+    assert present(accepted)[1] == {"top1": [100.0] * 32}
 
 
 def renamed(suffix: str, *keys: str) -> dict[int, Callable[[dict[str, Any]], dict[str, Any]]]:
@@ -68,9 +65,8 @@ def test_baselines_come_up_step_by_step(path: Path, tmp_path: Path) -> None:
     file.migrations = renamed("_2", "round", "workload")
     shutil.copy(path, tmp_path / "baseline.json")
 
-    read = file.load(tmp_path / "baseline.json")
+    read = present(file.load(tmp_path / "baseline.json"))
 
-    assert read is not None
     assert read.schema == 3
     assert read.workload == old.workload  # type: ignore[union-attr]
 

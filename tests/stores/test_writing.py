@@ -18,6 +18,7 @@ from pytest_mlperf.core.baseline import AccuracyBaseline
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.stores import accuracy_baselines, atomic, baselines
 from pytest_mlperf.stores.results import read_results
+from tests.core.made import present
 from tests.stores import acting
 from tests.stores import test_accuracy_baselines as accuracy
 from tests.stores.killed import deaths, exit_codes, git, started, taken
@@ -39,9 +40,7 @@ def test_an_update_that_is_killed_anywhere_leaves_the_old_file_or_the_new(tmp_pa
     for number, killed in enumerate(deaths("tests.stores.acting", "update", tmp_path)):
         if number == 0:
             repository(tmp_path)
-        found = baselines.load(path)
-        assert found is not None
-        seen.append(len(found.records))
+        seen.append(len(present(baselines.load(path)).records))
         assert taken(tmp_path) in ([], ["baselines/Offline.ort.fp32.json"]), number
         if killed:
             git(tmp_path, "checkout", "--quiet", ".")
@@ -61,10 +60,9 @@ def test_scores_that_are_accepted_are_the_old_pair_or_the_new_wherever_it_is_kil
     for number, killed in enumerate(deaths("tests.stores.acting", "accept", tmp_path)):
         if number == 0:
             repository(tmp_path)
-        found = accuracy_baselines.load(path)
-        assert found is not None
-        assert found[1] in (acting.OLD, acting.NEW), number
-        seen.append(found[1] == acting.NEW)
+        _, scores = present(accuracy_baselines.load(path))
+        assert scores in (acting.OLD, acting.NEW), number
+        seen.append(scores == acting.NEW)
         assert not [name for name in taken(tmp_path) if ".writing" in name], number
         if killed:
             git(tmp_path, "checkout", "--quiet", ".")
@@ -86,36 +84,26 @@ def test_writers_of_one_pair_lose_nothing_and_a_reader_always_sees_a_pair(tmp_pa
         assert accuracy_baselines.load(path) is not None
 
     assert exit_codes(workers) == [0, 0]
-    found = accuracy_baselines.load(path)
-    assert found is not None
-    reasons = {entry.reason for entry in found[0].history}
+    found, _ = present(accuracy_baselines.load(path))
+    reasons = {entry.reason for entry in found.history}
     assert reasons == {str(n) for n in (0, *range(100, 125), *range(200, 225))}
     assert len(list(tmp_path.iterdir())) == 2
 
 
 def test_the_layout_of_older_releases_is_read_and_replaced(tmp_path: Path) -> None:
+    """Scores of another baseline are never removed."""
     acting.accept(str(tmp_path), prepare=True)
     path = tmp_path / "baselines" / "torch.fp32.json"
     older = path.with_suffix(".scores.npz")
     accuracy_baselines.scores_path(path).rename(older)
+    for name in ("torch.fp32.b.scores.npz", "atorch.fp32.scores.npz"):
+        shutil.copy(older, path.with_name(name))
 
     found = accuracy_baselines.load(path)
     acting.accept(str(tmp_path))
 
-    assert found is not None
-    assert found[1] == acting.OLD
+    assert present(found)[1] == acting.OLD
     assert not older.exists()
-    assert len(list(path.parent.iterdir())) == 2
-
-
-def test_scores_of_another_baseline_are_never_removed(tmp_path: Path) -> None:
-    acting.accept(str(tmp_path), prepare=True)
-    path = tmp_path / "baselines" / "torch.fp32.json"
-    for name in ("torch.fp32.b.scores.npz", "atorch.fp32.scores.npz"):
-        shutil.copy(accuracy_baselines.scores_path(path), path.with_name(name))
-
-    acting.accept(str(tmp_path))
-
     assert len(list(path.parent.iterdir())) == 4
 
 
@@ -131,34 +119,28 @@ def test_a_file_system_without_locks_is_one_sentence(
         assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
+def test_without_unnamed_files_the_lock_is_made_another_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write a folder may lock it."""
+    busy = pytest.raises(atomic.BusyError)
+    for name, value in (
         ("link", Mock(side_effect=OSError(errno.EOPNOTSUPP, "not supported"))),
         ("O_TMPFILE", os.O_DIRECTORY | os.O_RDWR),  # as old systems take it
-    ],
-)
-def test_without_unnamed_files_the_lock_is_made_another_way(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: object
-) -> None:
-    monkeypatch.setattr(os, name, value)
-    busy = pytest.raises(atomic.BusyError)
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, value)
+            with atomic.alone_in(tmp_path, timeout_s=1) as place:
+                assert (place / ".gitignore").read_text() == "*\n"
+                with busy, atomic.alone_in(tmp_path, timeout_s=0):
+                    pass
+        assert list(tmp_path.iterdir()) == []
 
-    with atomic.alone_in(tmp_path, timeout_s=1) as place:
-        assert (place / ".gitignore").read_text() == "*\n"
-        with busy, atomic.alone_in(tmp_path, timeout_s=0):
-            pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_who_may_write_a_folder_may_lock_it(tmp_path: Path) -> None:
     shared = tmp_path / "shared"
     shared.mkdir()
     shared.chmod(0o2770)
-
     with atomic.alone_in(shared, timeout_s=1) as place:
         modes = [stat.S_IMODE(one.stat().st_mode) for one in (place, place / ".gitignore")]
-
     assert modes == [0o2770, 0o660]
 
 
@@ -174,29 +156,50 @@ def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_name_that_is_too_long_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
+    """A name that is too long, and scores that nothing vouches for."""
+
+    def made(_: object) -> AccuracyBaseline:
+        (tmp_path / "x.json").mkdir()
+        return accuracy.BASELINE
+
     for length in (250, 230):
         path = tmp_path / f"{'x' * length}.fp32.json"
         with pytest.raises(BaselineError, match="cannot be written: File name too long"):
             accuracy.save(path, accuracy.BASELINE, acting.OLD)
         assert list(tmp_path.iterdir()) == []
-
-
-def test_scores_that_nothing_vouches_for_do_not_stay(tmp_path: Path) -> None:
-    def made(_: object) -> AccuracyBaseline:
-        (tmp_path / "x.json").mkdir()
-        return accuracy.BASELINE
-
     with pytest.raises(BaselineError, match="cannot be written: Is a directory"):
         accuracy_baselines.replace_scores(tmp_path / "x.json", made, acting.OLD)
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_a_link_in_the_place_of_the_lock_is_not_followed(tmp_path: Path) -> None:
-    (tmp_path / atomic.PLACE).symlink_to(tmp_path / "elsewhere")
+def test_scores_lie_beside_what_a_link_names(tmp_path: Path) -> None:
+    (tmp_path / ".git").mkdir()
+    acting.accept(str(tmp_path), prepare=True)
+    path, link = tmp_path / "baselines" / "torch.fp32.json", tmp_path / "link.json"
+    link.symlink_to(path)
 
-    with pytest.raises(BaselineError, match="a link, where a folder is needed"):
-        baselines.save(tmp_path / "a.json", BASELINE)
+    accuracy.save(link, present(accuracy_baselines.load(link))[0], acting.NEW)
+
+    assert accuracy_baselines.load(path) == accuracy_baselines.load(link)
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_a_link_that_leads_astray_or_is_in_the_place_of_the_lock_is_not_followed(
+    tmp_path: Path,
+) -> None:
+    folder, elsewhere = tmp_path / "baselines", tmp_path / "elsewhere.json"
+    folder.mkdir()
+    for name, target, message in (
+        ("x.json", "../elsewhere.json", "links to .*/elsewhere.json, outside "),
+        ("x.json", "x.json", "in a circle"),
+        (atomic.PLACE, "../elsewhere.json", "a link, where a folder is needed"),
+    ):
+        (folder / "x.json").unlink(missing_ok=True)
+        (folder / name).symlink_to(target)
+        with pytest.raises(BaselineError, match=message):
+            baselines.save(folder / "x.json", BASELINE)
+        assert not elsewhere.exists()
 
 
 def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None:
@@ -214,55 +217,16 @@ def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None
     assert list(link.parent.iterdir()) == [link]
 
 
-def test_scores_lie_beside_what_a_link_names(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    acting.accept(str(tmp_path), prepare=True)
-    path = tmp_path / "baselines" / "torch.fp32.json"
-    link = tmp_path / "link.json"
-    link.symlink_to(path)
-
-    before = accuracy_baselines.load(link)
-    assert before is not None
-    accuracy.save(link, before[0], acting.NEW)
-
-    assert accuracy_baselines.load(path) == accuracy_baselines.load(link)
-    assert len(list(path.parent.iterdir())) == 2
-
-
-def test_a_link_that_leads_astray_is_not_written(tmp_path: Path) -> None:
-    (tmp_path / "baselines").mkdir()
-    link = tmp_path / "baselines" / "x.json"
-    for target, message in (
-        ("../elsewhere.json", "links to .*/elsewhere.json, outside "),
-        ("x.json", "in a circle"),
-    ):
-        link.unlink(missing_ok=True)
-        link.symlink_to(target)
-        with pytest.raises(BaselineError, match=message):
-            baselines.save(link, BASELINE)
-        assert not (tmp_path / "elsewhere.json").exists()
-
-
-def endless(path: Path) -> None:
-    with path.open("wb") as file:
-        file.truncate(2**33)
-
-
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (os.mkfifo, "a pipe"),
-        (lambda path: path.symlink_to("/dev/zero"), "a device"),
-        (endless, "larger than"),
-        (Path.mkdir, "a folder"),
-    ],
-)
-def test_what_is_no_regular_file_or_too_large_is_one_sentence(
-    tmp_path: Path, make: Callable[[Path], None], message: str
-) -> None:
-    path = tmp_path / "x.json"
-    make(path)
-
-    for read in (baselines.load, accuracy_baselines.load, read_results):
-        with pytest.raises(MlperfError, match=f"x.json: .*{message}"):
-            read(path)
+def test_what_is_no_regular_file_or_too_large_is_one_sentence(tmp_path: Path) -> None:
+    makers: dict[str, Callable[[Path], object]] = {
+        "a pipe": os.mkfifo,
+        "a device": lambda path: path.symlink_to("/dev/zero"),
+        "larger than": lambda path: path.touch() or os.truncate(path, 2**33),
+        "a folder": Path.mkdir,
+    }
+    for number, (message, make) in enumerate(makers.items()):
+        path = tmp_path / f"{number}.json"
+        make(path)
+        for read in (baselines.load, accuracy_baselines.load, read_results):
+            with pytest.raises(MlperfError, match=rf"{number}\.json: .*{message}"):
+                read(path)

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Mapping, Sequence
 from statistics import fmean, stdev
+from typing import Any
 
 import pytest
 
@@ -15,10 +16,9 @@ from pytest_mlperf.core.judge.accuracy import Margin, PassContext, apart, pooled
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.core.verdict import Outcome
-from tests.core.made import make_accuracy_baseline
+from tests.core.made import make_accuracy_baseline, present
 
 N = 4000
-ORDER = list(range(N))
 
 Values = Sequence[float | None]
 
@@ -32,7 +32,8 @@ def ruled(
     before: Mapping[str, Values],
     now: Mapping[str, Values],
     *,
-    samples: int = N,
+    samples: int = 0,
+    total: int = N,
     margin: Mapping[str, float] | None = None,
     lower: tuple[str, ...] = (),
     whole: tuple[str, ...] = (),
@@ -47,12 +48,13 @@ def ruled(
         for name, values in before.items()
     }
     steps = {name: steps_per_point(values) for name, values in before.items()}
+    samples = samples or total
     accuracy = Accuracy(
-        scores=means, samples=samples, total=N, full=samples == N, folder="", lower=lower,
+        scores=means, samples=samples, total=total, full=samples == total, folder="", lower=lower,
         whole=whole,
     )  # fmt: skip
     return rule_on_scores(
-        make_accuracy_baseline(samples=N, scores=means, steps=steps),
+        make_accuracy_baseline(samples=total, scores=means, steps=steps),
         before,
         accuracy,
         Scored(
@@ -62,7 +64,7 @@ def ruled(
             leverage=leverage or {},
             outputs=tuple(outputs[1][:samples]) if outputs else None,
         ),
-        ORDER,
+        range(total),
         margin=lambda name: Margin(value=(margin or {}).get(name, 0.5), is_share=False),
         sequential=True,
         beside=PassContext(same_build=same_build, outputs=outputs[0] if outputs else None),
@@ -105,6 +107,7 @@ def only(values: Values, part: int) -> list[float | None]:
 
 
 def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
+    """A part is compared with the same samples of the baseline, whatever the others scored."""
     before = {"rouge1": only(SAME, 0), "gsm8k": only([100.0] * N, 1)}
     now = {"rouge1": only(moved(-2.0), 0), "gsm8k": only([100.0] * N, 1)}
     late: Values = [None if i < 2000 else 80.0 for i in range(N)]
@@ -119,8 +122,17 @@ def test_scores_of_parts_are_judged_by_the_samples_they_apply_to() -> None:
     assert not ruled({"late": late}, {"late": late}).more
     assert (waiting.outcome, waiting.paired[0].samples) == (Outcome.OK, 1022)
 
+    worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
 
-def test_scores_that_apply_to_other_samples_are_not_compared() -> None:
+    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
+
+    (paired,) = found.paired
+    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
+    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
+    assert found.headline == headline
+
+
+def test_scores_of_other_samples_are_not_compared_and_one_of_the_whole_waits_for_it() -> None:
     missing = ruled({"s": SAME}, {"s": [None, *SAME[1:]]})
     added = ruled({"s": [*SAME[:7], None, *SAME[8:]]}, {"s": SAME})
 
@@ -128,8 +140,6 @@ def test_scores_that_apply_to_other_samples_are_not_compared() -> None:
     assert missing.headline.startswith("s has no score of sample 0, and had one in the baseline")
     assert added.headline.startswith("s has a score of sample 7, and had none in the baseline")
 
-
-def test_a_score_of_the_whole_waits_for_the_whole() -> None:
     before, now = {"map": SAME, "top1": SAME}, {"map": moved(-2.0), "top1": SAME}
 
     part = ruled(before, now, samples=1024, whole=("map",))
@@ -238,18 +248,6 @@ def test_passes_that_hardly_agree_are_called_so() -> None:
         assert note.endswith(f"){reason}nondeterministic generation")
 
 
-def test_samples_that_the_baseline_does_not_have_are_never_judged() -> None:
-    """A part is compared with the same samples of the baseline, whatever the others scored."""
-    worse_elsewhere = [value if i < 1024 else value - 40 for i, value in enumerate(SAME)]
-
-    found = ruled({"s": SAME}, {"s": worse_elsewhere}, samples=1024)
-
-    (paired,) = found.paired
-    assert (found.outcome, paired.samples, paired.changed) == (Outcome.OK, 1024, 0)
-    headline = f"s {paired.now:.3f}, every sample of 1,024 scored as in the baseline"
-    assert found.headline == headline
-
-
 def test_samples_that_show_too_little_of_chance_decide_nothing_and_it_is_said_why() -> None:
     before, now = {"map": SAME}, {"map": moved(-2.0)}
     enough = ruled(before, now, whole=("map",), leverage={"map": Leverage(seen=0.9, df=50)})
@@ -284,71 +282,41 @@ def scored(**values: list[float | None] | list[float]) -> Scored:
 
 
 def test_the_spread_of_a_score_is_estimated_from_two_passes() -> None:
-    rng = random.Random(1)
-    before, now, *more = passes(rng, 300, own=5.0)
+    """A build that repeats itself has none; what is counted, new or without a score is left out."""
+    before, now, *more = passes(random.Random(1), 300, own=5.0)
+    (same,) = passes(random.Random(2), 1, own=0.0)
+    some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
+    single: list[float | None] = [1.0, *[None] * (SAMPLES - 1)]
 
     found = apart(baseline(s=100), {"s": before}, scored(s=now))["s"]
-
-    assert found.correlation is not None
-    true = stdev(fmean(values) for values in more)
-    assert found.sd == pytest.approx(true, rel=0.15)
-    assert found.correlation == pytest.approx(22**2 / (22**2 + 5**2), abs=0.02)
-    assert found.sd == pytest.approx(
-        stdev(before) * math.sqrt((1 - found.correlation) / SAMPLES), rel=0.1
-    )
-    assert found.passes == 1
-
-
-def test_a_build_that_repeats_itself_has_no_spread() -> None:
-    values = passes(random.Random(2), 1, own=0.0)[0]
-    kept = [round(value, 2) for value in values]
-
-    found = apart(baseline(s=100), {"s": kept}, scored(s=values))
-
-    assert found["s"].sd == 0.0
-    assert found["s"].correlation == pytest.approx(1.0)
-
-
-def test_counts_new_metrics_and_samples_without_a_score_are_left_out() -> None:
-    some: list[float | None] = [None if i % 2 else float(i) for i in range(SAMPLES)]
-
-    found = apart(
+    still = apart(baseline(s=100), {"s": [round(value, 2) for value in same]}, scored(s=same))["s"]
+    left = apart(
         baseline(s=100, gen_len=100, one=100),
-        {"s": some, "gen_len": some, "one": [1.0, *[None] * (SAMPLES - 1)]},
-        scored(s=some, gen_len=some, fresh=some, one=[1.0, *[None] * (SAMPLES - 1)]),
+        {"s": some, "gen_len": some, "one": single},
+        scored(s=some, gen_len=some, fresh=some, one=single),
     )
 
-    assert list(found) == ["s"]
-    assert found["s"].sd == 0.0
+    correlation = present(found.correlation)
+    assert found.sd == pytest.approx(stdev(fmean(values) for values in more), rel=0.15)
+    assert correlation == pytest.approx(22**2 / (22**2 + 5**2), abs=0.02)
+    by_hand = stdev(before) * math.sqrt((1 - correlation) / SAMPLES)
+    assert (found.sd, found.passes) == (pytest.approx(by_hand, rel=0.1), 1)
+    assert (still.sd, still.correlation) == (0.0, pytest.approx(1.0))
+    assert (list(left), left["s"].sd) == (["s"], 0.0)
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "expected"),
-    [
+def test_more_passes_are_averaged_and_an_impossible_one_is_refused() -> None:
+    def repeated(*fields: Any) -> dict[str, Rerun]:
+        return {"s": Rerun(**dict(zip(("sd", "correlation", "passes"), fields, strict=True)))}
+
+    for old, new, expected in (
         (None, (2.0, 0.9, 1), (2.0, 0.9, 1)),
         ((1.0, 0.8, 1), (3.0, 0.9, 1), (math.sqrt(5.0), 0.85, 2)),
         ((1.0, 0.8, 3), (3.0, None, 1), (math.sqrt(3.0), 0.8, 4)),
         ((1.0, None, 1), None, (1.0, None, 1)),
-    ],
-)
-def test_more_passes_are_averaged(old: Spread | None, new: Spread | None, expected: Spread) -> None:
-    sides = ({"s": rerun(*side)} if side else {} for side in (old, new))
-
-    found = pooled(*sides)["s"]
-
-    assert found.sd == pytest.approx(expected[0])
-    assert found.passes == expected[2]
-    assert found.correlation == (None if expected[1] is None else pytest.approx(expected[1]))
-
-
-Spread = tuple[float, float | None, int]
-
-
-def rerun(sd: float, correlation: float | None, passes: int) -> Rerun:
-    return Rerun(sd=sd, correlation=correlation, passes=passes)
-
-
-@pytest.mark.parametrize("values", [(-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)])
-def test_an_impossible_repeat_is_refused(values: Spread) -> None:
-    with pytest.raises(ValueError, match="re-run sd"):
-        rerun(*values)
+    ):
+        found = pooled(*(repeated(*side) if side else {} for side in (old, new)))["s"]
+        assert (found.sd, found.correlation, found.passes) == pytest.approx(expected)
+    for fields in ((-1.0, None, 1), (math.nan, None, 1), (1.0, None, 0)):
+        with pytest.raises(ValueError, match="re-run sd"):
+            repeated(*fields)

@@ -14,12 +14,18 @@ from pytest_mlperf.core.judge.rule_a import Paired, ScorePairs, judge_pairs
 from pytest_mlperf.core.judge.standing import Decision
 
 
-def judged(changes: list[float], groups: list[int] | None, margin: float = 0.5) -> Paired:
+def judged(
+    changes: list[float],
+    groups: list[int] | None = None,
+    *,
+    leverage: Leverage | None = None,
+    margin: float = 0.5,
+) -> Paired:
     """Judge all samples of a data set at once."""
     rng = random.Random(1)
     before = [rng.uniform(20, 80) for _ in changes]
     now = [score + change for score, change in zip(before, changes, strict=True)]
-    pairs = ScorePairs(before=before, now=now, margin=margin, groups=groups)
+    pairs = ScorePairs(before=before, now=now, margin=margin, groups=groups, leverage=leverage)
     return judge_pairs({"f1": pairs}, (len(changes),))["f1"]
 
 
@@ -48,6 +54,8 @@ def test_groups_count_as_their_means_and_one_large_one_as_few() -> None:
     assert equal.se == pytest.approx(stdev(means) / math.sqrt(12))
     assert clustered(large, of_large).df == pytest.approx(1.0)
     assert clustered(large, [0] * len(large)).se == math.inf
+    with pytest.raises(ValueError, match="3 groups for 2 samples"):
+        ScorePairs(before=[1.0, 2.0], now=[1.0, 2.0], margin=1.0, groups=[0, 0, 1])
 
 
 @pytest.mark.parametrize("builds", [60, pytest.param(120, marks=pytest.mark.nightly)])
@@ -62,7 +70,7 @@ def test_an_effect_that_articles_share_is_no_drop_and_no_proof_that_there_is_non
         missed += judged([each - 0.5 for each in changes], groups).decision is Decision.PASS
     alone = sum(
         judged(articles(random.Random(i), [220] * 5, 2.0)[0], None).decision is Decision.FAIL
-        for i in range(15)
+        for i in range(12)
     )
 
     assert wrong <= 0.025 * builds
@@ -100,23 +108,13 @@ def test_right_and_wrong_answers_of_articles_are_judged_by_articles() -> None:
     assert judge_pairs({"x": by_article}, (1000,))["x"].decision is Decision.INCONCLUSIVE
 
 
-def test_groups_belong_to_the_samples_one_by_one() -> None:
-    with pytest.raises(ValueError, match="3 groups for 2 samples"):
-        ScorePairs(before=[1.0, 2.0], now=[1.0, 2.0], margin=1.0, groups=[0, 0, 1])
-
-
 N = 100
 FULL = Leverage(seen=1.0, df=N - 1)
 HALF = Leverage(seen=0.5, df=40)
 
 
-def judged_with(changes: list[float], leverage: Leverage | None, margin: float = 0.2) -> Paired:
-    """Judge all samples of a data set at once."""
-    rng = random.Random(1)
-    before = [rng.uniform(20, 80) for _ in changes]
-    now = [score + change for score, change in zip(before, changes, strict=True)]
-    pairs = ScorePairs(before=before, now=now, margin=margin, leverage=leverage)
-    return judge_pairs({"map": pairs}, (len(changes),))["map"]
+def judged_with(changes: list[float], leverage: Leverage | None) -> Paired:
+    return judged(changes, leverage=leverage, margin=0.2)
 
 
 def noise(mean: float, seed: int = 2) -> list[float]:

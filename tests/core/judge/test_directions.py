@@ -1,24 +1,80 @@
-"""A metric that gets twice as bad fails, and one whose direction is wrong is found out."""
+"""A metric that gets twice as bad fails, and one whose direction is wrong is found out.
+
+What is worse is written down a second time, by what a metric counts: a metric whose direction is
+wrong in its table would still fail a worsening that is derived from that table.
+"""
 
 from __future__ import annotations
 
 import ast
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest_mlperf.scorers
 from pytest_mlperf.core.judge.gate import GateWindow, Pass, gate
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
+from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Accuracy, Scored
-from pytest_mlperf.core.metrics import COUNTS, METRICS, Direction
+from pytest_mlperf.core.metrics import COUNTS, METRICS, Dimension, Direction, Metric
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import ROUNDS, RoundMetric, load_round
-from tests.core.judge.directions import (
-    LOWER,
-    SCORES,
-    fault,
-    faults,
-    score_fault,
-)
+from tests.core.judge.test_accuracy import ruled
+
+TWICE_AS_BAD = {
+    Dimension.TIME: 2.0,
+    Dimension.SAMPLES_PER_TIME: 0.5,
+    Dimension.TOKENS_PER_TIME: 0.5,
+    Dimension.ENERGY_PER_SAMPLE: 2.0,
+    Dimension.SHARE: 0.5,
+    Dimension.SAMPLES_PER_ENERGY: 0.5,
+    Dimension.TOKENS_PER_ENERGY: 0.5,
+    Dimension.MEMORY: 2.0,
+    Dimension.START: 2.0,
+}
+"""What a value is multiplied by when it gets twice as bad."""
+
+SCORES = {
+    **dict.fromkeys(("top1", "rouge1", "rouge2", "rougeL", "f1", "exact_match", "gsm8k"), 0.5),
+    **dict.fromkeys(("mbxp", "map", "dice", "auc", "clip"), 0.5),
+    **dict.fromkeys(("fid", "normalized_entropy"), 2.0),
+}
+"""The same for the scores of the scorers that are shipped."""
+
+LOWER = frozenset({"fid", "normalized_entropy"})
+"""Scores that are better when lower, as scorers say it."""
+
+
+def fault(metric: Metric) -> str | None:
+    """Return what is wrong when a metric that got twice as bad does not fail, or None."""
+    if metric.dimension not in TWICE_AS_BAD:
+        return f"{metric.name}: nobody wrote down what is worse for {metric.dimension}"
+    sessions = "aabbccdd"
+    baseline = [Value(value=3.0, session=name) for name in sessions]
+    now = [Value(value=3.0 * TWICE_AS_BAD[metric.dimension], session="now")] * 2
+    found = judge(
+        baseline, now, direction=metric.direction, limit=metric.limit, rule=RuleR()
+    ).decision
+    return None if found is Decision.FAIL else f"{metric.name}: twice as bad, and {found}"
+
+
+def score_fault(name: str, *, lower: bool) -> str | None:
+    """Return what is wrong when a score that got twice as bad is no drop, or None."""
+    before = [20.0 + index % 7 * 2 for index in range(64)]
+    now = [value * SCORES[name] for value in before]
+    found = ruled({name: before}, {name: now}, total=64, lower=(name,) if lower else ()).outcome
+    return None if found is Outcome.ACC_DROP else f"{name}: twice as bad, and {found}"
+
+
+def faults() -> Iterator[str]:
+    """Yield what is wrong with any registered metric or score."""
+    for metric in METRICS.values():
+        if metric.name not in COUNTS and (found := fault(metric)):
+            yield found
+    for name in SCORES:
+        if found := score_fault(name, lower=name in LOWER):
+            yield found
+
 
 ROUND_METRICS = {
     (name, workload, metric.name, target): metric
@@ -33,7 +89,7 @@ ROUND_METRICS = {
 
 
 def test_a_metric_or_score_with_the_other_direction_is_found_out() -> None:
-    """With their own no worsening is hidden, as the fixture of all these tests has seen."""
+    """With their own no worsening is hidden."""
     hidden = []
     for name in METRICS.keys() - COUNTS:
         metric = METRICS[name]

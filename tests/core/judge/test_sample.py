@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import Record, SessionNoise
@@ -100,7 +100,14 @@ def test_no_request_in_time_is_the_worst_result_and_no_missing_one() -> None:
 
 
 def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
+    """Against few baseline runs it is advice, and one alone waits for the others of a session."""
+    before = record(*QUIET[:3], goodput=12.3)
     ruling = rule_on(served(ZERO, ZERO), record(goodput=12.3), GOODPUT, RULE)
+    few = [rule_on(served(*[ZERO] * n), before, GOODPUT, RULE) for n in (1, 2, 5)]
+    alone = rule_on(served(ZERO), None, GOODPUT, RULE)
+    once, twice = (
+        rule_on(served(*[ZERO] * n), record(goodput=10.0), GOODPUT, RULE, pairs=200) for n in (1, 2)
+    )
 
     (metric, _) = ruling.metrics
     assert ruling.headline == (
@@ -108,25 +115,10 @@ def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
     )
     assert (metric.now, metric.change, metric.runs, metric.p) == (0.0, -1.0, 2, 0.0)
     assert metric.baseline == pytest.approx(12.3, rel=1e-3)
-
-
-def test_0_against_few_baseline_runs_is_advice_and_without_one_it_is_told() -> None:
-    before = record(*QUIET[:3], goodput=12.3)
-
-    found = [rule_on(served(*[ZERO] * n), before, GOODPUT, RULE) for n in (1, 2, 5)]
-    alone = rule_on(served(ZERO), None, GOODPUT, RULE)
-
-    assert {ruling.outcome for ruling in found} == {Outcome.INCONCLUSIVE}
-    assert [ruling.more for ruling in found] == [True, False, False]
+    assert {ruling.outcome for ruling in few} == {Outcome.INCONCLUSIVE}
+    assert [ruling.more for ruling in few] == [True, False, False]
     assert (alone.outcome, alone.metrics[0].now) == (Outcome.NO_BASELINE, 0.0)
     assert alone.headline == "goodput/s: no request met its limits in 1 of 1 runs"
-
-
-def test_0_waits_for_the_others_of_a_session_and_two_do_not() -> None:
-    once, twice = (
-        rule_on(served(*[ZERO] * n), record(goodput=10.0), GOODPUT, RULE, pairs=200) for n in (1, 2)
-    )
-
     assert (once.outcome, once.metrics[0].p, once.more) == (Outcome.INCONCLUSIVE, 1.0, True)
     assert (twice.outcome, twice.metrics[0].p) == (Outcome.PERF_DROP, 0.0)
 
@@ -134,6 +126,7 @@ def test_0_waits_for_the_others_of_a_session_and_two_do_not() -> None:
 GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
 
 
+@settings(max_examples=50)
 @given(st.lists(GOODPUTS, min_size=1, max_size=8), st.booleans())
 def test_measuring_ends_at_the_last_run_whatever_runs_lack(
     goodput: list[float | None], few: bool
@@ -198,10 +191,5 @@ def test_runs_that_lack_what_is_gated_are_no_baseline() -> None:
     assert unrecordable(served(10.0, 10.0), GOODPUT, None) == ""
     assert unrecordable(few, P99, None) == ""
     assert unrecordable(few, P99, appended).startswith("p99 latency: 781 queries a run of 1,000")
-
-
-def test_runs_are_named() -> None:
-    assert places([2], 3) == "run 2 of 3"
-    assert places([2, 4], 5) == "runs 2 and 4 of 5"
-    assert places([1, 2, 4], 5) == "runs 1, 2 and 4 of 5"
-    assert places([1, 2], 2) == "every run"
+    named = [places(*runs_) for runs_ in (([2], 3), ([2, 4], 5), ([1, 2, 4], 5), ([1, 2], 2))]
+    assert named == ["run 2 of 3", "runs 2 and 4 of 5", "runs 1, 2 and 4 of 5", "every run"]

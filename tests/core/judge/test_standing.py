@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import SessionNoise
@@ -16,6 +16,7 @@ from pytest_mlperf.core.judge.standing import (
     WIDEST,
     Decision,
     Sample,
+    Standing,
     is_old,
     standing,
 )
@@ -26,8 +27,8 @@ KNOWN = replace(RULE, session_noise=SessionNoise(ratio=0.0, df=20.0))
 FOUR, ONE = "aabbccdd", "aaaaaaaa"
 
 
-def sample(*sessions: list[float], now: list[float], noise: SessionNoise | None = None) -> Sample:
-    return Sample(
+def stands(*sessions: list[float], now: list[float], noise: SessionNoise | None = None) -> Standing:
+    sample = Sample(
         baseline=sessions,
         now=now,
         expected=0.75 * 0.007**2,
@@ -37,21 +38,16 @@ def sample(*sessions: list[float], now: list[float], noise: SessionNoise | None 
         floor=0.001,
         old=False,
     )
+    return standing(sample, bound=-0.03, alpha=0.01, beta=0.05)
 
 
 def judged(
     before: list[float], now: list[float], sessions: str, rule: RuleR = RULE, age: float = 0.0
 ) -> Judged:
-    return judge(
-        [
-            Value(value=math.exp(x), session=s, day=100.0 + ord(s) - ord("a"))
-            for x, s in zip(before, sessions, strict=True)
-        ],
-        [Value(value=math.exp(x), session="now", day=103.0 + age) for x in now],
-        direction=Direction.HIGHER,
-        limit=0.03,
-        rule=rule,
-    )
+    runs = zip(before, sessions, strict=True)
+    baseline = [Value(value=math.exp(x), session=s, day=100.0 + ord(s) - ord("a")) for x, s in runs]
+    later = [Value(value=math.exp(x), session="now", day=103.0 + age) for x in now]
+    return judge(baseline, later, direction=Direction.HIGHER, limit=0.03, rule=rule)
 
 
 FLAT = [0.001, -0.001] * 4
@@ -92,6 +88,7 @@ def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
     assert not is_old([0.0], None)
 
 
+@settings(max_examples=60)
 @given(
     st.lists(st.floats(-0.05, 0.05), min_size=2, max_size=4),
     st.floats(0.0, 0.5),
@@ -101,7 +98,7 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
     now: list[float], away: float, sessions: int
 ) -> None:
     runs = [[0.001, -0.001]] * sessions
-    found = standing(sample(*runs, now=[x - away for x in now]), bound=-0.03, alpha=0.01, beta=0.05)
+    found = stands(*runs, now=[x - away for x in now])
 
     assert found.failing.holds_to >= 0 <= found.passing.holds_to
     assert not (found.failing.stands and found.passing.stands)
@@ -114,25 +111,23 @@ def test_what_holds_to_some_difference_of_sessions_is_what_is_said(
         assert found.passing.stands == (found.passing.holds_to >= widest)
 
 
+@settings(max_examples=50)
 @given(st.floats(0.0, 0.2), st.floats(0.0, 0.2))
 def test_a_larger_drop_stands_where_a_smaller_does(one: float, other: float) -> None:
-    small, large = sorted((one, other))
     runs = [[0.002, -0.002], [0.001, 0.0], [-0.001, 0.001], [0.0, 0.002]]
+    small, large = (
+        stands(*runs, now=[0.001 - drop, -0.001 - drop]).failing.stands
+        for drop in sorted((one, other))
+    )
 
-    def at(drop: float) -> bool:
-        now = [0.001 - drop, -0.001 - drop]
-        return standing(sample(*runs, now=now), bound=-0.03, alpha=0.01, beta=0.05).failing.stands
-
-    assert at(large) or not at(small)
+    assert large or not small
 
 
 def test_new_runs_that_scatter_more_widen_their_own_share() -> None:
-    runs = [[0.001, -0.001]] * 4
     noise = SessionNoise(ratio=0.1, df=20.0)
+    alike, wide = (
+        stands(*[[0.001, -0.001]] * 4, now=now, noise=noise).failing.stands
+        for now in ([-0.04, -0.04, -0.04], [-0.01, -0.07, -0.04])
+    )
 
-    def fails(*now: float) -> bool:
-        found = sample(*runs, now=list(now), noise=noise)
-        return standing(found, bound=-0.03, alpha=0.01, beta=0.05).failing.stands
-
-    assert fails(-0.04, -0.04, -0.04)
-    assert not fails(-0.01, -0.07, -0.04)
+    assert (alike, wide) == (True, False)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import random
 from dataclasses import replace
+from typing import Any
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import Case, Kind
@@ -35,19 +36,10 @@ ADDED = f", {Unchecked.NOT_CHECKED.in_words}"
 def metric(
     p: float | None, outcome: Outcome = Outcome.INCONCLUSIVE, runs_baseline: int = 8
 ) -> MetricVerdict:
+    fields: dict[str, Any] = {"now": 90.0, "baseline": 100.0, "limit": 0.05, "runs": 5}
+    fields |= {"change": -0.1, "low": -0.2, "high": 0.01, "stands": True}
     return MetricVerdict(
-        metric="throughput",
-        outcome=outcome,
-        now=90.0,
-        baseline=100.0,
-        change=-0.1,
-        low=-0.2,
-        high=0.01,
-        limit=0.05,
-        runs=5,
-        runs_baseline=runs_baseline,
-        p=p,
-        stands=True,
+        metric="throughput", outcome=outcome, runs_baseline=runs_baseline, p=p, **fields
     )
 
 
@@ -83,6 +75,7 @@ def test_a_pair_falls_beside_others_or_is_suspected() -> None:
         assert (p, words([p], 25, final)) == (p, [word])
 
 
+@settings(max_examples=40)
 @given(st.lists(st.floats(0, 1), min_size=1, max_size=40), st.integers(21, 60))
 def test_those_that_fall_are_the_procedures(p_values: list[float], pairs: int) -> None:
     """Benjamini and Hochberg's step-up over all pairs, the others counting with 1."""
@@ -115,7 +108,10 @@ def test_the_message_says_among_how_many_and_keeps_what_was_added() -> None:
 
 
 def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> None:
-    """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none."""
+    """A baseline of 4 runs gates nothing, and a measurement that may not be judged is none.
+
+    Only what may still fall asks whether the machine is slow.
+    """
     advice, doubt = verdict(metric(1e-9, runs_baseline=4)), verdict(metric(0.0039))
     invalid = replace(verdict(metric(1e-9)), outcome=Outcome.INVALID)
     final = [
@@ -132,9 +128,6 @@ def test_what_is_advice_or_invalid_lifts_nobody_and_what_is_final_stays() -> Non
     assert settle(final, [], 25, RULE) == final
     assert not any(map(is_open, final))
 
-
-def test_only_what_may_still_fall_asks_whether_the_machine_is_slow() -> None:
-    """An interrupted verdict says so."""
     found = [metric(0.049), metric(0.051), metric(0.049, runs_baseline=4)]
     stopped = interrupted(verdict(metric(1.0)))
 
@@ -197,7 +190,10 @@ def test_drops_are_counted_beside_what_all_pairs_and_their_sessions_show() -> No
 
 
 def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by() -> None:
-    """A second session is compared with the same few sessions."""
+    """A second session is compared with the same few sessions.
+
+    It is certain once all first runs are there, or a limit was missed twice.
+    """
     verdicts = many([-0.08, *spread(99, 0.004)], [[]] * 100)
     before = {0: Before("2026-11-20", ["throughput"])}
 
@@ -209,21 +205,6 @@ def test_a_drop_is_provisional_where_no_baseline_shows_what_sessions_differ_by()
     assert again.outcome is Outcome.PROVISIONAL
     assert again.headline.endswith(f"; drop {FEW_SESSIONS}, SUSPECT since 2026-11-20{ADDED}")
 
-
-def test_another_machine_has_a_shift_of_its_own() -> None:
-    here = many(spread(60, 0.004, -0.025), quiet(60, machine=0.03))
-    other = replace(CASE, accelerator="H200")
-    there = [replace(v, case=other) for v in many(spread(60, 0.004, -0.025), quiet(60))]
-
-    verdicts = [*here, *there]
-    settled = settle(verdicts, [], 120, RULE)
-
-    red = [v.case.accelerator for v in settled if v.outcome is Outcome.PERF_DROP]
-    assert len(red) > 30
-    assert set(red) == {"H200"}
-
-
-def test_a_drop_is_certain_once_all_first_runs_are_there_or_a_limit_was_missed_twice() -> None:
     verdicts = many([-0.09, -0.02, *spread(98, 0.004)], quiet(100))
     shown, missed = nulls(verdicts, RULE), replace(run(1), limit_missed=True)
 
@@ -233,7 +214,23 @@ def test_a_drop_is_certain_once_all_first_runs_are_there_or_a_limit_was_missed_t
     assert not is_open(replace(many([-0.09], quiet(1))[0], runs=(missed, missed)))
 
 
+def test_another_machine_has_a_shift_of_its_own() -> None:
+    changes = spread(60, 0.004, -0.025)
+    here, there = many(changes, quiet(60, machine=0.03)), many(changes, quiet(60))
+    other = replace(CASE, accelerator="H200")
+
+    settled = settle([*here, *(replace(v, case=other) for v in there)], [], 120, RULE)
+
+    red = [v.case.accelerator for v in settled if v.outcome is Outcome.PERF_DROP]
+    assert len(red) > 30
+    assert set(red) == {"H200"}
+
+
 def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
+    """The same baseline makes the same pair suspect again.
+
+    So the more pairs there are, the more a second session has to show; it stays SUSPECT.
+    """
     doubt, other, clear = verdict(metric(0.004)), verdict(metric(0.004)), verdict(metric(0.02))
     before = {0: Before("2026-11-20", ["throughput"]), 1: Before("2026-11-20", ["ttft_p99"])}
     before[2] = before[0]
@@ -244,9 +241,6 @@ def test_a_suspect_of_the_last_session_is_judged_alone() -> None:
     assert [v.outcome for v in settled] == words_
     assert settled[0].headline.endswith(f"; SUSPECT since 2026-11-20 and again now, p=0.004{ADDED}")
 
-
-def test_the_same_baseline_makes_the_same_pair_suspect_again() -> None:
-    """So the more pairs there are, the more a second session has to show; it stays SUSPECT."""
     before = {0: Before("2026-11-20", ["throughput"])}
     for p, pairs, least in (
         (0.0016, 600, None),  # below 1 / 600

@@ -2,6 +2,10 @@
 
 `tests/data/published_limits.csv` has the shares of both limits, in per cent, that a calculation of
 its own, before this code, found for each throughput of NVIDIA's tables; `peak` is the precision.
+`published_measurements.csv` has what three pages print: A is NVIDIA's tables of MLPerf v4.1, B a
+third party's summary, C NVIDIA's post on v4.0. `text` and `unit_printed` are what a page prints,
+`unit` is what the number really is in, and `logged`, `samples_per_s` and `path` are of the official
+result that the page rounds.
 """
 
 from __future__ import annotations
@@ -10,7 +14,8 @@ import csv
 import math
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,14 +29,27 @@ from pytest_mlperf.core.roofline.work import Circumstances
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.rounds.work import find_work
-from tests.core.roofline.transcription import BY_ID
+from tests.core.made import present
 
-FILE = Path(__file__).parents[2] / "data" / "published_limits.csv"
 
-with FILE.open(newline="", encoding="utf-8") as _file:
-    SHARES = {f"{row['page']}{row['line']}.1": row for row in csv.DictReader(_file)}
+def table(name: str) -> list[dict[str, str]]:
+    with (Path(__file__).parents[2] / "data" / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
-ROWS, OTHERS = result_rows()
+
+SHARES = {f"{row['page']}{row['line']}.1": row for row in table("published_limits.csv")}
+BY_ID = {
+    f"{row['page']}{row['line']}.{row['number']}": row
+    for row in table("published_measurements.csv")
+}
+
+
+@cache
+def rows_of(round_name: str) -> tuple[Sequence[ResultRow], Mapping[str, int]]:
+    """Return the rows of a round, and how many results of other GPUs it has."""
+    return result_rows(round_name)
+
+
 Printed = tuple[str, str, float, str, int, str, str | None, int | None, str, float, str]
 """Key, workload, value, unit, GPUs, accelerator, precision, batch, certain limit, share in %,
 reason."""
@@ -63,8 +81,7 @@ TPU = {"bf16": 197e12, "int8": 393e12, "bandwidth": 819e9, "memory": 16e9, "sour
 def limit_of(line: Printed, **changes: Any) -> Limit:
     """Return the limit of a printed figure."""
     _, workload, value, unit, count, accelerator, precision, batch, *_ = line
-    about = find_work(workload)
-    assert about is not None
+    about = present(find_work(workload))
     run: dict[str, Any] = {"gpus": count, "precision": precision, "batch": batch, **changes}
     is_tpu = accelerator.startswith("TPU")
     return share_of_limit(
@@ -77,21 +94,12 @@ def limit_of(line: Printed, **changes: Any) -> Limit:
     )
 
 
-def test_every_throughput_of_the_page_has_a_share() -> None:
-    """70 of them."""
-    printed = {
-        key for key, row in BY_ID.items() if row["page"] == "A" and row["what"] == "throughput"
-    }
-
-    assert set(SHARES) == printed
-    assert len(SHARES) == 70
-
-
 def test_shares_to_the_printed_digit() -> None:
+    """Every throughput of the page has one, 70 of them."""
+    printed = {k for k, row in BY_ID.items() if (row["page"], row["what"]) == ("A", "throughput")}
     found, expected = {}, {}
     for key, row in ((key, BY_ID[key]) for key in SHARES):
-        about = find_work(row["workload"])
-        assert about is not None
+        about = present(find_work(row["workload"]))
         figures: dict[str, Any] = dict(about.typical)
         rate = "tokens_per_second" if row["unit"] == "tokens/s" else "throughput"
         if rate == "tokens_per_second":
@@ -108,44 +116,45 @@ def test_shares_to_the_printed_digit() -> None:
         found[key] = ["" if share is None else f"{100 * share:.2f}" for share in shares]
         expected[key] = [SHARES[key]["certain"], SHARES[key]["estimated"]]
 
-    assert found == expected
-
-
-def test_every_official_result_is_there() -> None:
-    """937 of MLPerf v4.1; those of known GPUs have a row, of the others is said how many."""
-    results = official_results("v4.1")
-
-    assert len(results) == len(ROWS) + sum(OTHERS.values()) == 937
-    assert Counter(result.division for result in results) == {"closed": 873, "open": 64}
-    assert Counter(row.result.division for row in ROWS) == {"closed": 763, "open": 19}
+    assert (found, set(SHARES), len(SHARES)) == (expected, printed, 70)
 
 
 def test_the_official_results_are_those_that_the_pages_round() -> None:
-    """Every throughput of NVIDIA's tables is one of them, to the logged digit."""
-    logged = {
-        (result.accelerator, result.count, result.scenario, result.value, result.samples_per_s)
-        for result in official_results("v4.1")
-    }
+    """937 of MLPerf v4.1; those of known GPUs have a row, of the others is said how many.
+
+    Every throughput of NVIDIA's tables is one of them, to the logged digit.
+    """
+    results, (rows, others) = official_results("v4.1"), rows_of("v4.1")
+    logged = {(r.accelerator, r.count, r.scenario, r.value, r.samples_per_s) for r in results}
+
+    assert len(results) == len(rows) + sum(others.values()) == 937
+    assert Counter(result.division for result in results) == {"closed": 873, "open": 64}
+    assert Counter(row.result.division for row in rows) == {"closed": 763, "open": 19}
     for key in SHARES:
         row = BY_ID[key]
-        samples = float(row["samples_per_s"] or row["logged"])
-        value = float(row["logged"])
-        wanted = (row["accelerator"], int(row["count"]), row["scenario"], value, samples)
-        assert wanted in logged, key
+        rates = float(row["logged"]), float(row["samples_per_s"] or row["logged"])
+        assert (row["accelerator"], int(row["count"]), row["scenario"], *rates) in logged, key
 
 
 def test_every_official_result_lies_below_the_certain_limit() -> None:
-    """At the stated peaks, without the headroom of the clock; and below 90 % of the estimate."""
-    unlimited = [row for row in ROWS if row.limit.certain is None]
+    """At the stated peaks, without the headroom of the clock; and below 90 % of the estimate.
+
+    Open results are held against what they declare: the consistency model is faster than the
+    plain limit, and its own lies above.
+    """
+    rows, _ = rows_of("v4.1")
+    unlimited = [row for row in rows if row.limit.certain is None]
+    consistent = next(row for row in rows if row.result.system.endswith("_LCM"))
     shares = {"llama2-70b": 0.62, "bert": 0.55, "resnet50": 0.51, "stable-diffusion-xl": 0.33}
 
-    assert [row for row in ROWS if (row.limit.of_certain or 0.0) >= 1] == []
-    assert [row for row in ROWS if row.limit.impossible or row.limit.near] == []
+    assert [row for row in rows if (row.limit.of_certain or 0.0) >= 1] == []
+    assert [row for row in rows if row.limit.impossible or row.limit.near] == []
     assert [row.result.system for row in unlimited] == ["H200-SXM-141GBx1_TRT_DepthPruned"]
     assert unlimited[0].limit.why_unknown == (
         "pruning: say work_share, the share of the work that is left"
     )
-    assert {name: nearest(ROWS, name) for name in shares} == pytest.approx(shares, abs=0.005)
+    assert {name: nearest(rows, name) for name in shares} == pytest.approx(shares, abs=0.005)
+    assert 1978.9e12 / 281.14e12 < consistent.result.value < present(consistent.limit.certain)
 
 
 def nearest(rows: Iterable[ResultRow], workload: str) -> float:
@@ -157,26 +166,14 @@ def nearest(rows: Iterable[ResultRow], workload: str) -> float:
     )
 
 
-def test_open_results_are_held_against_what_they_declare() -> None:
-    """The consistency model is faster than the plain limit; its own lies above."""
-    row = next(row for row in ROWS if row.result.system.endswith("_LCM"))
-    plain = 1978.9e12 / 281.14e12
-
-    assert row.result.value > plain
-    assert row.limit.certain is not None
-    assert row.limit.certain > row.result.value
-
-
-LATER = {name: result_rows(name)[0] for name in ("v5.1", "v6.0", "v6.1")}
-
-
 def test_results_of_later_rounds_lie_below_every_limit() -> None:
     """All on GPUs of the table, at their fastest precision; below 90 % of the estimate too."""
-    rows = [row for name in LATER for row in LATER[name]]
+    counts = {"v5.1": 509, "v6.0": 433, "v6.1": 381}
+    rows = [row for name in counts for row in rows_of(name)[0]]
     shares = {"llama2-70b": 0.657, "llama3.1-405b": 0.466, "llama3.1-8b": 0.424}
     shares |= {"deepseek-r1": 0.084, "wan-2.2-t2v-a14b": 0.300}
 
-    assert {name: len(LATER[name]) for name in LATER} == {"v5.1": 509, "v6.0": 433, "v6.1": 381}
+    assert {name: len(rows_of(name)[0]) for name in counts} == counts
     assert [row.result for row in rows if row.limit.certain is None] == []
     assert [row.result for row in rows if (row.limit.of_certain or 0.0) >= 1] == []
     assert [row.result for row in rows if row.limit.impossible or row.limit.near] == []
@@ -185,9 +182,7 @@ def test_results_of_later_rounds_lie_below_every_limit() -> None:
 
 def needed_gpus(line: Printed, limit: Limit) -> str:
     """Return the GPUs that a decoding speed takes, and those that the weights fill."""
-    about, memory = find_work(line[1]), known_gpus()[line[5]].memory
-    assert about is not None
-    assert memory is not None
+    about, memory = present(find_work(line[1])), present(known_gpus()[line[5]].memory)
     text = f"it takes {math.ceil(limit.of_certain or 0)} GPUs or more"
     fewest = fewest_gpus(about.parameters * PRECISIONS[line[6] or ""].weight, memory)
     return f"{text}; the weights alone fill {fewest}" if fewest > line[4] else text
@@ -211,28 +206,27 @@ def test_the_printed_figures_are_as_the_page_says() -> None:
             assert (limit.binds, reason) == ("memory", needed_gpus(line, limit)), key
 
 
-def test_the_best_results_that_the_page_names() -> None:
-    """Of eight GPUs and Llama 2 70B, closed; None if the round has no such result."""
+def test_the_best_results_that_the_page_names_and_figures_beyond_the_estimated_limit() -> None:
+    """Of eight GPUs and Llama 2 70B, closed; None if the round has no such result.
 
-    def best(product: str, unit: str) -> float | None:
-        values = [
-            result.value
-            for result in official_results("v4.1")
-            if (result.accelerator, result.count, result.division) == (product, 8, "closed")
-            if result.model.startswith("llama2-70b") and f"{result.scenario} {result.unit}" == unit
-        ]
-        return max(values, default=None)
-
-    h200 = "NVIDIA H200-SXM-141GB"
-    assert best(h200, "Offline tokens/s") == pytest.approx(32124.3, abs=0.05)
-    assert best(h200, "Server tokens/s") == pytest.approx(30438.7, abs=0.05)
-    assert best("NVIDIA B200-SXM-180GB", "Offline tokens/s") is best("A100", "Offline tokens/s")
-    assert best("A100", "Offline tokens/s") is None
-
-
-def test_figures_beyond_the_estimated_limit() -> None:
-    """116 % in int8 of prompts of 290 tokens; 104 % in fp16, where int8 is possible."""
+    116 % in int8 of prompts of 290 tokens; 104 % in fp16, where int8 is possible.
+    """
+    results = official_results("v4.1")
     tpu, a100 = (next(line for line in PRINTED if line[0] == key) for key in ("B12", "B13"))
 
+    for product, scenario, best in (
+        ("NVIDIA H200-SXM-141GB", "Offline", 32124.3),
+        ("NVIDIA H200-SXM-141GB", "Server", 30438.7),
+        ("NVIDIA B200-SXM-180GB", "Offline", None),
+        ("A100", "Offline", None),
+    ):
+        values = [
+            result.value
+            for result in results
+            if (result.accelerator, result.count, result.division) == (product, 8, "closed")
+            if (result.scenario, result.unit) == (scenario, "tokens/s")
+            if result.model.startswith("llama2-70b")
+        ]
+        assert max(values, default=None) == (best and pytest.approx(best, abs=0.05))
     assert limit_of(tpu).of_estimated == pytest.approx(1.16, abs=0.005)
     assert limit_of(a100, precision="fp16").of_estimated == pytest.approx(1.04, abs=0.005)

@@ -23,7 +23,7 @@ def decode(name: str) -> Decode:
     return work
 
 
-def test_every_workload_of_every_round_is_counted() -> None:
+def test_every_workload_of_every_round_is_counted_under_any_of_its_names() -> None:
     """The edge's Llama is the datacenter's; a RAG's answer is gpt-oss's, of another length."""
     assert set(KNOWN) == {name for each in ROUNDS for name in load_round(each).workloads}
     assert all(own.source for own in KNOWN.values())
@@ -31,8 +31,6 @@ def test_every_workload_of_every_round_is_counted() -> None:
     assert KNOWN["e2e-rag-qna"].work == KNOWN["gpt-oss-120b"].work
     assert KNOWN["e2e-rag-qna"].typical == {"output_tokens": 273.81}
 
-
-def test_a_workload_goes_by_any_name_of_its_rounds() -> None:
     names = {
         "llama2-70b": ["llama2-70b-99", "llama2-70b-99.9"],
         "resnet50": ["resnet", "resnet50"],
@@ -64,15 +62,20 @@ def parameters(work: Decode) -> float:
 
 
 def test_latent_attention_shared_experts_and_dense_layers_by_hand() -> None:
-    """DeepSeek-R1: 671 billion parameters, 37 for a token, which takes 70 kB of cache."""
-    work = decode("deepseek-r1")
+    """DeepSeek-R1: 671 billion parameters, and a token takes 70 kB of cache.
+
+    Qwen3.6 has one layer of gated attention in four, else the gated delta rule.
+    """
+    work, qwen = decode("deepseek-r1"), decode("qwen3.6-27b")
     latent = 7168 * 1536 + 1536 * 128 * 192 + 7168 * 576 + 512 * 128 * 256 + 128 * 128 * 7168
     dense, shared = 3 * 3 * 7168 * 18432, 58 * (3 * 7168 * 2048 + 256 * 7168)
+    gated = 5120 * (2 * 6144 + 2 * 1024) + 6144 * 5120
+    delta = 5120 * 16384 + 5120 * 96 + 6144 * 5120
 
     assert work.shared == 61 * latent + dense + shared + 7168 * 129280
     assert parameters(work) == KNOWN["deepseek-r1"].parameters == pytest.approx(671e9, rel=1e-3)
-    assert work.weights() == pytest.approx(37e9, rel=0.02)
     assert work.kv_bytes(2) == 61 * 576 * 2
+    assert qwen.shared == 16 * gated + 48 * delta + 5120 * 248320
 
 
 def test_weights_that_a_token_uses_and_layers_that_do_not_look_back() -> None:
@@ -84,15 +87,6 @@ def test_weights_that_a_token_uses_and_layers_that_do_not_look_back() -> None:
     assert used == pytest.approx(billions, rel=0.06)
     assert decode("gpt-oss-120b").kv_bytes(2) == 18 * 2 * 8 * 64 * 2
     assert decode("qwen3.6-27b").kv_bytes(2) == 16 * 2 * 4 * 256 * 2
-
-
-def test_the_mixed_layers_of_qwen_by_hand() -> None:
-    """One layer of gated attention in four, else the gated delta rule."""
-    work = decode("qwen3.6-27b")
-    gated = 5120 * (2 * 6144 + 2 * 1024) + 6144 * 5120
-    delta = 5120 * 16384 + 5120 * 96 + 6144 * 5120
-
-    assert work.shared == 16 * gated + 48 * delta + 5120 * 248320
 
 
 def test_thirty_seconds_of_sound_by_hand() -> None:
@@ -110,8 +104,12 @@ def test_thirty_seconds_of_sound_by_hand() -> None:
     assert work.smallest == work.token_flop + work.sample_flop
 
 
-def test_a_generated_token() -> None:
-    """Twice the weights that it uses, attention over each earlier one, keys and values."""
+def test_a_generated_token_and_a_batch_that_hits_more_experts() -> None:
+    """Twice the weights that it uses, attention over each earlier one, keys and values.
+
+    Mixtral in fp16: what a step reads when the tokens choose evenly. Skewed routing reads less than
+    even routing; the certain limit relies on neither.
+    """
     for name, flop, context, kv in (
         ("llama2-70b", 137.43e9, 2.62e6, 327_680),
         ("mixtral-8x7b", 25.50e9, 0.52e6, 131_072),
@@ -122,12 +120,6 @@ def test_a_generated_token() -> None:
         assert work.context_flop == pytest.approx(context, rel=1e-2)
         assert work.kv_bytes(2) == kv
 
-
-def test_a_batch_hits_more_experts() -> None:
-    """Mixtral in fp16: what a step reads when the tokens choose evenly.
-
-    Skewed routing reads less than even routing; the certain limit relies on neither.
-    """
     work = decode("mixtral-8x7b")
     gigabytes = {1: 25.5, 2: 42.4, 4: 64.6, 8: 84.1, 16: 92.2}
 
@@ -139,26 +131,27 @@ def test_a_batch_hits_more_experts() -> None:
 
 
 def test_decoding_llama_on_one_h200_in_fp8() -> None:
-    """Bound by memory up to about 256 sequences of 436 tokens, then by compute."""
+    """Bound by memory up to about 256 sequences of 436 tokens, then by compute.
+
+    A prompt is about the peak over twice the parameters.
+    """
     has, work = hardware(H200, Circumstances(precision="fp8", kv="fp8")), decode("llama2-70b")
     rates = {1: 69.8, 8: 554, 64: 4192, 256: 14_124, 806: 14_281}
-
-    found = {batch: decode_rate(work, has, batch=batch, context=436) for batch in rates}
-
-    assert found == pytest.approx(rates, rel=1e-3)
-
-
-def test_a_prompt_is_about_the_peak_over_twice_the_parameters() -> None:
-    work = decode("llama2-70b")
-    has = hardware(H200, Circumstances(precision="fp8"))
     by_hand = 1978.9e12 / (137_426_370_560 - 524_288_000 + 2_621_440 * 291 / 2)
 
-    assert prefill_rate(work, has, length=290) == pytest.approx(by_hand, rel=1e-9)
-    assert prefill_rate(work, has, length=290) == pytest.approx(1978.9e12 / (2 * 68.7e9), rel=2e-2)
+    found = {batch: decode_rate(work, has, batch=batch, context=436) for batch in rates}
+    prompt = prefill_rate(work, has, length=290)
+
+    assert found == pytest.approx(rates, rel=1e-3)
+    assert prompt == pytest.approx(by_hand, rel=1e-9)
+    assert prompt == pytest.approx(1978.9e12 / (2 * 68.7e9), rel=2e-2)
 
 
-def test_an_encoder_counts_real_tokens_and_lengths_that_vary_cost_more() -> None:
-    """BERT: 24 d^2 s + 4 d s^2 in each of 24 layers; 384 would be padding."""
+def test_an_encoder_and_the_cross_layers_of_a_recommender_by_hand() -> None:
+    """BERT: 24 d^2 s + 4 d s^2 in each of 24 layers; 384 would be padding.
+
+    The products of one pair of DLRM v2: two MLPs and three cross layers of low rank.
+    """
     work = KNOWN["bert"].work
     assert isinstance(work, Encoder)
     gigaflop = {384: 246.4, 177: 110, 128: 78.9}
@@ -168,6 +161,15 @@ def test_an_encoder_counts_real_tokens_and_lengths_that_vary_cost_more() -> None
     assert {n: work.flop(n) / 1e9 for n in gigaflop} == pytest.approx(gigaflop, abs=0.06)
     assert work.flop(175.0, (100**2 + 250**2) / 2) == pytest.approx(each)
     assert work.flop(175.0) < each
+
+    def mlp(*sizes: int) -> int:
+        return sum(a * b for a, b in itertools.pairwise(sizes))
+
+    values = 27 * 128
+    products = mlp(13, 512, 256, 128) + 3 * 2 * values * 512 + mlp(values, 1024, 1024, 512, 256, 1)
+    work = KNOWN["dlrm-v2"].work
+    assert isinstance(work, Parts)
+    assert work.part_flop == 2 * products
 
 
 def test_a_sample_needs_at_least() -> None:
@@ -190,38 +192,21 @@ def test_a_sample_needs_at_least() -> None:
         assert work.smallest == least == pytest.approx(smallest, rel=1e-3), name
 
 
-def test_the_cross_layers_of_the_recommender_by_hand() -> None:
-    """The products of one pair of DLRM v2: two MLPs and three cross layers of low rank."""
+def test_calls_for_a_video_and_an_image_by_hand() -> None:
+    """Wan: 40 layers over 75,600 tokens of it and 512 of text, and less than 1e-4 around them.
 
-    def mlp(*sizes: int) -> int:
-        return sum(a * b for a, b in itertools.pairwise(sizes))
-
-    values = 27 * 128
-    products = mlp(13, 512, 256, 128) + 3 * 2 * values * 512 + mlp(values, 1024, 1024, 512, 256, 1)
-    work = KNOWN["dlrm-v2"].work
-    assert isinstance(work, Parts)
-
-    assert work.part_flop == 2 * products
-
-
-def test_a_call_for_a_video_by_hand() -> None:
-    """Wan: 40 layers over 75,600 tokens of it and 512 of text, and less than 1e-4 around them."""
-    work = KNOWN["wan-2.2-t2v-a14b"].work
-    assert isinstance(work, Diffusion)
+    SDXL: 20 steps, two calls each for guidance, the VAE, and two prompts.
+    """
+    video, image = (KNOWN[name].work for name in ("wan-2.2-t2v-a14b", "stable-diffusion-xl"))
+    assert isinstance(video, Diffusion)
+    assert isinstance(image, Diffusion)
     width, hidden, tokens, text = 5120, 13824, 21 * 45 * 80, 512
     products = 2 * tokens * (6 * width**2 + 2 * width * hidden) + 4 * text * width**2
     attention = 4 * width * tokens * (tokens + text)
 
-    assert work.call_flop == pytest.approx(40 * (products + attention), rel=1e-4)
-
-
-def test_an_image_is_forty_calls_and_a_decoder() -> None:
-    """20 steps, two calls each for guidance, the VAE, and two prompts."""
-    work = KNOWN["stable-diffusion-xl"].work
-    assert isinstance(work, Diffusion)
-
-    assert work.call_flop == pytest.approx(6.761e12, rel=1e-4)
-    assert work.least(Circumstances()) == pytest.approx(40 * 6.761e12 + 10.69e12, rel=1e-4)
+    assert video.call_flop == pytest.approx(40 * (products + attention), rel=1e-4)
+    assert image.call_flop == pytest.approx(6.761e12, rel=1e-4)
+    assert image.least(Circumstances()) == pytest.approx(40 * 6.761e12 + 10.69e12, rel=1e-4)
 
 
 def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
@@ -242,24 +227,19 @@ def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
     assert Fixed(sample_flop=8e9, share=0.25).least(Circumstances()) == 2e9
 
 
-def test_beams_share_the_prompt() -> None:
-    work = decode("gptj")
-    seen = Circumstances(input_tokens=780, output_tokens=69)
-    prompt = 780 / 69 * work.prompt_flop(780)
-    tokens = 4 * (work.token_flop + work.context_flop * (780 + 34.5))
-
-    assert work.estimate_token(seen) == pytest.approx(prompt + tokens)
-
-
-def test_cached_beginnings_of_prompts_need_no_work() -> None:
-    work = decode("llama2-70b")
+def test_beams_share_the_prompt_and_cached_beginnings_of_prompts_need_no_work() -> None:
+    gptj, llama = decode("gptj"), decode("llama2-70b")
+    prompt = 780 / 69 * gptj.prompt_flop(780)
+    tokens = 4 * (gptj.token_flop + gptj.context_flop * (780 + 34.5))
+    beams = gptj.estimate_token(Circumstances(input_tokens=780, output_tokens=69))
     whole, half, cached = (
-        work.estimate_token(Circumstances(input_tokens=1000, output_tokens=1, cached_tokens=tokens))
+        llama.estimate_token(Circumstances(input_tokens=1000, output_tokens=1, cached_tokens=count))
         or 0.0
-        for tokens in (0, 500, 1000)
+        for count in (0, 500, 1000)
     )
 
-    assert cached == pytest.approx(work.token_flop + work.context_flop * 1000.5)
+    assert beams == pytest.approx(prompt + tokens)
+    assert cached == pytest.approx(llama.token_flop + llama.context_flop * 1000.5)
     assert half - cached > (whole - cached) / 2
 
 
