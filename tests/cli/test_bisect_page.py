@@ -16,7 +16,6 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.bisect._page import heading, log, result, step
 from pytest_mlperf.core.bisection import Mark
 from pytest_mlperf.core.foreign_text import clean
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt
@@ -29,10 +28,6 @@ from tests.reports.verdicts import run
 TEST = "s.mlperf.toml::test_performance[mine-Offline-null-fp32-cpu]"
 OTHER = "s.mlperf.toml::test_performance[mine-Offline-other-fp32-cpu]"
 NOISE = 0.004
-
-
-def run_at(speed: float) -> Run:
-    return run(throughput=speed)
 
 
 def build(number: int, subject: str, merged: int) -> BuildAt:
@@ -76,7 +71,7 @@ def bisected(
         (test, *ends) for test in tests for ends in combinations(range(len(speeds)), 2)
     ):
         sides = [
-            tuple(run_at(speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
+            tuple(run(throughput=speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
             for speed in (tests[test][before], tests[test][now])
         ]
         pairs = RunPairs(before=sides[0], now=sides[1], reason="" if all(sides) else "it broke")
@@ -104,24 +99,25 @@ def shown(search: Bisection, proof: Proof) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def test_any_commit_is_named_with_its_change(tmp_path: Path) -> None:
     for first_bad in range(1, 9):
         search = bisected(tmp_path, [500.0] * first_bad + [330.0] * (9 - first_bad))
-
         proof = searched(search)
-
         assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
         assert proof.speed.low < 0.66 < proof.speed.high
         assert proof.rest == []
         text = shown(search, proof)
-        assert f"first bad {first_bad:02x}{first_bad:02x}" in text
-        assert "samples/s −3" in text
-        assert "against its parent" in text
-        assert f"see       git show {search.builds[first_bad].title}" in text
+        for words in (
+            f"first bad {first_bad:02x}{first_bad:02x}",
+            "samples/s −3",
+            "against its parent",
+            f"see       git show {search.builds[first_bad].title}",
+        ):
+            assert words in text
         assert widest(text) <= 80
 
 
@@ -167,23 +163,14 @@ def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: 
     assert "skipped: it broke" in one_line(text)
 
 
-def test_a_commit_beside_the_good_one_needs_no_further_comparison(tmp_path: Path) -> None:
-    search = bisected(tmp_path, [500.0, 330.0, 330.0])
-
-    proof = searched(search)
-
-    assert proof.now == 1
-    assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
-
-
 def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> None:
+    """What comes next after the good one needs no further comparison."""
     versions = [BuildAt(name=name, wheel=f"dialect=={name}") for name in ("0.9", "0.10", "1.0")]
     search = bisected(tmp_path, [500.0, 330.0, 330.0], builds=versions)
-
     text = shown(search, searched(search))
-
     assert "first bad dialect==0.10\nchange    samples/s −" in text
     assert "1 version in between" in text
+    assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
 
 
 def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
@@ -222,7 +209,8 @@ def disturbed(search: Bisection, again: str) -> None:
     """Let the last comparison, of the commits 4 and 5, say nothing; `again`: " again" or ""."""
     store = search._store
     key = f"{search.builds[4].name} {search.builds[5].name} {TEST}{again}"
-    sides = [tuple(map(run_at, speeds)) for speeds in ((900, 100, 500) * 2, (100, 900, 500) * 2)]
+    rates = ((900.0, 100.0, 500.0) * 2, (100.0, 900.0, 500.0) * 2)
+    sides = [tuple(run(throughput=rate) for rate in side) for side in rates]
     pairs = RunPairs(before=sides[0], now=sides[1])
     store.state = replace(store.state, pairs={**store.state.pairs, key: pairs})
 
