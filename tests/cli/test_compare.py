@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +71,7 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
 
 
 def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> None:
+    """A damaged one is left out and told."""
     file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
     text = file.read_text("utf-8")
     for one in performance(own_lab.recorded).verdict.runs:
@@ -77,21 +79,17 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
         text = text.replace(repr(rate), repr(rate / 6))
     file.write_text(text, "utf-8")
     git(own_lab.path, "commit", "-q", "-a", "-m", "slower accepted")
-
     shown = say.ends(1, "compare", "HEAD~1", "HEAD")
     assert "PERF DROP  samples/s" in shown
     assert "  −30 %" in shown, "the limit is that of the suite here"
     assert say("compare", "HEAD", "HEAD~1")[0] == 0
 
-
-def test_a_damaged_baseline_in_git_is_left_out_and_told(own_lab: Lab, say: Say) -> None:
     folder = own_lab.path / "baselines/cpu/quick/other"
     folder.mkdir()
     (folder / "Offline.x.fp32.json").write_text("{}", "utf-8")
     git(own_lab.path, "add", ".")
     git(own_lab.path, "commit", "-q", "-m", "damaged")
-
-    shown = say.ends(0, "compare", "HEAD", own_lab.unchanged)
+    _, shown = say("compare", "HEAD", own_lab.unchanged)
     assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(shown)
 
 
@@ -173,7 +171,6 @@ INVALID: list[tuple[CaseResult, CaseResult, str]] = [
 def test_what_differs_in_its_conditions_is_invalid_with_the_reason(here: Path, say: Say) -> None:
     for a, b, reason in INVALID:
         sides(a, b)
-
         shown = say.ends(2, "compare", "a.json", "b.json")
         lines = shown.splitlines()
         row = lines.index("  INVALID")
@@ -224,9 +221,7 @@ def test_what_several_cases_share_is_said_once(here: Path, say: Say) -> None:
         [measured(*STEADY, case=case) for case in cases],
         [measured(*STEADY, case=case, subject=newer, handicap=0.1) for case in cases],
     )
-
     _, shown = say("compare", "a.json", "b.json")
-
     assert shown.count("engine.version 1.20.1 → 1.21\n") == 1
     assert "note      B: measured with --mlperf-handicap 10% (3 cases)\n" in shown
 
@@ -245,7 +240,6 @@ def test_of_several_builds_the_nearest_are_compared(here: Path, say: Say) -> Non
         file = Path(f".mlperf/runs/2026112{number}-000000-abcd/results.json")
         rates = [rate * value / 100 for value in STEADY]
         write_results(file, session(measured(*rates, subject=build(version, threads))))
-
     shown = say.ends(0, "compare", "ort==1", "ort==2")
     assert "samples/s  800  790  −1.2 %" in shown
     assert "changed   engine.ort 1 → 2\n" in shown
@@ -279,29 +273,18 @@ def named(prefix: str, count: int, values: Sequence[float]) -> dict[str, Sequenc
     return {f"{prefix}{number}": values for number in range(count)}
 
 
-A_HUNDRED = {"one session": {"a": [100.0] * 8}, "four": named("a", 4, [100.0, 100.0])}
-
-
-@pytest.mark.parametrize("old", A_HUNDRED.values(), ids=A_HUNDRED)
-@pytest.mark.parametrize(
-    ("new", "outcomes"),
-    [
-        ({"old": [100.0], **named("b", 10, [90.0, 90.0])}, {Outcome.PERF_DROP}),
-        ({"old": [96.0, 96.0], **named("b", 10, [101.0] * 2)}, {Outcome.OK, Outcome.INCONCLUSIVE}),
-    ],
-    ids=["the oldest run was as fast", "the two oldest were slow"],
-)
-def test_pooled_runs_are_looked_at_once_and_all(
-    old: dict[str, Sequence[float]], new: dict[str, Sequence[float]], outcomes: set[Outcome]
-) -> None:
-    a, b = one(), one()
-    for order in (new, dict(reversed(new.items()))):
-        found = compare_case(
-            replace(a, runs=sessions(**old)),
-            replace(b, runs=sessions(**order)),
-            lambda *_: {"throughput": 0.03},
-        )
-
+def test_pooled_runs_are_looked_at_once_and_all() -> None:
+    """The oldest run was as fast; the two oldest were slow; A is of one session, or of four."""
+    fast = {"old": [100.0], **named("b", 10, [90.0, 90.0])}
+    slow = {"old": [96.0, 96.0], **named("b", 10, [101.0] * 2)}
+    for old, (new, outcomes), is_reversed in product(
+        ({"a": [100.0] * 8}, named("a", 4, [100.0, 100.0])),
+        ((fast, {Outcome.PERF_DROP}), (slow, {Outcome.OK, Outcome.INCONCLUSIVE})),
+        (False, True),
+    ):
+        order = dict(reversed(new.items())) if is_reversed else new
+        a, b = (replace(one(), runs=sessions(**groups)) for groups in (old, order))
+        found = compare_case(a, b, lambda *_: {"throughput": 0.03})
         assert found.outcome in outcomes
         assert found.metrics[0].runs == sum(map(len, new.values()))
 
