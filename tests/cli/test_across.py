@@ -83,9 +83,7 @@ def compared(say: Say, *more: str) -> tuple[int, str]:
 def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) -> None:
     """Two H100 at 2 USD cost what one H200 does; B is four times A, for a GPU eight times."""
     sides(on("H100", *STEADY, case=H100), on("H200", *FASTER))
-
     code, shown = compared(say, "--prices", "prices.toml")
-
     rows = [line.split() for line in shown.splitlines()]
     by = {row[0]: row for row in rows if row and row[0] in {"system", "GPU", "dollar"}}
     assert code == 0
@@ -109,7 +107,6 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
     _, both = compared(say)
     sides(a, on("H200", *FASTER))
     _, one = compared(say)
-
     rows = [line.split() for line in both.splitlines()]
     (watt,) = [row for row in rows if row[:1] == ["watt"]]
     assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]

@@ -125,9 +125,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Pat
     """Whether that there is more is proven, or only looks so."""
     for second, last, first_bad, rest in ((430.0, 330.0, 5, [(0, 4)]), (410.0, 336.0, 2, [])):
         search = bisected(tmp_path, [500.0, 500.0, *[second] * 3, *[last] * 3])
-
         proof = searched(search)
-
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(shown(search, proof))
         assert "by its size this is a part of the drop only: once it is mended" in text
@@ -137,9 +135,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Pat
 def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Path) -> None:
     """No commit is named: none is worse than its parent for sure."""
     search = bisected(tmp_path, [500.0 * 0.985**n for n in range(25)])
-
     proof = searched(search)
-
     assert not proof.named
     assert 1 < proof.now - proof.before < 24
     assert proof.speed.high < 1
@@ -150,9 +146,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
 
 def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: Path) -> None:
     search = bisected(tmp_path, [500.0, 500.0, None, None, None, 330.0, 330.0, 330.0])
-
     proof = searched(search)
-
     assert (proof.before, proof.now, proof.named, proof.direct) == (1, 5, False, True)
     text = shown(search, proof)
     assert (

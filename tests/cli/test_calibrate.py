@@ -125,7 +125,6 @@ def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say
     assert "first-Offline-steady-fp32-cpu: 2 older runs left out: engine, options" in shown
     (case,) = stored().cases
     assert len(case.runs) == 2
-
     before = Path("baselines/calibration/cpu.json").read_text("utf-8")
     shutil.rmtree(".mlperf")
     shown = say.ends(0, "calibrate", "--runs", 0, "--write")
@@ -150,7 +149,6 @@ def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say
         code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
     finally:
         sys.path.remove(str(project))
-
     assert code == 1
     assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  given up: .*no such chip", shown)
     assert shown.count("given up") == 1
@@ -180,7 +178,6 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
             if line.startswith("1 of 2"):
                 child.send_signal(signal.SIGINT)
     shown = "".join(lines)
-
     assert child.returncode == 1, shown
     assert "interrupted; the runs that were finished are kept" in shown
     assert list(Path("baselines").iterdir()) == []

@@ -67,8 +67,6 @@ def test_rates_found_are_judged_like_any_throughput() -> None:
     find = "ttft_p99 < 1 s"
     a = measured(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
     b = measured(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))
-
     found = compare_case(a, b, lambda side, _: side.limits or {})
-
     assert found.outcome is Outcome.PERF_DROP
     assert [metric.metric for metric in found.metrics] == ["throughput"]

@@ -22,9 +22,7 @@ BEST = max(
 )
 
 
-@pytest.fixture(autouse=True)
-def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("here")
 
 
 def compared(say: Say, *results: CaseResult, published: str = "v4.1") -> tuple[int, str]:
@@ -38,7 +36,6 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     code, shown = compared(
         say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
     )
-
     joined = one_line(shown)
     assert code == 0
     assert widest(shown) <= 80
@@ -49,20 +46,15 @@ def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
     assert "Result not verified by MLCommons Association." in joined
 
 
-def test_nothing_alike_is_exit_code_2(say: Say) -> None:
-    code, shown = compared(say, on("NVIDIA H200", 5.0, case=replace(CASE, workload="mine")))
-
-    assert code == 2
-    assert shown.splitlines()[-1] == "nothing is like a published result"
-
-
-def test_what_is_no_round_and_no_table_is_refused(say: Say) -> None:
-    for text, message in {
-        "v4.2": "no file, and no round that has official results; did you mean 'v4.1'?",
-        "a.json": "a.json: not a table of published results",
-    }.items():
-        code, shown = compared(say, on("NVIDIA H200", 5.0), published=text)
-
+def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None:
+    none = "no file, and no round that has official results; did you mean 'v4.1'?"
+    rows = [
+        (CASE, "v4.2", none),
+        (CASE, "a.json", "a.json: not a table of published results"),
+        (replace(CASE, workload="mine"), "v4.1", "nothing is like a published result\n"),
+    ]
+    for case, published, message in rows:
+        code, shown = compared(say, on("NVIDIA H200", 5.0, case=case), published=published)
         assert (code, message in shown) == (2, True)
 
 

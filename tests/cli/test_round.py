@@ -13,20 +13,16 @@ from pytest_mlperf.cli.round import ADAPTERS
 from pytest_mlperf.registry import registered
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import plan_suite
+from tests.cli.lab import ROOT
 from tests.cli.text import Say, differing
-
-SUITES = Path(__file__).resolve().parents[2] / "suites" / "datacenter"
 
 
 def test_a_round_or_a_workload_is_a_page_with_every_figure(say: Say) -> None:
+    """A name with a target shows that target: in v4.1 the edge had no bert-99.9."""
     pages = Path(__file__).with_name("pages")
     for words in ("round v4.1", "round v5.0 llama2-70b"):
         page = pages / f"{words.replace(' ', '_')}.txt"
         assert say(*words.split()) == (0, page.read_text("utf-8"))
-
-
-def test_a_name_with_a_target_shows_that_target(say: Say) -> None:
-    """In v4.1 the edge had no bert-99.9."""
     shown = say.ends(0, "round", "v4.1", "bert-99.9")
     assert shown.startswith("bert-99.9 of MLPerf Inference v4.1: BERT-large\n")
     assert "\nnames     bert, bert-99, bert-99.9\nchecker   bert-99.9\n" in shown
@@ -102,7 +98,6 @@ def test_json_has_every_workload_with_its_gates(say: Say) -> None:
     """And nothing of what does not apply: only MultiStream has samples per query."""
     for name in ROUNDS:
         found, ours = asked(say, name), load_round(name)
-
         assert (found["schema"], found["kind"], found["round"]) == (1, "pytest-mlperf round", name)
         assert found["seeds"] == {
             "qsl": ours.qsl_seed,
@@ -137,21 +132,9 @@ def test_json_has_every_workload_with_its_gates(say: Say) -> None:
                     assert None not in values.values()
 
 
-def test_json_has_no_digits_that_mean_nothing(say: Say) -> None:
-    """23.2829 x 0.99 is 23.050071, whatever the floats in between say."""
-    gates = asked(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
-    assert gates["rouge2"] == {"lowest": 23.050071, "highest": None}
-
-    for name in ROUNDS:
-        _, shown = say("round", name, "--json")
-        numbers = re.findall(r"\d+\.\d+", shown)
-        assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
-
-
 def test_the_adapter_is_that_of_the_suites() -> None:
     """suites/datacenter uses what `round` names."""
-    files = sorted(SUITES.glob("*.mlperf.toml"))
-
+    files = sorted((ROOT / "suites" / "datacenter").glob("*.mlperf.toml"))
     assert files
     for file in files:
         suite = plan_suite(file)[0].suite
@@ -160,9 +143,8 @@ def test_the_adapter_is_that_of_the_suites() -> None:
 
 
 def test_json_of_one_workload_is_that_one(say: Say) -> None:
-    """And of a scenario with a gate of its own."""
+    """With a scenario with a gate of its own; 23.2829 x 0.99 is 23.050071 and no more."""
     own = asked(say, "v6.1", "llama2-70b-99.9")["workloads"]
-
     assert list(own) == ["llama2-70b"]
     assert own["llama2-70b"]["scenarios"]["Interactive"] == {
         "min_query_count": 100,
@@ -184,22 +166,27 @@ def test_json_of_one_workload_is_that_one(say: Say) -> None:
             "targets": None,
         }
     }
-
     other = asked(say, "v6.1", "qwen3-vl-235b-a22b")["workloads"]["qwen3-vl-235b-a22b"]
     assert other["scenarios"]["Interactive"]["gates"] == {
         "99": {"f1": {"lowest": pytest.approx(0.779922), "highest": None}}
     }
 
+    gates = asked(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
+    assert gates["rouge2"] == {"lowest": 23.050071, "highest": None}
+    for name in ROUNDS:
+        _, shown = say("round", name, "--json")
+        numbers = re.findall(r"\d+\.\d+", shown)
+        assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
+
 
 def test_a_wrong_name_is_one_sentence_with_the_nearest(say: Say) -> None:
-    for line, message in {
+    lines = {
         "v6.2": "there is no round 'v6.2'; did you mean 'v6.1'?",
         "2026": "there is no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1",
         "v6.1 lama2-70b": "'lama2-70b' is no workload of v6.1; did you mean 'llama2-70b'?",
         "v6.1 llama2-70b-99": "'llama2-70b-99' is no workload of v6.1; did you mean",
         "v4.1 whisper": "'whisper' is no workload of v4.1; ",
-    }.items():
-        code, shown = say("round", *line.split())
-
-        assert (code, shown.count("\n")) == (2, 1)
-        assert shown.startswith(f"pytest-mlperf: {message}")
+    }
+    shown = {line: say.ends(2, "round", *line.split()) for line in lines}
+    assert [text.count("\n") for text in shown.values()] == [1] * len(lines)
+    assert [x for x, text in lines.items() if f"pytest-mlperf: {text}" not in shown[x]] == []

@@ -51,7 +51,6 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
     """A B, B A, …: nothing is stored, and nothing stored is asked."""
     a = write("a", null("one"), OFFLINE, LIMIT)
     b = write("b", null("two", 4), OFFLINE, LIMIT)
-
     shown = say.ends(1, "turns", a, b)
     assert widest(shown) <= 80
     found = re.search(
@@ -79,7 +78,6 @@ def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) 
     """A faster side is improved, not merely no drop; the noise is as calibrated."""
     file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
     calibrate(here / "baselines")
-
     shown = say.ends(0, "turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
     assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", shown), shown
     assert WORDS in one_line(shown)
@@ -99,7 +97,6 @@ def test_versions_are_compared_through_the_baseline_s_build(
         f'baseline_engine = {{ python = "{python}" }}\n'
     )
     file = write("s", entry, OFFLINE, LIMIT)
-
     shown = say.ends(1, "turns", f"{file}@baseline", file)
     assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in shown
     assert "PERF DROP" in shown
@@ -110,7 +107,6 @@ def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
     """Here one that has too few queries for its only metric: nothing could be judged."""
     both = MULTI + OFFLINE
     a, b = (write(name, null(name, 0), both) for name in "ab")
-
     shown = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
     assert "Offline" not in shown
     assert "700 queries a run are too few for latency_p99" in one_line(shown)
@@ -123,9 +119,7 @@ def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
     """Where only one suite names it, the other side gets it too."""
     a = write("a", null("one", 0), SERVER.format("1000"))
     b = write("b", null("two", 0), SERVER.format("1000").replace("target_qps = 1000\n", ""))
-
     code, shown = say("turns", a, b, "--pairs", "2")
-
     assert code in {0, 1}, shown
     specs = list(here.glob(".mlperf/runs/*/*/spec.json"))
     assert len(specs) == 4
