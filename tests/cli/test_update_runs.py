@@ -71,15 +71,22 @@ def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
     assert [p.suffix for p in Path("baselines").rglob("*") if p.suffix == ".tmp"] == []
 
 
-def test_a_dry_run_says_what_would_be_measured(own_lab: Lab, update: Say) -> None:
+def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say) -> None:
     before = content()
-
     shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT)
     runs = len(performance(own_lab.upgraded).verdict.runs)
     assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
     assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
     assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in one_line(shown)
     assert content() == before
+
+    data = json.loads(own_lab.upgraded.read_text("utf-8"))
+    for case in data["cases"]:
+        case["verdict"]["subject"]["identity"]["cores"] = 192
+    own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
+    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
+    assert "and it was measured on another machine (cores 192 there," in one_line(shown)
+    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
 
 def test_what_stays_and_what_must_be_accepted_first_is_not_measured(
@@ -109,22 +116,10 @@ def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> 
         chosen=frozenset(),
         measure=True,
     )
-
     with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0; run pytest again"):
         taken(wanted, made, Path("baselines"), terms)
     with pytest.raises(BaselineError, match="pytest did not measure it: see above"):
         taken(wanted, None, Path("baselines"), terms)
-
-
-def test_a_session_of_another_machine_says_what_to_run_there(own_lab: Lab, update: Say) -> None:
-    data = json.loads(own_lab.upgraded.read_text("utf-8"))
-    for case in data["cases"]:
-        case["verdict"]["subject"]["identity"]["cores"] = 192
-    own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
-
-    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
-    assert "and it was measured on another machine (cores 192 there," in one_line(shown)
-    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
 
 @pytest.fixture
@@ -146,7 +141,6 @@ def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
         "        raise KeyboardInterrupt\n",
         "utf-8",
     )
-
     shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "pytest-mlperf: interrupted; nothing was written" in shown
     assert content() == before
@@ -157,7 +151,6 @@ def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: S
     before = content()
     suite = Path("suites/first.mlperf.toml")
     suite.write_text(suite.read_text("utf-8").replace('"first"', '"second"'), "utf-8")
-
     shown = update.ends(2, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "pytest ended with exit code 4, see above; nothing was written" in one_line(shown)
     assert content() == before
