@@ -98,7 +98,6 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
     assert widest(shown) <= 80
     assert nothing_is_left(here)
     assert str(here) not in next(here.glob(".mlperf/bisect/*/state.json")).read_text("utf-8")
-
     before = set(here.glob(".mlperf/runs/*/*/spec.json"))
     again = ("runs that are kept", f"first bad {commits[1]}")
     assert differing(say, [(("bisect", "c0", "main", "--", CASE), 0, again)]) == []
@@ -184,11 +183,9 @@ def test_versions_of_a_library_are_searched_in_the_same_way(
     (here / FILE).write_text(SUITE, "utf-8")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-
     shown = say.ends(0, "bisect", "--versions", "dialect==0.9.0..1.0", "--", FILE)
     assert "first bad dialect==0.10\nchange    samples/s −" in shown
     assert "1 version in between" in shown
-
     shown = say.ends(2, "bisect", "--versions", "dialect==0.9..2.0", "--", FILE)
     assert "pip sees no dialect==2.0" in shown
 
@@ -218,7 +215,6 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
     )
     text = SUITE.partition("[[scenarios]]")[0] + server
     commits = repository(here, [0.001, 0.008], text)
-
     assert f"first bad {commits[1]}" in say.ends(0, "bisect", "c0", "main", "--", FILE)
     specs = [
         json.loads(file.read_text("utf-8")) for file in here.glob(".mlperf/runs/*/*/spec.json")
@@ -283,7 +279,6 @@ def test_a_merge_counts_as_one_step(here: Path) -> None:
     git(here, "checkout", "-q", "main")
     git(here, "merge", "-q", "--no-edit", "side")
     head = git(here, "rev-parse", "HEAD")
-
     found = [(one.name, one.merged, one.parent) for one in lineage.commits(here, "c0", "main")]
     first, second = commits
     assert found == [(first, False, ""), (second, False, first), (head, True, second)]

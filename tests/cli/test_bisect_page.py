@@ -170,9 +170,7 @@ def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> No
 def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
     hostile = "\x1b[2Jgone\u202e ::error::x"
     search = bisected(tmp_path, [500.0, 500.0, 330.0], subject=hostile, merged=2)
-
     text = shown(search, searched(search))
-
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
@@ -192,7 +190,6 @@ def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> Non
     assert (proof.now, proof.metric[0]) == (5, TEST)
     assert list(search.limits) == [TEST]
     assert {test for one in search.log[1:] for test, _ in one.ratios} == {TEST}
-
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 3 + [330.0] * 6)
     proof = searched(search)
     assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
@@ -216,7 +213,6 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     proof = searched(search)
     assert [one.mark for one in search.log[-2:]] == [Mark.UNDECIDED, Mark.BAD]
     assert (proof.now, proof.named) == (5, True)
-
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
     disturbed(search, "")
     disturbed(search, " again")

@@ -100,7 +100,6 @@ def test_the_checker_of_v4_1_is_one_file_and_logs_in_another_format(
     code, shown = check(Path("old"))
     assert code == 1
     assert shown.splitlines()[1] == "error: closed None"
-
     code, shown = check(Path("tree"))
     assert code == 3
     assert "tree has no tools/submission with MLCommons' submission checker: get it with" in shown

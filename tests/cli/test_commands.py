@@ -19,7 +19,7 @@ from pytest_mlperf.core.foreign_text import clean
 from pytest_mlperf.core.removed import REMOVED
 from pytest_mlperf.suite.plan import plan_suite
 from tests.cli.lab import ROOT
-from tests.cli.text import Say, finished
+from tests.cli.text import Say, finished, page
 
 NAMES = (
     *("init", "doctor", "plan", "explain", "compare", "turns", "bisect", "history", "update"),
@@ -39,7 +39,7 @@ def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     return capsys.readouterr().out
 
 
-HELP = (Path(__file__).parent / "pages/help.txt").read_text("utf-8")
+HELP = page("help.txt")
 
 
 def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
@@ -60,7 +60,6 @@ def whole_lines(text: str) -> str:
 def test_help_says_what_a_command_needs_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for command in NAMES:
         shown = help_of(capsys, command)
-
         assert shown.startswith(f"usage: pytest-mlperf {command} ")
         assert "\nneeds: " in shown, command
         examples = whole_lines(shown.partition("\nexamples:\n")[2]).splitlines()
@@ -89,7 +88,6 @@ def test_every_example_of_the_help_and_the_page_is_accepted() -> None:
     for line in (*lines, *on_page):
         parser, _ = build_parser()
         parser.parse_args(shlex.split(line.partition(" > ")[0]))
-
     assert re.findall(r"^\| `([a-z]+)", PAGE, re.MULTILINE) == list(NAMES)
     blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
     shown = [line for block in blocks for line in block.splitlines()]
@@ -144,7 +142,6 @@ def test_foreign_text_is_no_control_sequence_and_no_workflow_command() -> None:
         "  ::set-output name=x::1": "  \\::set-output name=x::1",
         "##[group]x": "\\##[group]x",
     }
-
     assert {text: clean(text) for text in texts} == texts
 
 

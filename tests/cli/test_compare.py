@@ -11,11 +11,14 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.compare import compare_case
+from pytest_mlperf.cli.compare import ComparedCase, compare_case
 from pytest_mlperf.cli.measured import Measured, why_not
+from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseSettings
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import write_results
@@ -83,7 +86,6 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
     assert "PERF DROP  samples/s" in shown
     assert "  −30 %" in shown, "the limit is that of the suite here"
     assert say("compare", "HEAD", "HEAD~1")[0] == 0
-
     folder = own_lab.path / "baselines/cpu/quick/other"
     folder.mkdir()
     (folder / "Offline.x.fp32.json").write_text("{}", "utf-8")
@@ -95,7 +97,6 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
 
 def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
     edit_cases(own_lab.upgraded, lambda case: replace(case, handicap=0.5))
-
     shown = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in shown
     shown = say.ends(2, "compare", "acme==1.0", "acme==2.0")
@@ -275,13 +276,12 @@ def named(prefix: str, count: int, values: Sequence[float]) -> dict[str, Sequenc
 
 def test_pooled_runs_are_looked_at_once_and_all() -> None:
     """The oldest run was as fast; the two oldest were slow; A is of one session, or of four."""
-    fast = {"old": [100.0], **named("b", 10, [90.0, 90.0])}
-    slow = {"old": [96.0, 96.0], **named("b", 10, [101.0] * 2)}
-    for old, (new, outcomes), is_reversed in product(
-        ({"a": [100.0] * 8}, named("a", 4, [100.0, 100.0])),
-        ((fast, {Outcome.PERF_DROP}), (slow, {Outcome.OK, Outcome.INCONCLUSIVE})),
-        (False, True),
-    ):
+    olds: list[dict[str, Sequence[float]]] = [{"a": [100.0] * 8}, named("a", 4, [100.0, 100.0])]
+    news: list[tuple[dict[str, Sequence[float]], set[Outcome]]] = [
+        ({"old": [100.0], **named("b", 10, [90.0, 90.0])}, {Outcome.PERF_DROP}),
+        ({"old": [96.0] * 2, **named("b", 10, [101.0] * 2)}, {Outcome.OK, Outcome.INCONCLUSIVE}),
+    ]
+    for old, (new, outcomes), is_reversed in product(olds, news, (False, True)):
         order = dict(reversed(new.items())) if is_reversed else new
         a, b = (replace(one(), runs=sessions(**groups)) for groups in (old, order))
         found = compare_case(a, b, lambda *_: {"throughput": 0.03})
@@ -289,24 +289,40 @@ def test_pooled_runs_are_looked_at_once_and_all() -> None:
         assert found.metrics[0].runs == sum(map(len, new.values()))
 
 
-def test_a_session_a_side_is_provisional_unless_no_session_explains_it() -> None:
+def test_the_limit_decides_as_in_a_test() -> None:
+    """A session a side is provisional, unless no session explains a change of that size."""
+
+    def judged(a: tuple[Run, ...], b: tuple[Run, ...], limit: float) -> ComparedCase:
+        before, after = (replace(one(), runs=runs) for runs in (a, b))
+        return compare_case(before, after, lambda *_: {"throughput": limit})
+
+    steady = one(*STEADY).runs
+    for limit, values, outcome in (
+        (0.03, (100.0,), Outcome.OK),
+        (0.03, (90.0, 90.1), Outcome.PERF_DROP),
+        (0.20, (90.0, 90.1), Outcome.OK),
+        (0.03, (110.0, 110.1), Outcome.IMPROVED),
+        (0.03, (96.5, 100.5, 96.0, 100.0, 97.0), Outcome.INCONCLUSIVE),
+    ):
+        assert judged(steady, one(*values).runs, limit).outcome is outcome
+    assert why_not(one(1.0), one(2.0)) == ""
+
     for speed, outcome, leans in (
         (100.0, Outcome.PROVISIONAL, "ok"),
         (94.0, Outcome.PROVISIONAL, "drop"),
         (98.0, Outcome.INCONCLUSIVE, None),
         (60.0, Outcome.PERF_DROP, None),
     ):
-        a, b = one(), one()
-        found = compare_case(
-            replace(a, runs=sessions(a=NOISY)),
-            replace(b, runs=sessions(b=[speed * value / 100 for value in NOISY])),
-            lambda *_: {"throughput": 0.03},
-        )
-
+        noisy = [speed * value / 100 for value in NOISY]
+        found = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
         assert (found.outcome, found.metrics[0].leans) == (outcome, leans)
-        assert ("2 more on other days settle it" in found.metrics[0].note) is (
-            outcome is not Outcome.PERF_DROP
-        )
+        is_open = outcome is not Outcome.PERF_DROP
+        assert ("2 more on other days settle it" in found.metrics[0].note) is is_open
+
+    less = replace(steady[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
+    found = judged(steady, (*steady[:2], less), 0.03)
+    first = "samples/s is missing in 1 of 3 runs of B, first in that of 2026-11-03T01:02:03+00:00"
+    assert (found.outcome, found.metrics[0].note) == (Outcome.INVALID, first)
 
 
 @pytest.mark.process
@@ -353,17 +369,6 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
     assert "the only drop among 50 metrics judged together" in one_line(shown)
 
 
-def test_a_gated_metric_that_some_runs_lack_is_invalid_and_names_them() -> None:
-    a, b = one(*STEADY), one(*STEADY)
-    less = replace(b.runs[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
-    found = compare_case(a, replace(b, runs=(*b.runs[:2], less)), lambda *_: {"throughput": 0.03})
-
-    assert found.outcome is Outcome.INVALID
-    assert found.metrics[0].note == (
-        "samples/s is missing in 1 of 3 runs of B, first in that of 2026-11-03T01:02:03+00:00"
-    )
-
-
 def test_what_a_had_enough_queries_for_stays_judged() -> None:
     """A build that gets fewer queries done is not judged by less."""
 
@@ -379,20 +384,63 @@ def test_what_a_had_enough_queries_for_stays_judged() -> None:
         compare_case(side(before, 0.5), side(after, 1.0), lambda *_: {"latency_p99": 0.1}).outcome
         for before, after in ((1200, 900), (900, 1200))
     ]
-
     assert outcomes == [Outcome.PERF_DROP, Outcome.INCONCLUSIVE]
 
 
-def test_the_limit_decides_as_in_a_test() -> None:
-    for limit, values, outcome in (
-        (0.03, (100.0,), Outcome.OK),
-        (0.03, (90.0, 90.1), Outcome.PERF_DROP),
-        (0.20, (90.0, 90.1), Outcome.OK),
-        (0.03, (110.0, 110.1), Outcome.IMPROVED),
-        (0.03, (96.5, 100.5, 96.0, 100.0, 97.0), Outcome.INCONCLUSIVE),
-    ):
-        limits = {"throughput": limit}
-        found = compare_case(one(*STEADY), one(*values), lambda *_, limits=limits: limits)
+FP8 = Case(workload="w", scenario="Server", engine="e", precision="fp8", accelerator="H200")
 
-        assert found.outcome is outcome
-    assert why_not(one(1.0), one(2.0)) == ""
+
+def found_rate(find: str | None, *rates: float, offered: float | None = None) -> Measured:
+    """Return a side that found these rates, or measured at one that was offered."""
+    fingerprint = {"engine": "e", **({"find": find} if find else {})}
+    limits = {"throughput": 0.03}
+    return one(*rates, case=FP8, fingerprint=fingerprint, rate=offered, limits=limits)
+
+
+def point(find: str | None) -> TrendPoint:
+    metrics, day = {"throughput": 40.0}, "2026-11-21"
+    run = BaselineRun(
+        metrics=metrics,
+        within_se={},
+        session="s",
+        started=f"{day}T12:00:00+00:00",
+        samples=1000,
+        duration_s=60.0,
+        commit=None,
+    )
+    return TrendPoint(
+        date=day,
+        commit="",
+        reason="",
+        case=FP8,
+        profile="quick",
+        identity=SUBJECT.identity,
+        fingerprint={"engine": "e", **({"find": find} if find else {})},
+        rate=None,
+        means=metrics,
+        runs=(run,),
+    )
+
+
+def test_rates_found_under_other_conditions_are_not_compared() -> None:
+    a, differs = "ttft_p99 < 1 s", "the condition of the rate differs: ttft_p99 < 1 s →"
+    for b, reason in {
+        a: "",
+        "ttft_p99 < 2 s": f"{differs} ttft_p99 < 2 s",
+        None: f"{differs} offered",
+    }.items():
+        offered = None if b else 40.0
+        assert why_not(found_rate(a, 40.0), found_rate(b, 40.0, offered=offered)) == reason
+        expected = (reason,) if reason else ()
+        assert why_no_ratio(point(a), point(b), "throughput") == expected
+    bare = replace(point(None), fingerprint={})
+    assert why_no_ratio(bare, point(a), "throughput") == ()
+
+
+def test_rates_found_are_judged_like_any_throughput() -> None:
+    find = "ttft_p99 < 1 s"
+    a = found_rate(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
+    b = found_rate(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))
+    found = compare_case(a, b, lambda side, _: side.limits or {})
+    assert found.outcome is Outcome.PERF_DROP
+    assert [metric.metric for metric in found.metrics] == ["throughput"]

@@ -17,26 +17,14 @@ from pytest_mlperf.cli.doctor import (
     CaseState,
     State,
     SuiteState,
+    _machine,
     exit_code,
     lines,
     on,
     requirements,
     suite_state,
 )
-from pytest_mlperf.cli.doctor._machine import (
-    Check,
-    cpu,
-    gpu_sensors,
-    gpus,
-    installed,
-    leases,
-    load,
-    loadgen,
-    memory,
-    plugin,
-    power_limits,
-    space,
-)
+from pytest_mlperf.cli.doctor._machine import Check
 from pytest_mlperf.cli.doctor.requirements import importing, lacking
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import MlperfError
@@ -91,7 +79,6 @@ SHAPE = [
 def test_it_reads_as_designed(own_lab: Lab, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pytest_mlperf.cli.doctor._machine.importing", lambda _: {})
     own_lab.of_one_session()
-
     shown = say.ends(0, "doctor")
     left = shown.splitlines()
     for pattern in SHAPE:
@@ -179,7 +166,6 @@ def test_the_exit_code() -> None:
         ([OK], [state("ready", "broken")], 2),
         ([BROKEN], [state(error="x")], 2),
     ]
-
     assert [exit_code(checks, suites) for checks, suites, _ in rows] == [row[2] for row in rows]
 
 
@@ -350,7 +336,6 @@ def test_all_files_of_data_and_scorer_are_told_at_once(tmp_path: Path) -> None:
         '[workload.dataset]\nuse = "coco_captions"\npath = "."\n[workload.scorer]\n'
         'use = "clip_fid"\nclip = "/no/clip"\ninception = "/no/i.pth"\nstatistics = "/no/s.npz"'
     )
-
     found = one(tmp_path, model=ONNX, workload=workload)
     data, scorer, *_ = found.reason.splitlines()
     for text in ("has neither captions/captions.tsv", "latents: has neither latents.pt"):
@@ -367,7 +352,6 @@ def test_only_cases_of_the_accelerators_that_are_named_are_shown() -> None:
     defective = SuiteState(path=Path("defective"), error="x")
     suites = [both, neither, defective]
     mixed = replace(both, cases=(READY, several))
-
     assert on(suites, []) == suites
     assert on(suites, ["H200"]) == [replace(both, cases=(gpu,)), defective]
     assert on(suites, ["8xH200", "cpu"]) == [mixed, neither, defective]
@@ -415,18 +399,15 @@ def test_power_limits_that_may_be_set(tmp_path: Path, monkeypatch: pytest.Monkey
         ("00000000a80425fb", "can be none but the one that is"),
     ):
         (tmp_path / "self/status").write_text(f"Name:\tpython\nCapEff:\t{mask}\n")
-        (check,) = power_limits(H200, tmp_path)
-
+        (check,) = _machine.power_limits(H200, tmp_path)
         assert (check.state, text in check.text) == ("ok", True)
         assert bool(check.do) == ("none" in text)
-    assert list(power_limits(HERE, tmp_path)) == []
-
+    assert list(_machine.power_limits(HERE, tmp_path)) == []
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     note = {"uuid": "GPU-0", "was_mw": 700_000, "enforced_mw": 700_000, "set_mw": 500_000}
     (tmp_path / "pytest-mlperf").mkdir()
     (tmp_path / "pytest-mlperf/GPU-0.power-limit.json").write_text(json.dumps(note))
-    (check,) = power_limits(H200)
-
+    (check,) = _machine.power_limits(H200)
     assert check.state == "note"
     assert "GPU-0 is set to 500 W for a case, and had 700 W" in check.text
 
@@ -437,11 +418,11 @@ def with_gpus(**fields: Any) -> Machine:
 
 
 def busy(**seen: Any) -> Check:
-    return load(Contention(window_s=1.0, cores=2, **seen))
+    return _machine.load(Contention(window_s=1.0, cores=2, **seen))
 
 
 def with_governor(name: str | None) -> Check:
-    return cpu(replace(HERE, cpu={**HERE.cpu, "governor": name}))
+    return _machine.cpu(replace(HERE, cpu={**HERE.cpu, "governor": name}))
 
 
 CALM = dict.fromkeys(("waited_s", "stolen_s", "throttled_s", "memory_some_s"), 0.0)
@@ -454,14 +435,14 @@ CLOCKS = "Testium 9000, 4.0 cores, governor"
 def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
     """GPUs as suites name them, how they differ, what can be sampled; clocks; the load of now."""
     found = [
-        gpus(replace(HERE, nvml_trouble="NVML's library is not here")),
-        gpus(H200),
-        gpus(with_gpus(paths=NO_P2P)),
-        gpus(with_gpus(gpus=OTHER_ECC)),
-        *gpu_sensors(with_gpus()),
-        *gpu_sensors(with_gpus(unread=UNREAD)),
-        *gpu_sensors(with_gpus(unread={"GPU-1": {"energy_j": "no"}})),
-        *gpu_sensors(HERE),
+        _machine.gpus(replace(HERE, nvml_trouble="NVML's library is not here")),
+        _machine.gpus(H200),
+        _machine.gpus(with_gpus(paths=NO_P2P)),
+        _machine.gpus(with_gpus(gpus=OTHER_ECC)),
+        *_machine.gpu_sensors(with_gpus()),
+        *_machine.gpu_sensors(with_gpus(unread=UNREAD)),
+        *_machine.gpu_sensors(with_gpus(unread={"GPU-1": {"energy_j": "no"}})),
+        *_machine.gpu_sensors(HERE),
         *map(with_governor, ("performance", None, "powersave", "schedutil")),
         busy(foreign_s=0.02, **CALM),
         busy(foreign_s=1.1, waited_s=None, stolen_s=0.0, others={"cc1plus": 1.05}),
@@ -498,27 +479,26 @@ def test_the_machine_is_described_with_what_is_worth_a_note() -> None:
 
 def test_folders_memory_and_distributions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").touch()
-    assert space(tmp_path / "new" / "deeper").state == "ok"
-    assert space(tmp_path / "file" / "below").state == "broken"
-    assert leases().state == "ok"
+    assert _machine.space(tmp_path / "new" / "deeper").state == "ok"
+    assert _machine.space(tmp_path / "file" / "below").state == "broken"
+    assert _machine.leases().state == "ok"
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "linked"))
     (tmp_path / "linked").mkdir()
     (tmp_path / "linked" / "pytest-mlperf").symlink_to(tmp_path)
-    assert leases().state == "broken"
-
-    assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", memory().text)
-    found = installed("no-such-distribution-here")
+    assert _machine.leases().state == "broken"
+    assert re.fullmatch(r"\d+\.\d GiB free of \d+\.\d GiB", _machine.memory().text)
+    found = _machine.installed("no-such-distribution-here")
     assert (found.state, found.do) == ("missing", "pip install no-such-distribution-here")
 
 
 @pytest.mark.process
 def test_loadgen_and_pytest_are_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = loadgen()
+    found = _machine.loadgen()
     assert (found.state, found.do) == ("ok", "")
     assert "a trial run was VALID" in found.text
     monkeypatch.chdir(tmp_path)
     (tmp_path / "pytest.ini").write_text("[pytest\n")
-    found = plugin()
+    found = _machine.plugin()
     assert found.state == "broken"
     assert "pytest --help fails here: " in found.text
 
@@ -549,7 +529,6 @@ def test_libraries_are_imported_in_a_child_and_one_that_crashes_hides_no_other(
     ):
         (tmp_path / f"{name}.py").write_text(text)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-
     assert importing(["raising_lib", "crashing_lib", "fine_lib", "absent_lib"]) == {
         "raising_lib": "OSError: no such symbol",
         "crashing_lib": "importing it ends the process with 7",

@@ -89,7 +89,6 @@ def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Pat
     shown = " ".join(" ".join(lines([], [found], [], 0)).split())
     assert shown.count(f"runs in {about}") == 1
     assert list((tmp_path / "runs").iterdir()) == []
-
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
     case = first(state(tmp_path, f'command = ["{sys.executable}", "{wrapper}", "{python}"]'))
@@ -104,7 +103,6 @@ def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> 
     assert found.reason == (
         f"{empty} (engines[0].python) lacks numpy and mlcommons-loadgen: install them there"
     )
-
     for command, reason in (
         (["false"], "command false does not start: exit code 1"),
         (["echo", "hello"], "command echo hello is no Python: 'hello "),

@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.cli.explain import matching, rule_of_pair, thresholds
+from pytest_mlperf.cli.explain import matching, rule_of_pair, thresholds, turns
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS, Direction
@@ -34,59 +34,10 @@ from tests.cli.lab import (
     performance,
     with_runs,
 )
-from tests.cli.text import Say, differing, flat, one_line, widest
+from tests.cli.text import Say, differing, flat, one_line, page, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
 from tests.stores.calibrated_here import calibrate
-
-DROP = f"""\
-{PERFORMANCE}
-TIME UTC at commit HASH+, profile quick
-from .mlperf/runs/RUN/results.json
-
-PERF DROP samples/s N % (N to N %); N % exceeded
-case {CASE} {SUITE}:N
-
-metric baseline now change interval limit verdict
-samples/s N N N % N to N % N % PERF DROP
-
-rule N runs now, N in the baseline of N sessions; no change is failed at most N % of the time, a
-drop of the limit that every run shares is passed at most N %; between N and the limit either answer
-may come
-baseline baselines/cpu/quick/first/Offline.Acme.fp32.json set TIME: "first baseline"
-changed engine.acme N → N
-reproduce pytest "{PERFORMANCE}" -o mlperf_control=off
-accept pytest "{PERFORMANCE}" -o mlperf_control=off --mlperf-update=replace --mlperf-reason "..."
-files .mlperf/runs/RUN/{CASE}.N/performance
-
-N. Measured: N runs, each in a fresh process
-run started (UTC) samples seconds samples/s
-N TIME N N N
-N TIME N N N
-run N: .mlperf/runs/RUN/{CASE}.N/performance
-run N: .mlperf/runs/RUN/{CASE}.N/performance
-
-N. Compared with N runs in N sessions
-baselines/cpu/quick/first/Offline.Acme.fp32.json
-ITS SESSIONS
-
-N. samples/s: higher is better, limit N %; PERF DROP
-Noise: one run differs from the next by N % (standard deviation, N degrees of freedom): N % was
-expected beforehand (weight N), the runs themselves weigh N.
-look change at worst at best says
-N N % N % N % open: one run alone never fails
-N N % N % N % drop: even at best worse than N
-"""
-
-REST = f"""\
-At worst and at best are one-sided bounds of the change: N % of error shared by N looks, N % by N.
-
-N. Accuracy: top1 N on N samples (measured)
-Judged by test_accuracy; a failed gate voids this verdict.
-.mlperf/runs/RUN/{CASE}.N
-
-N. Likely causes, each with its evidence
-"""
 
 FINGERPRINT = """\
 engine.acme N engine.engine acme engine acme:Acme options {} dataset HASH
@@ -101,14 +52,14 @@ def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> N
     text = re.sub(r"(TIME samples/s: N(, N)* ){4}", "ITS SESSIONS ", flat(shown))
     # Whatever else ran beside it.
     text = re.sub(r"note the machine was not quiet.*?(?=rule N runs)", "", text)
-    assert text.startswith(flat(DROP)), text
-    assert flat(REST) in text
-    causes = text.partition(flat(REST))[2].partition("Measured on and with")[0]
+    assert text.startswith(flat(page("explain_drop.txt"))), text
+    rest = flat(page("explain_rest.txt"))
+    assert rest in text
+    causes = text.partition(rest)[2].partition("Measured on and with")[0]
     # The fixed micro-benchmark of that moment may stand below it.
     assert re.match(r" (N\. )?engine\.acme N → N since the baseline; nothing else ", causes)
     assert flat(FINGERPRINT) in text.partition("Measured on and with")[2]
     assert widest(shown) <= 80
-
     found = performance(lab.upgraded).verdict
     (metric, *_) = found.metrics
     last = next(line for line in shown.splitlines() if "drop: even at best" in line)
@@ -257,9 +208,7 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
     for case, found, message in rows:
         write_results(Path("r.json"), session(*map(result, found)))
         results = () if case.endswith(".json") else ("--results", "r.json")
-
         code, shown = say("explain", case, *results)
-
         assert (code, shown.startswith(f"pytest-mlperf: {message}")) == (2, True), shown
 
 
@@ -331,3 +280,26 @@ def test_a_claim_is_retraced_with_the_noise_of_its_machine(here: Path) -> None:
     found = replace(found, test="suites/a.mlperf.toml::test_pair[a-vs-b]")
     assert rule_of_pair(found, [here]).prior_sd == 0.06
     assert rule_of_pair(replace(found, test="../a::b"), [here]) == rule_for("cpu")
+
+
+def pair(*rates: float) -> Verdict:
+    """Return the verdict of a pair whose runs, a first, gave these rates."""
+    made = [
+        replace(verdicts.run(1, throughput=rate), folder=f"runs/{'ab'[index % 2]}.{index // 2 + 1}")
+        for index, rate in enumerate(rates)
+    ]
+    assert verdicts.PAIR_FAIL.ratio is not None
+    ratio = replace(verdicts.PAIR_FAIL.ratio, pairs=len(rates) // 2)
+    return replace(verdicts.PAIR_FAIL, runs=tuple(made), ratio=ratio)
+
+
+def test_every_pair_is_shown_with_what_it_says() -> None:
+    """A claim that stays open says so at the last pair."""
+    verdict = pair(2.852, 2.593, 2.850, 2.601)
+    assert verdict.ratio is not None
+    shown = turns(verdict, verdict.ratio, RuleR(), 80)
+    assert "\n".join(shown) + "\n" == page("explain_pair.txt")
+    verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
+    assert verdict.ratio is not None
+    rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if "," in line[:12]]
+    assert [row.split("  ")[-1] for row in rows] == ["one more"] * 4 + ["undecided"]

@@ -169,7 +169,6 @@ def test_their_checker_takes_the_scores_and_refuses_only_what_was_said_to_be_mis
     fill(Path("about.toml"), SAID, WARMUP)
     assert exported(say, "-o", "bundle")[0] == 0
     assert judged_by_their_checker()["error"] == {"accuracy-coverage", "accuracy-present"}
-
     shutil.rmtree("bundle")
     with_scores(*points_up_to(HIGHEST))
     assert exported(say, "-o", "bundle")[0] == 0

@@ -217,7 +217,6 @@ def test_appended_untouched_and_damaged_records_are_no_new_version(here: Path, s
     version(1)
     _, shown = say("history", CASE)
     assert [row[0] for row in rows(shown)] == ["2026-03-09", "2026-05-11"]
-
     whole = FILE.read_bytes()
     FILE.write_text("{}", "utf-8")
     git(here, "commit", "-q", "-a", "-m", "damaged")
@@ -269,7 +268,6 @@ def test_a_ratio_of_what_cannot_be_compared_is_refused(here: Path, say: Say) -> 
         name = fields.pop("name", "tokens_per_second")
         for date, release, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
             accept(FILE, date, release, measured(date, value, name=name), **fields)
-
         shown = say.ends(0, "history", FILE)
         text = one_line(shown)
         assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text

@@ -77,7 +77,6 @@ def test_without_a_store_results_files_tell_it(sessions: list[Results], say: Say
     shown = say.ends(0, "history", name(sessions))
     assert f"samples/s, {COUNT - 1} sessions," in one_line(shown)
     assert "note      left out: .mlperf/runs/run-05/results.json: not a results file" in shown
-
     with opened("s.db", write=True) as store:
         store.add(read_results(RECORDED))
     shown = say.ends(2, "history", "speed-Offline", "--store", "s.db")

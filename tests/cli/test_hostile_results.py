@@ -99,7 +99,6 @@ def test_no_value_ends_a_command_in_a_traceback(data: st.DataObject, command: An
         except (KeyError, IndexError, TypeError):
             continue  # an earlier change took it away
     Path("r.json").write_text(json.dumps(content), "utf-8")
-
     assert main(list(command)) in {0, 1, 2, 3}
 
 

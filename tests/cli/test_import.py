@@ -132,7 +132,6 @@ def test_the_metrics_of_the_points_are_judged(say: Say, session: Make) -> None:
     assert set(only().limits) == {"tokens_per_second", "tokens_per_second@4"}
     (folder / "c4" / SUMMARY).rename(folder / "c4" / "result_summary.json")
     assert imported(say, folder / "c4")[0] == 0
-
     folder = session("day2")
     for name in ("logs", ".cache"):
         (folder / name).mkdir()
@@ -170,7 +169,6 @@ def test_what_other_releases_write_is_read_alike(say: Say, session: Make) -> Non
     """And an import that is made again is the same session."""
     imported(say, session("day0"))
     before = only().verdict.runs
-
     for number, edit in enumerate(OTHER_RELEASES, start=1):
         assert imported(say, edited(session, number, edit))[0] == 0, number
         assert only().verdict.runs[0].metrics == before[0].metrics, number
@@ -191,7 +189,6 @@ def test_a_session_began_by_its_files_where_the_client_does_not_say(
         imported(say, folder)
         time = dt.datetime(2026, 9, 21, 14, 14, tzinfo=dt.UTC) + dt.timedelta(seconds=began)
         assert only().verdict.runs[0].started == time.isoformat()
-
     for ended_s in (1e18, -1e12):
         monkeypatch.setattr(
             endpoints,
@@ -204,7 +201,6 @@ def test_a_session_began_by_its_files_where_the_client_does_not_say(
 def test_the_user_says_when_sessions_began(say: Say, session: Make) -> None:
     two = session("day1"), session("day2", 1.01)
     times = ("--started", "2026-11-22T08:00:00", "--started", "2026-11-21T08:00:00+01:00")
-
     assert imported(say, *two, options=times)[0] == 0
     assert [run.started for run in only().verdict.runs] == [
         "2026-11-21T07:00:00+00:00",
@@ -245,7 +241,6 @@ def test_invalid_points_make_their_session_invalid(say: Say, session: Make) -> N
         texts = "at 4: " in shown and words in shown and "imported::" not in shown
         if found != (1, Outcome.INVALID, 1, 1) or key not in keys or not texts:
             failures.append((number, found, keys, shown))
-
     assert failures == []
     assert "INVALID" in say("update", "r.json", "--baselines", "b")[1]
 
@@ -260,7 +255,6 @@ def test_every_session_that_is_invalid_is_named(say: Say, session: Make) -> None
     assert "2 of 2 sessions, day1: at 4: 3 of 240 requests failed" in shown
     assert "day2: at 4: 4 of 240 requests failed" in shown
     assert "measured again" not in shown
-
     runtime = "settings.runtime"
     folder = session("day3")
     change(folder / "c4", put(f"{runtime}.n_samples_to_issue", 5000), CONFIG)
@@ -469,10 +463,8 @@ def test_a_baseline_in_git_and_a_drop_against_it(say: Say, session: Make) -> Non
     git(Path(), "init", "-q", "-b", "main")
     git(Path(), "add", "baselines")
     git(Path(), "commit", "-q", "-m", "a curve")
-
     imported(say, *days(session, 1.001, "same"))
     assert "PERF DROP" not in say.ends(0, "compare", "git:HEAD", "r.json")
-
     imported(say, *days(session, 1.08, "slow"))
     shown = say.ends(1, "compare", "git:HEAD", "r.json")
     assert "PERF DROP" in shown
@@ -509,7 +501,6 @@ def test_the_results_lie_with_other_sessions_unless_named(say: Say, session: Mak
     assert (code, only(file).suite, only(file).verdict.case.engine) == (0, "imported", "openai")
     assert say("report", file, "--format", "html", "-o", "page.html")[0] == 0
     assert "tokens/s" in Path("page.html").read_text("utf-8")
-
     _, shown = imported(say, "day1")
     assert "a baseline needs 5 sessions" in shown
     shown = say.ends(1, "update", "r.json", "--baselines", "b", "--write", "--reason", "first")

@@ -125,14 +125,12 @@ def test_a_part_of_a_tree_is_read_alike_and_listed_alike(say: Say, tree: Path) -
     assert "29,228.2" in shown
     assert "r.json: Result not verified by MLCommons Association." in one_line(shown)
     assert say("published", "--from", "s.json")[0] == 2
-
     result = tree / SERVER
     for name in ("accuracy", "TEST06/performance/run_1", "performance/ranging"):
         shutil.copytree(result / "performance" / "run_1", result / name)
     compliance = tree / "v4.1/closed/NVIDIA/compliance/S/llama2-70b-99.9/Server/TEST06"
     shutil.copytree(result / "performance", compliance / "performance")
     assert len(rows(say, tree / "v4.1")) == 6
-
     shutil.copytree(result / "performance/run_1", result / "performance/run_2")
     edit(tree / SERVER, lambda lines: [line.replace("07-1", "07-2") for line in lines])
     assert len(rows(say, tree / SERVER)) == 1

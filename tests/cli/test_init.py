@@ -29,9 +29,7 @@ def test_the_suite_runs_anywhere_as_written(here: Path, say: Say) -> None:
         "      pytest suites --mlperf-handicap 50%      see what a failure looks like\n"
     )
     assert tree(here) == {"suites/demo.mlperf.toml", "baselines/README.md"}
-
     (planned,) = plan_suite(here / "suites" / "demo.mlperf.toml")
-
     assert planned.case.id == "demo-Offline-null-fp32-cpu"
     assert (here / "suites" / "demo.mlperf.toml").read_text("utf-8").count("# edit") == 3
 
@@ -87,7 +85,6 @@ def test_another_folder_may_be_named_and_a_link_to_nowhere_is_not_written_throug
     assert "next: pytest sub/project/suites " in shown
     say.ends(0, "init", here / "x")
     assert tree(here / "x") == names
-
     (here / "suites").mkdir()
     (here / "suites" / "demo.mlperf.toml").symlink_to(here / "elsewhere")
     say.ends(2, "init")

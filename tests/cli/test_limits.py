@@ -7,7 +7,7 @@ import re
 import pytest
 
 from tests.cli.lab import ROOT
-from tests.cli.text import Say, differing, one_line
+from tests.cli.text import Say, differing, one_line, page
 
 
 def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(
@@ -31,26 +31,13 @@ def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(
     assert re.search(r"2xL40S +Cisco +91,209.1 +queries/s +179,253", text)
 
 
-LLAMA = """\
-llama2-70b on 8xH200-SXM
-precision fp8, 1.9789 PFLOP/s dense for each GPU, 1 B a weight
-certain   115,198 tokens/s = 15.831 PFLOP/s / 137.43 GFLOP for each token
-invalid   above 124,640 tokens/s: the highest clock, a cache full of weights
-estimated 57,824 tokens/s = 15.831 PFLOP/s / 273.78 GFLOP for each token
-binds     compute: the matrix units are busy all the time
-prompts   115,318 tokens/s while only prompts of 290 are read
-figures   input_tokens 290.0, output_tokens 294.45 (typical of the data set
-          where not set)
-GPU       NVIDIA H200 datasheet; the die of the H100 SXM
-workload  Llama 2 70B; OpenOrca's prompts, and MLPerf's reference of tokens per
-          answer
-"""
-
-
 def test_one_limit_with_its_numbers_and_those_of_a_run_or_a_technique(say: Say) -> None:
     """`--set` gives the figures of a run; one sequence at a time is bound by memory."""
     options = ["--gpu", "H200", "--precision", "fp8", "--count", "8"]
-    assert say("limits", *options, "--workload", "llama2-70b-99") == (0, LLAMA)
+    assert say("limits", *options, "--workload", "llama2-70b-99") == (
+        0,
+        page("limits_llama2-70b.txt"),
+    )
     text = say.ends(
         0,
         "limits",
@@ -113,8 +100,8 @@ def test_what_is_unknown_is_asked_for_and_wrong_options_are_refused(say: Say) ->
 
 def test_the_pages_show_what_is_printed(say: Say) -> None:
     """Every line of their examples, but for what "..." leaves out."""
-    for page in ("limits.md", "cli.md"):
-        text = (ROOT / "docs" / page).read_text("utf-8")
+    for name in ("limits.md", "cli.md"):
+        text = (ROOT / "docs" / name).read_text("utf-8")
         blocks = re.findall(r"```console\n\$ pytest-mlperf limits(.*?)\n(.*?)```", text, re.DOTALL)
         assert blocks
         for options, shown in blocks:

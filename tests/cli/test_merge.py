@@ -59,7 +59,6 @@ def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
     assert "results: all.json" in shown
     merged = read_results(here / "all.json")
     assert [c.verdict.outcome for c in merged.cases] == [Outcome.OK, Outcome.PERF_DROP]
-
     shown = say.ends(1, "merge", "h100.json", "--manifest", "plan.json")
     assert shown.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
     assert FELL.test in shown.replace("\n    ", "")
@@ -155,7 +154,6 @@ def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
         text = Path(file).read_text("utf-8")
         assert FINE.test in text
         assert "PERF DROP" in text
-
     (here / "folder.html").mkdir()
     shown = say.ends(
         2,

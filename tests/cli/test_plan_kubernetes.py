@@ -85,7 +85,6 @@ def test_what_is_for_kubernetes_is_refused_elsewhere(project: Path, say: Say) ->
     kubernetes = ("plan", "--format", "kubernetes")
     rows.append((kubernetes, 2, ("needs --image",)))
     rows.append(((*kubernetes, *WHERE, "--mount", "x"), 2, ("write CLAIM:/path",)))
-
     assert differing(say, rows) == []
 
 
@@ -145,7 +144,6 @@ def test_every_part_measures_a_suite_and_the_last_job_judges_them_all(
     merged = read_results(tmp_path / "part/out/results.json")
     assert [result.verdict.case.workload for result in merged.cases] == ["b"]
     assert not Path("pwned").exists()
-
     parts = tmp_path / "all/out/parts"
     parts.mkdir(parents=True)
     shutil.copy(measured, parts / "cpu.0.json")
@@ -169,7 +167,6 @@ def test_the_price_is_that_of_a_file_else_of_the_suite(project: Path, say: Say) 
         (case.path, case.case.id): CaseCost(first_s=3600.0, more_s=900.0) for case in planned
     }
     of_file = read_prices(Path("prices.toml"))
-
     assert money(planned, measured, 5, of_file) == [
         "cost: 24.00 to 48.00 USD; without cpu, of which no price is known",
         "prices: H100 2.5 USD an hour, 2026-11-01, our contract; H200 4 USD an hour, 2026-10-01",

@@ -31,12 +31,10 @@ def test_a_report_is_the_summary_or_the_file(lab: Lab, say: Say, tmp_path: Path)
     file = tmp_path / "new" / "r.txt"
     assert say("report", lab.upgraded, "-o", file) == (0, f"wrote {file}\n")
     assert file.read_text("utf-8") == say("report", lab.upgraded)[1]
-
     links = ("--run-url", "https://ci.example/run/7", "--report-url", "https://ci.example/page")
     _, shown = say("report", lab.unchanged, "--format", "comment", *links)
     assert "https://ci.example/run/7" in shown
     assert "https://ci.example/page" in shown
-
     forged = replace(verdicts.ERROR, headline="engine: \x1b[2J\x1b[32mall ok")
     write_results(tmp_path / "r.json", session(result(forged)))
     _, shown = say("report", tmp_path / "r.json")
@@ -55,7 +53,6 @@ def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: P
     for form in ("html", "markdown", "comment", "annotations"):
         _, alone = say("report", lab.unchanged, "--format", form)
         code, shown = say("report", lab.unchanged, "--format", form, "--manifest", manifest)
-
         assert (code, lost in alone, lost in shown) == (0, False, True), form
 
 
@@ -117,22 +114,18 @@ def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdi
 
 def test_what_a_round_is_in_every_scenario() -> None:
     """Without a time in every run there is no benchmark."""
-    rows: list[tuple[Verdict, str, list[float]]] = [
-        (with_runs("Offline", {"throughput": 4.0}, {"throughput": 5.0}), "throughput", [0.25, 0.2]),
-        (
-            with_runs("Server", {"throughput": 9.0, "latency_p50": 0.02, "ttft_p50": 0.01}),
-            "latency_p50",
-            [0.02],
-        ),
-        (with_runs("Interactive", {"throughput": 9.0, "ttft_p50": 0.5}), "ttft_p50", [0.5]),
-        (with_runs("SingleStream", {"latency_p50": 0.001}), "latency_p50", [0.001]),
-        (with_runs("MultiStream", {"latency_p50": 0.008}), "latency_p50", [0.008]),
+    rows: list[tuple[str, list[dict[str, float]], str, list[float]]] = [
+        ("Offline", [{"throughput": 4.0}, {"throughput": 5.0}], "throughput", [0.25, 0.2]),
+        ("Server", [{"latency_p50": 0.02, "ttft_p50": 0.01}], "latency_p50", [0.02]),
+        ("Interactive", [{"throughput": 9.0, "ttft_p50": 0.5}], "ttft_p50", [0.5]),
+        ("SingleStream", [{"latency_p50": 0.001}], "latency_p50", [0.001]),
+        ("MultiStream", [{"latency_p50": 0.008}], "latency_p50", [0.008]),
     ]
-    for verdict, metric, rounds in rows:
-        found = entry(verdict)
+    for scenario, metrics, metric, rounds in rows:
+        found = entry(with_runs(scenario, *metrics))
         assert found is not None
-        assert found[0] == rounds
-        assert found[1]["extra_info"]["mlperf"]["round"] == ROUNDS[metric]
+        about = found[1]["extra_info"]["mlperf"]["round"]
+        assert (found[0], about) == (rounds, ROUNDS[metric])
     without_times = [
         *(verdicts.ERROR, verdicts.INVALID, verdicts.UNGATED),
         with_runs("Server", {"throughput": 9.0}),
@@ -151,7 +144,6 @@ def test_the_machine_and_the_commit_are_described_as_pytest_benchmark_does(lab: 
     nothing = document(session(), machine_info={}, commit_info={})
     assert nothing["benchmarks"] == []
     assert set(nothing) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
-
     for commit, known, dirty in (("9d0e77a+", "9d0e77a", True), ("9d0e77a", "9d0e77a", False)):
         info = commit_info(replace(session(), commit=commit))
         assert (info["id"], info["dirty"]) == (known, dirty)
@@ -165,14 +157,14 @@ def test_pytest_benchmark_compares_two_reports(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from pytest_benchmark.cli import main  # type: ignore[import-untyped]
+    from pytest_benchmark.cli import main
 
     files = {"old.json": lab.recorded, "new.json": lab.unchanged}
     for file, results in files.items():
         say("report", results, "--format", "pytest-benchmark", "-o", tmp_path / file)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("sys.argv", ["pytest-benchmark", "compare", *files])
-    main()
+    main()  # type: ignore[no-untyped-call]
     shown = capsys.readouterr().out
     lines = [line for line in shown.splitlines() if line.startswith("test_performance")]
     assert {line.partition(" (")[2][:3] for line in lines} == {"new", "old"}

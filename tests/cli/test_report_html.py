@@ -62,7 +62,6 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
         ]
         write_results(file, replace(results, cases=tuple(cases)))
         assert data_of(page_of(read_results(file), file))["drawn"][0][0]["base"] == []
-
     moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
     whole = data_of(page_of(read_results(moved), moved))
     assert "accuracy pass" in json.dumps(whole["figures"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,15 +13,13 @@ from pytest_mlperf.registry import registered
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import plan_suite
 from tests.cli.lab import ROOT
-from tests.cli.text import Say, differing
+from tests.cli.text import Say, differing, page
 
 
 def test_a_round_or_a_workload_is_a_page_with_every_figure(say: Say) -> None:
     """A name with a target shows that target: in v4.1 the edge had no bert-99.9."""
-    pages = Path(__file__).with_name("pages")
     for words in ("round v4.1", "round v5.0 llama2-70b"):
-        page = pages / f"{words.replace(' ', '_')}.txt"
-        assert say(*words.split()) == (0, page.read_text("utf-8"))
+        assert say(*words.split()) == (0, page(f"{words.replace(' ', '_')}.txt"))
     shown = say.ends(0, "round", "v4.1", "bert-99.9")
     assert shown.startswith("bert-99.9 of MLPerf Inference v4.1: BERT-large\n")
     assert "\nnames     bert, bert-99, bert-99.9\nchecker   bert-99.9\n" in shown
@@ -67,11 +64,11 @@ def test_every_figure_of_every_workload_is_shown(say: Say, monkeypatch: pytest.M
         monkeypatch.setenv("COLUMNS", str(columns))
         workloads = load_round(name).workloads
         pages = {key: say.ends(0, "round", name, *key.split()) for key in ("", *workloads)}
-        for workload, page in pages.items():
-            lines = page.partition("checksums of data files")[0].splitlines()
+        for workload, shown in pages.items():
+            lines = shown.partition("checksums of data files")[0].splitlines()
             failures.append((name, workload, [line for line in lines if len(line) > columns]))
         for workload, own in workloads.items():
-            page = pages[workload]
+            shown = pages[workload]
             figures = [own.dataset_samples, own.performance_samples, own.accuracy_samples]
             figures += [scenario.min_query_count for scenario in own.scenarios.values()]
             for metric in own.metrics.values():
@@ -81,9 +78,9 @@ def test_every_figure_of_every_workload_is_shown(say: Say, monkeypatch: pytest.M
             expected = {f"{figure:.10g}" for figure in figures if figure is not None}
             expected |= {metric.checker for metric in own.metrics.values()}
             expected |= {scenario.result for scenario in own.scenarios.values()}
-            missing = sorted(expected - {*page.replace(";", " ").replace(",", "").split()})
+            missing = sorted(expected - {*shown.replace(";", " ").replace(",", "").split()})
             files = [f"  {file}  {checksum}\n" for file, checksum in own.checksums.items()]
-            missing += [text for text in files if text not in page]
+            missing += [text for text in files if text not in shown]
             failures.append((name, workload, missing))
     assert [failure for failure in failures if failure[-1]] == []
 

@@ -32,7 +32,6 @@ def test_what_is_imported_is_exported_byte_for_byte(files: list[Path], say: Say)
         ".mlperf/results.db: 0 sessions more, 3 were there already\n",
     )
     assert say("store", "export", "-o", "out") == (0, "wrote 3 sessions below out\n")
-
     for file in files:
         assert (Path("out") / file.parent.name / file.name).read_bytes() == file.read_bytes()
 
@@ -45,7 +44,6 @@ def test_a_file_that_cannot_be_imported_costs_no_other(files: list[Path], say: S
     assert ".mlperf/results.db: 2 sessions more\n" in shown
     assert "not imported: broken.json: not a results file" in shown
     assert "session run-1 is in it with other results, which stay" in shown
-
     write_results(files[2], replace(read_results(files[2]), run="../../away"))
     say("store", "import", files[2])
     assert "cannot be part of a file's path" in say.ends(2, "store", "export", "-o", "out")

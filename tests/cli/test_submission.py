@@ -303,7 +303,6 @@ def test_what_can_be_in_no_submission_is_one_error(project: Path, say: Say) -> N
         assert differing(say, [((*EXPORT, "--rehearsal"), 2, (words,))]) == []
         assert not (project / "tree").exists()
         Path("r.json").resolve().write_bytes(whole)
-
     (detail,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance/mlperf_log_detail.txt")
     detail.write_text(detail.read_text("utf-8")[:2000], "utf-8")
     assert "mlperf_log_detail.txt" in say.ends(2, *EXPORT, "--rehearsal")
@@ -358,9 +357,7 @@ def test_a_long_log_keeps_its_ends_and_the_hash_of_the_whole(tmp_path: Path) -> 
     for size in (0, 2 * KEPT, 2 * KEPT + 1, 50_000):
         whole = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         (tmp_path / "log").write_bytes(whole)
-
         cut, digest = truncated(tmp_path / "log")
-
         assert digest == hashlib.sha256(whole).hexdigest()
         assert cut == (whole if size <= 2 * KEPT else whole[:KEPT] + CUT + whole[-KEPT:])
 
@@ -393,7 +390,6 @@ def test_an_export_that_is_killed_leaves_no_half_tree(tmp_path: Path) -> None:
     assert child.stdout.readline() == "half\n"
     child.send_signal(signal.SIGKILL)
     child.communicate()
-
     assert not (tmp_path / "tree").exists()
     write_folder(tmp_path / "tree", {"a/b": b"whole"})
     assert [p.name for p in tmp_path.iterdir() if p.name != PLACE] == ["tree"]

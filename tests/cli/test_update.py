@@ -136,7 +136,6 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
         "it stays (--case replaces it); 1 of 4 sessions: "
         f'pytest "{again.test}" --mlperf-update=missing adds one'
     ) in one_line(say.ends(0, "update"))
-
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
     assert "  throughput 100.5 -> 110 (+9.5 %)\n" in say.ends(
         0, "update", "--write", "--reason", "faster kernels"
@@ -182,7 +181,6 @@ def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_en
         '--mlperf-reason "..."',
         "nothing to write, 1 refused",
     ]
-
     for file, expected in (
         ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
         ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
@@ -236,7 +234,6 @@ def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> No
     proposal = PerformanceProposal(
         result=measured(), file=FILE, old=other, new=record, limits={"throughput": 0.03}
     )
-
     with pytest.raises(BaselineError, match="was changed while this was measured"):
         proposal.write()
     assert stored().records == (record,)
@@ -250,7 +247,6 @@ def test_only_named_cases_are_taken_and_a_refused_one_does_not_hinder_the_others
         "wrote 1, refused 1; review and commit: git add baselines\n"
     )
     assert not FILE.exists()
-
     other = replace(CASE, engine="trt")
     save(measured(), measured(case=other))
     assert update("--case", other.id, *WRITE) == 0
@@ -324,7 +320,6 @@ REFUSED: list[tuple[CaseResult, str]] = [
 @pytest.mark.process
 def test_what_may_never_be_a_baseline_is_refused(say: Say) -> None:
     reasons = [refusal(found, say) for found, _ in REFUSED]
-
     assert [
         (reason, expected)
         for reason, (_, expected) in zip(reasons, REFUSED, strict=True)
@@ -381,7 +376,6 @@ def test_worse_values_need_to_be_accepted_by_name(say: Say) -> None:
         assert update("--accept-regression", CASE.id, *WRITE) == 0
         runs = [run.metrics for run in after[0].verdict.runs]
         assert [run.metrics for run in stored().records[0].runs] == runs
-
     FILE.unlink()
     accept(latency(0.010))
     accept(latency(0.009))
@@ -421,20 +415,22 @@ def complaint(say: Say, *arguments: str) -> str:
 
 
 def test_wrong_usage_is_one_sentence(say: Say) -> None:
-    assert complaint(say) == (
+    none = (
         "no results in .mlperf/runs: measure first (pytest suites), or run this in pytest's root "
-        "folder, where it keeps them"
     )
-    assert complaint(say, "gone.json") == "gone.json: cannot be read: No such file or directory"
+    assert complaint(say) == f"{none}folder, where it keeps them"
     save(measured(), measured(case=replace(CASE, engine="trt")))
     reason = 'update --write needs --reason "why these values are accepted"'
-    assert complaint(say, "--write") == reason
-    assert complaint(say, "--write", "--reason", " ") == reason
+    unknown = f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
+    rows = [
+        (("gone.json",), "gone.json: cannot be read: No such file or directory"),
+        (("--write",), reason),
+        (("--write", "--reason", " "), reason),
+        (("--case", "resnet50"), unknown),
+        (("--accept-regression", "resnet50"), unknown),
+    ]
+    assert [complaint(say, *words) for words, _ in rows] == [text for _, text in rows]
     assert not FILE.exists()
-    for option in ("--case", "--accept-regression"):
-        assert complaint(say, option, "resnet50") == (
-            f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
-        )
 
 
 @pytest.mark.slow
