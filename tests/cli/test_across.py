@@ -116,26 +116,18 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
 
 @pytest.mark.process
 def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
-    h100 = on("H100", *STEADY, case=H100)
-    server = on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0)
+    h100, h200 = on("H100", *STEADY, case=H100), on("H200", *FASTER)
+    slower = on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0)
+    server = on("H200", *FASTER, case=SERVER, target_qps=2.0)
     bert = on("H100", *STEADY, case=replace(H100, workload="bert"))
+    official = replace(h200, profile="official")
     line = ("compare", "a.json", "b.json", "--across-accelerators")
     for a, b, code, note in (
-        (on("H200", *STEADY), on("H200", *FASTER), 0, "both ran on the same hardware"),
-        (
-            h100,
-            on("H200", *FASTER, profile="official"),
-            0,
-            "not comparable: another profile: quick → official",
-        ),
-        (
-            server,
-            on("H200", *FASTER, case=SERVER, target_qps=2.0),
-            0,
-            "not comparable: offered rate differs: 1/s → 2/s",
-        ),
-        (h100, on("H200", *FASTER), 0, "per dollar: no price of H100: give [prices] in the suite"),
-        (bert, on("H200", *FASTER), 2, "no workload and scenario in common"),
+        (on("H200", *STEADY), h200, 0, "both ran on the same hardware"),
+        (h100, official, 0, "not comparable: another profile: quick → official"),
+        (slower, server, 0, "not comparable: offered rate differs: 1/s → 2/s"),
+        (h100, h200, 0, "per dollar: no price of H100: give [prices] in the suite"),
+        (bert, h200, 2, "no workload and scenario in common"),
     ):
         sides(a, b)
         assert differing(say, [(line, code, (note,))]) == []

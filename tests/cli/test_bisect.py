@@ -17,26 +17,13 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.run import lineage
+from tests.cli import test_turns as suites
 from tests.cli.text import Say, differing, one_line, widest
 from tests.run import other_python
 from tests.run.other_python import git
 
-SUITE = """\
-schema = 1
-round = "v4.1"
-[workload]
-name = "mine"
-dataset = { use = "synthetic", samples = 32 }
-scorer = { use = "top1" }
-[[engines]]
-use = "acme:Acme"
-[[scenarios]]
-name = "Offline"
-target_qps = 500
-min_duration = "100ms"
-[limits]
-throughput = { max_drop = "20%" }
-"""
+ACME = f'{suites.SUITE}scorer = {{ use = "top1" }}\n[[engines]]\nuse = "acme:Acme"\n'
+SUITE = f'{ACME}{suites.OFFLINE}[limits]\nthroughput = {{ max_drop = "20%" }}\n'
 
 ENGINE = """\
 # Change {}.
@@ -209,19 +196,13 @@ def test_without_a_drop_or_with_a_broken_bad_one_nothing_is_searched(here: Path,
 @pytest.mark.process
 @pytest.mark.slow
 def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) -> None:
-    server = (
-        '[[scenarios]]\nname = "Server"\nlatency_limit = "1s"\nmin_query_count = 700\n'
-        'min_duration = "100ms"\n[limits]\nlatency_p99 = { max_rise = "30%" }\n'
-    )
-    text = SUITE.partition("[[scenarios]]")[0] + server
-    commits = repository(here, [0.001, 0.008], text)
+    server = suites.SERVER.replace("target_qps = {}\n", "")
+    limits = '[limits]\nlatency_p99 = { max_rise = "30%" }\n'
+    commits = repository(here, [0.001, 0.008], f"{ACME}{server}{limits}")
     assert f"first bad {commits[1]}" in say.ends(0, "bisect", "c0", "main", "--", FILE)
-    specs = [
-        json.loads(file.read_text("utf-8")) for file in here.glob(".mlperf/runs/*/*/spec.json")
-    ]
+    specs = [json.loads(file.read_bytes()) for file in here.glob(".mlperf/runs/*/*/spec.json")]
     rates = Counter(spec["settings"]["target_qps"] for spec in specs)
-    assert len(rates) == 2
-    assert rates[None] == 1
+    assert (len(rates), rates[None]) == (2, 1)
 
 
 REFUSED: list[tuple[list[str], str]] = [

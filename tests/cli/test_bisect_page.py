@@ -178,13 +178,8 @@ def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
     assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in one_line(text)
 
 
-def test_without_a_drop_there_is_no_search(tmp_path: Path) -> None:
-    for speed, mark in ((500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)):
-        assert bisected(tmp_path, [500.0, 500.0, speed]).first().mark is mark
-
-
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
-    """Of two drops in two tests the first one is found."""
+    """Of two drops in two tests the first one is found; without a drop there is no search."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
     proof = searched(search)
     assert (proof.now, proof.metric[0]) == (5, TEST)
@@ -194,6 +189,9 @@ def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> Non
     proof = searched(search)
     assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
     assert list(search.limits) == [OTHER, TEST]
+
+    for speed, mark in ((500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)):
+        assert bisected(tmp_path, [500.0, 500.0, speed]).first().mark is mark
 
 
 def disturbed(search: Bisection, again: str) -> None:

@@ -109,7 +109,9 @@ def test_a_missing_library_is_a_fault_of_the_environment(
     assert "pip install 'pytest-mlperf[html]'" in shown
 
 
-def test_a_runs_folder_is_found_by_the_end_of_its_path(tmp_path: Path) -> None:
+def test_folders_and_logs_are_found_by_the_end_of_their_path_and_links_are_not_read(
+    tmp_path: Path,
+) -> None:
     root = tmp_path.resolve() / "artifact"
     for inside in ("s1/case.1/performance", "case.1/performance"):
         (root / inside).mkdir(parents=True)
@@ -122,8 +124,6 @@ def test_a_runs_folder_is_found_by_the_end_of_its_path(tmp_path: Path) -> None:
     }
     assert {name: folder_below(root, name) for name in folders} == folders
 
-
-def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     sampled(tmp_path / "real")
     folder = tmp_path / "run" / "performance"
     folder.mkdir(parents=True)
@@ -148,7 +148,7 @@ def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Pa
 
 
 def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
-    """Time before the window counts from the start of the run."""
+    """Time before the window counts from the start of the run; latencies over time are read too."""
     sampled(tmp_path)
     began = replace(run(), started="2025-11-20T11:59:53+00:00")
     found = spent_of(tmp_path / "performance", began)
@@ -158,8 +158,6 @@ def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path:
     found = spent_of(tmp_path / "performance", began)
     assert [found[part] for part in ("before", "load", "warm-up")] == [2.0, 4.0, 1.0]
 
-
-def test_latencies_over_time_are_read_where_they_were_kept(tmp_path: Path) -> None:
     (tmp_path / "latencies.json").write_text(
         json.dumps({"moments": [[0.5, 0.01, 0.02, 3], [1.5, 0.011, float("inf"), 0]]})
     )

@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,7 +107,10 @@ print(settings.offline_expected_qps, settings.min_query_count, settings.min_dura
 """
 
 
-def changed(change: Callable[[CaseResult], CaseResult | None]) -> None:
+Change = Callable[[CaseResult], CaseResult | None]
+
+
+def changed(change: Change) -> None:
     """Change each test of the results, or leave it out."""
     path = Path("r.json").resolve()
     results: Results = read_results(path)
@@ -256,12 +260,12 @@ def test_audits_have_the_answers_that_their_round_asks_for(project: Path, say: S
     assert below == {"code", "compliance", "documentation", "measurements", "results", "systems"}
 
 
-def without(kind: str) -> Callable[[CaseResult], CaseResult | None]:
-    def change(one: CaseResult) -> CaseResult | None:
-        verdict = replace(one.verdict, accuracy=None) if kind == "accuracy" else one.verdict
-        return None if one.verdict.kind == kind else replace(one, verdict=verdict)
+def without(kind: str) -> Change:
+    return lambda one: None if one.verdict.kind == kind else one
 
-    return change
+
+def judged(**fields: Any) -> Change:
+    return lambda one: replace(one, verdict=replace(one.verdict, **fields))
 
 
 def partly(one: CaseResult) -> CaseResult:
@@ -270,27 +274,18 @@ def partly(one: CaseResult) -> CaseResult:
     return replace(one, verdict=replace(one.verdict, accuracy=part))
 
 
-def as_invalid(one: CaseResult) -> CaseResult:
-    headline = "LoadGen says INVALID"
-    return replace(one, verdict=replace(one.verdict, runs=(), headline=headline))
-
-
-def moved(one: CaseResult) -> CaseResult:
-    subject = one.verdict.subject
-    assert subject is not None
-    other = replace(subject, identity={**subject.identity, "cpu": "another"})
-    return replace(one, verdict=replace(one.verdict, subject=other))
-
-
-BAD: list[tuple[Callable[[CaseResult], CaseResult | None], str]] = [
+BAD: list[tuple[Change, str]] = [
     (lambda one: replace(one, handicap=0.5), "was slowed by a handicap"),
     (lambda one: replace(one, pretended=True), "only pretends its accelerator"),
     (lambda one: replace(one, round="v5.1"), "was measured by the rules of v5.1"),
     (lambda one: replace(one, division="open"), "a suite of the open division is in these results"),
     (without("performance"), "no performance test is in these results"),
-    (without("accuracy"), "has no accuracy run: a submission needs one over the whole data set"),
+    (judged(accuracy=None), "has no accuracy run: a submission needs one over the whole data set"),
     (partly, "has an accuracy run over 10 of 43 samples"),
-    (as_invalid, "has no run that may be judged: LoadGen says INVALID; measure again"),
+    (
+        judged(runs=(), headline="LoadGen says INVALID"),
+        "has no run that may be judged: LoadGen says INVALID; measure again",
+    ),
 ]
 
 
@@ -333,7 +328,10 @@ def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) ->
     shutil.copy(Path("r.json").resolve(), Path("r.json").resolve().with_name("s.json"))
     twice = (str(Path("r.json").resolve().with_name("s.json")), *EXPORT[3:], "--rehearsal")
     assert "3d-unet-99 Offline is there twice" in error(*EXPORT[:3], *twice)
-    changed(moved)
+    (subject, *_) = (one.verdict.subject for one in read_results(Path("r.json").resolve()).cases)
+    assert subject is not None
+    moved = replace(subject, identity={**subject.identity, "cpu": "another"})
+    changed(judged(subject=moved))
     assert "are of two systems: cpu is" in error(*EXPORT[:3], *twice)
     filled(project / "form", submitter="Acme Inc")
     assert "submitter is 'Acme Inc', which names a folder" in error(*EXPORT, "--rehearsal")

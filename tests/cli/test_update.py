@@ -267,52 +267,37 @@ def refusal(found: CaseResult, say: Say, *arguments: str) -> str:
 
 
 TEST = f"{SUITE}::test_performance[{CASE.id}]"
+FEW = (
+    f'runs, a baseline needs 5, and H200 is not here; where it is: pytest "{TEST}" --mlperf-update='
+)
+KEPT = f"kept/{FILE.relative_to('baselines')}"
 
 
+FAILED = (Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL)
+GATE = {"gate": Gate(state=GateState.FAILED, samples=9, total=9)}
 REFUSED: list[tuple[CaseResult, str]] = [
     (measured(handicap=0.1), "measured with --mlperf-handicap"),
     (measured(pretended=True), "measured with --mlperf-pretend"),
-    *(
-        (measured(outcome=outcome, verdict={"headline": "it broke"}), f"{outcome} it broke")
-        for outcome in (Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL)
-    ),
-    (
-        measured(
-            outcome=Outcome.EXPECTED,
-            verdict={"gate": Gate(state=GateState.FAILED, samples=9, total=9)},
-        ),
-        "accuracy: gate failed on 9 samples",
-    ),
+    *((measured(outcome=o, verdict={"headline": "it broke"}), f"{o} it broke") for o in FAILED),
+    (measured(outcome=Outcome.EXPECTED, verdict=GATE), "accuracy: gate failed on 9 samples"),
     (measured(verdict={"runs": ()}), "nothing was measured"),
     (measured(verdict={"subject": None}), "nothing was measured"),
-    (
-        measured(scored=True),
-        f'accuracy was not checked; run pytest "{SUITE}" without selecting tests',
-    ),
-    (
-        measured(*(100.0,) * 4),
-        "4 runs, a baseline needs 5, and H200 is not here; where it is: "
-        f'pytest "{TEST}" --mlperf-update=missing',
-    ),
+    (measured(scored=True), f'accuracy was not checked; run pytest "{SUITE}" without selecting'),
+    (measured(*(100.0,) * 4), f"4 {FEW}missing"),
     (
         measured(*(100.0,) * 2, outcome=Outcome.IMPROVED),
-        "2 runs, a baseline needs 5, and H200 is not here; where it is: "
-        f'pytest "{TEST}" --mlperf-update=replace --mlperf-reason "..."',
+        f'2 {FEW}replace --mlperf-reason "..."',
     ),
     (
-        measured(
-            outcome=Outcome.RECORDED,
-            verdict={"baseline_file": f".mlperf/update-x1/kept/{FILE.relative_to('baselines')}"},
-        ),
-        f"it was judged against kept/{FILE.relative_to('baselines')}, not {FILE}; name that folder "
-        "of baselines with --baselines",
+        measured(outcome=Outcome.RECORDED, verdict={"baseline_file": f".mlperf/update-x1/{KEPT}"}),
+        f"it was judged against {KEPT}, not {FILE}; name that folder of baselines with --baselines",
     ),
     *(
         (
             result(replace(verdicts.GATE_FAIL, outcome=outcome)),
             f"{outcome} top1 71.650 < 75.695, 99 % of MLPerf's reference",
         )
-        for outcome in (Outcome.GATE_FAIL, Outcome.INVALID, Outcome.ERROR)
+        for outcome in FAILED
     ),
 ]
 
