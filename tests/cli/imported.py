@@ -53,17 +53,19 @@ def _source(root: Path, module: str) -> Path | None:
     return next((file for file in files if file.is_file()), None)
 
 
-def _imports(path: Path, root: Path) -> Iterator[str]:
-    """Yield the modules that a file imports; of "from package import module", the module."""
+@cache
+def _imports(path: Path, root: Path) -> tuple[str, ...]:
+    """Return the modules that a file imports; of "from package import module", the module."""
     tree = ast.parse(path.read_text("utf-8"))
+    modules: list[str] = []
     for node in _run(tree):
         if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
+            modules += [alias.name for alias in node.names]
         elif isinstance(node, ast.ImportFrom):
             package = _absolute(node, path, root)
-            for alias in node.names:
-                inner = f"{package}.{alias.name}"
-                yield inner if _source(root, inner) else package
+            inner = [f"{package}.{alias.name}" for alias in node.names]
+            modules += [module if _source(root, module) else package for module in inner]
+    return tuple(modules)
 
 
 def _run(node: ast.AST) -> Iterator[ast.AST]:

@@ -15,6 +15,7 @@ from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.rounds.published import official_results
 from pytest_mlperf.stores.results import write_results
 from tests.cli.text import Say, differing, one_line, widest
 from tests.reports import verdicts
@@ -83,9 +84,7 @@ def compared(say: Say, *more: str) -> tuple[int, str]:
 def test_ratios_are_of_systems_gpus_and_dollars_and_nothing_is_judged(say: Say) -> None:
     """Two H100 at 2 USD cost what one H200 does; B is four times A, for a GPU eight times."""
     sides(on("H100", *STEADY, case=H100), on("H200", *FASTER))
-
     code, shown = compared(say, "--prices", "prices.toml")
-
     rows = [line.split() for line in shown.splitlines()]
     by = {row[0]: row for row in rows if row and row[0] in {"system", "GPU", "dollar"}}
     assert code == 0
@@ -109,7 +108,6 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
     _, both = compared(say)
     sides(a, on("H200", *FASTER))
     _, one = compared(say)
-
     rows = [line.split() for line in both.splitlines()]
     (watt,) = [row for row in rows if row[:1] == ["watt"]]
     assert watt[:5] == ["watt", "samples/J", "0.5", "1.25", "2.50x"]
@@ -118,26 +116,18 @@ def test_a_watt_is_that_of_the_energy_that_both_sides_measured(say: Say) -> None
 
 @pytest.mark.process
 def test_what_cannot_be_set_against_each_other_is_said(say: Say) -> None:
-    h100 = on("H100", *STEADY, case=H100)
-    server = on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0)
+    h100, h200 = on("H100", *STEADY, case=H100), on("H200", *FASTER)
+    slower = on("H100", *STEADY, case=replace(SERVER, accelerator="H100"), target_qps=1.0)
+    server = on("H200", *FASTER, case=SERVER, target_qps=2.0)
     bert = on("H100", *STEADY, case=replace(H100, workload="bert"))
+    official = replace(h200, profile="official")
     line = ("compare", "a.json", "b.json", "--across-accelerators")
     for a, b, code, note in (
-        (on("H200", *STEADY), on("H200", *FASTER), 0, "both ran on the same hardware"),
-        (
-            h100,
-            on("H200", *FASTER, profile="official"),
-            0,
-            "not comparable: another profile: quick → official",
-        ),
-        (
-            server,
-            on("H200", *FASTER, case=SERVER, target_qps=2.0),
-            0,
-            "not comparable: offered rate differs: 1/s → 2/s",
-        ),
-        (h100, on("H200", *FASTER), 0, "per dollar: no price of H100: give [prices] in the suite"),
-        (bert, on("H200", *FASTER), 2, "no workload and scenario in common"),
+        (on("H200", *STEADY), h200, 0, "both ran on the same hardware"),
+        (h100, official, 0, "not comparable: another profile: quick → official"),
+        (slower, server, 0, "not comparable: offered rate differs: 1/s → 2/s"),
+        (h100, h200, 0, "per dollar: no price of H100: give [prices] in the suite"),
+        (bert, h200, 2, "no workload and scenario in common"),
     ):
         sides(a, b)
         assert differing(say, [(line, code, (note,))]) == []
@@ -156,6 +146,54 @@ def test_a_price_that_nobody_can_use_is_one_error() -> None:
         "[prices": "cannot be read as TOML",
     }.items():
         Path("prices.toml").write_text(text, "utf-8")
-
         with pytest.raises(MlperfError, match=re.escape(message)):
             read_prices(Path("prices.toml"))
+
+
+BEST = max(
+    each.value / each.count
+    for each in official_results("v4.1")
+    if each.benchmark == "resnet" and each.scenario == "Offline" and each.division == "closed"
+    if each.accelerator.startswith("NVIDIA H200-SXM")
+)
+
+
+def placed(say: Say, *results: CaseResult, published: str = "v4.1") -> tuple[int, str]:
+    write_results(Path("a.json"), session(*results))
+    return say("compare", "a.json", "--published", published)
+
+
+def test_a_share_is_of_one_gpu_and_of_the_asked_round(say: Say) -> None:
+    eight = replace(CASE, accelerator="8xH200")
+    single = replace(CASE, scenario="SingleStream")
+    code, shown = placed(
+        say, on("NVIDIA H200", BEST / 2, case=eight), on("NVIDIA H200", 1.0, case=single)
+    )
+    joined = one_line(shown)
+    assert code == 0
+    assert widest(shown) <= 80
+    assert "published v4.1 " in joined
+    assert " 6.25 % samples/s v4.1 " in joined
+    assert f"unlike {single.id}: the value of SingleStream is a latency" in joined
+    assert "No verdict: nothing is judged here" in joined
+    assert "Result not verified by MLCommons Association." in joined
+
+
+def test_what_is_no_round_no_table_or_nothing_alike_is_refused(say: Say) -> None:
+    none = "no file, and no round that has official results; did you mean 'v4.1'?"
+    rows = [
+        (CASE, "v4.2", none),
+        (CASE, "a.json", "a.json: not a table of published results"),
+        (replace(CASE, workload="mine"), "v4.1", "nothing is like a published result\n"),
+    ]
+    for case, published, message in rows:
+        code, shown = placed(say, on("NVIDIA H200", 5.0, case=case), published=published)
+        assert (code, message in shown) == (2, True)
+
+
+def test_it_takes_one_side_alone(say: Say, capsys: pytest.CaptureFixture[str]) -> None:
+    for more in ("b.json", "--across-accelerators", "--prices p.toml"):
+        with pytest.raises(SystemExit, match="2"):
+            say("compare", "a.json", *more.split(), "--published", "v4.1")
+        message = "--published takes A alone: compare a.json --published v4.1"
+        assert message in capsys.readouterr().err

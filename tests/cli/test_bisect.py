@@ -17,26 +17,13 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.run import lineage
+from tests.cli import test_turns as suites
 from tests.cli.text import Say, differing, one_line, widest
 from tests.run import other_python
 from tests.run.other_python import git
 
-SUITE = """\
-schema = 1
-round = "v4.1"
-[workload]
-name = "mine"
-dataset = { use = "synthetic", samples = 32 }
-scorer = { use = "top1" }
-[[engines]]
-use = "acme:Acme"
-[[scenarios]]
-name = "Offline"
-target_qps = 500
-min_duration = "100ms"
-[limits]
-throughput = { max_drop = "20%" }
-"""
+ACME = f'{suites.SUITE}scorer = {{ use = "top1" }}\n[[engines]]\nuse = "acme:Acme"\n'
+SUITE = f'{ACME}{suites.OFFLINE}[limits]\nthroughput = {{ max_drop = "20%" }}\n'
 
 ENGINE = """\
 # Change {}.
@@ -86,9 +73,8 @@ def nothing_is_left(folder: Path) -> bool:
 @pytest.mark.slow
 def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say) -> None:
     """Whatever the working folder holds: the code is each commit's, the question today's."""
-    commits = repository(here, [0.002, 0.008, BROKEN, 0.008, 0.008])
+    commits = repository(here, [0.002, 0.008, BROKEN, 0.008])
     (here / "acme.py").write_text("what somebody works on", "utf-8")
-
     shown = say.ends(0, "bisect", "c0", "main", "--", TEST)
     assert f"first bad {commits[1]}\nsubject   change 1 \\x1b[31m\nauthor    test, 20" in shown
     assert re.search(r"change    samples/s −\d\d\.\d % \(.*\) against its parent\n", shown)
@@ -99,13 +85,9 @@ def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say)
     assert widest(shown) <= 80
     assert nothing_is_left(here)
     assert str(here) not in next(here.glob(".mlperf/bisect/*/state.json")).read_text("utf-8")
-
     before = set(here.glob(".mlperf/runs/*/*/spec.json"))
-    again = say("bisect", "c0", "main", "--", CASE)
-
-    assert again[0] == 0
-    assert "runs that are kept" in one_line(again[1])
-    assert f"first bad {commits[1]}" in again[1]
+    again = ("runs that are kept", f"first bad {commits[1]}")
+    assert differing(say, [(("bisect", "c0", "main", "--", CASE), 0, again)]) == []
     assert set(here.glob(".mlperf/runs/*/*/spec.json")) == before
 
 
@@ -120,7 +102,7 @@ def test_interruptions_leave_nothing_and_go_on(
     """And what a killed one left is removed by the next."""
     commits = repository(here, [0.002, 0.008])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    command = [sys.executable, "-m", "pytest_mlperf", "bisect", "c0", "c1", "--", FILE]
+    command = [sys.executable, "-m", "pytest_mlperf.__main__", "bisect", "c0", "c1", "--", FILE]
     killed = subprocess.Popen(command, env=environment)
     wait_for(lambda: list(here.glob(".mlperf/runs/*/*/spec.json")) != [])
     killed.kill()
@@ -158,14 +140,16 @@ def wait_for(done: Callable[[], bool], limit_s: float = 60.0) -> None:
 
 
 def children_of(folder: Path) -> list[str]:
-    """Return the command lines of processes that work for a project."""
+    """Return the command lines of other processes that work in a folder."""
     lines = []
-    for file in Path("/proc").glob("[0-9]*/cmdline"):
+    for process in Path("/proc").glob("[0-9]*"):
         try:
-            line = file.read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            is_in_folder = (process / "cwd").readlink().is_relative_to(folder)
+            line = (process / "cmdline").read_bytes().replace(b"\0", b" ")
         except OSError:
             continue
-        lines += [line] * (str(folder) in line)
+        if str(folder).encode() in line or (is_in_folder and process.name != str(os.getpid())):
+            lines.append(line.decode(errors="replace"))
     return lines
 
 
@@ -186,11 +170,9 @@ def test_versions_of_a_library_are_searched_in_the_same_way(
     (here / FILE).write_text(SUITE, "utf-8")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(wheels))
-
     shown = say.ends(0, "bisect", "--versions", "dialect==0.9.0..1.0", "--", FILE)
     assert "first bad dialect==0.10\nchange    samples/s −" in shown
     assert "1 version in between" in shown
-
     shown = say.ends(2, "bisect", "--versions", "dialect==0.9..2.0", "--", FILE)
     assert "pip sees no dialect==2.0" in shown
 
@@ -200,38 +182,27 @@ def test_versions_of_a_library_are_searched_in_the_same_way(
 @pytest.mark.slow
 def test_without_a_drop_or_with_a_broken_bad_one_nothing_is_searched(here: Path, say: Say) -> None:
     repository(here, [0.002, 0.002, 0.002, BROKEN])
-
-    shown = say.ends(1, "bisect", "c0", "c2", "--", FILE)
-    assert (
-        "BAD is not worse than GOOD: a drop of the limit is excluded; nothing was searched"
-        in one_line(shown)
-    )
-
-    shown = say.ends(2, "bisect", "c0", "c3", "--", FILE)
-    assert "cannot be judged: engine: ZeroDivisionError" in one_line(shown)
-
-    code, shown = say("bisect", "c3", "c3~1", "--", FILE)
-
-    assert (code, "they are the other way round" in one_line(shown)) == (2, True)
+    no_drop = "BAD is not worse than GOOD: a drop of the limit is excluded; nothing was searched"
+    broken = "cannot be judged: engine: ZeroDivisionError"
+    rows: list[tuple[tuple[str, str], int, str]] = [
+        (("c0", "c2"), 1, no_drop),
+        (("c0", "c3"), 2, broken),
+        (("c3", "c3~1"), 2, "they are the other way round"),
+    ]
+    lines = [(("bisect", *ends, "--", FILE), code, (text,)) for ends, code, text in rows]
+    assert differing(say, lines) == []
 
 
 @pytest.mark.process
 @pytest.mark.slow
 def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) -> None:
-    server = (
-        '[[scenarios]]\nname = "Server"\nlatency_limit = "1s"\nmin_query_count = 700\n'
-        'min_duration = "100ms"\n[limits]\nlatency_p99 = { max_rise = "30%" }\n'
-    )
-    text = SUITE.partition("[[scenarios]]")[0] + server
-    commits = repository(here, [0.001, 0.008], text)
-
+    server = suites.SERVER.replace("target_qps = {}\n", "")
+    limits = '[limits]\nlatency_p99 = { max_rise = "30%" }\n'
+    commits = repository(here, [0.001, 0.008], f"{ACME}{server}{limits}")
     assert f"first bad {commits[1]}" in say.ends(0, "bisect", "c0", "main", "--", FILE)
-    specs = [
-        json.loads(file.read_text("utf-8")) for file in here.glob(".mlperf/runs/*/*/spec.json")
-    ]
+    specs = [json.loads(file.read_bytes()) for file in here.glob(".mlperf/runs/*/*/spec.json")]
     rates = Counter(spec["settings"]["target_qps"] for spec in specs)
-    assert len(rates) == 2
-    assert rates[None] == 1
+    assert (len(rates), rates[None]) == (2, 1)
 
 
 REFUSED: list[tuple[list[str], str]] = [
@@ -255,33 +226,28 @@ REFUSED: list[tuple[list[str], str]] = [
 
 @pytest.mark.process
 def test_what_cannot_be_bisected_is_refused_in_one_sentence(here: Path, say: Say) -> None:
+    """Outside of a repository, with wrong names, and where the accelerator is not here."""
+    (here / FILE).write_text(SUITE, "utf-8")
+    outside = ("bisect", "a", "b", "--", FILE)
+    assert differing(say, [(outside, 2, ("is in no git repository",))]) == []
     repository(here, [0.002, 0.008])
     git(here, "checkout", "-q", "--orphan", "side")
     git(here, "commit", "-q", "-m", "another beginning")
     git(here, "checkout", "-q", "main")
     rows = [(("bisect", *words), 2, (message,)) for words, message in REFUSED]
-
     assert differing(say, rows) == []
-    assert not list(here.glob(".mlperf/runs/*/*"))
-
-
-@pytest.mark.process
-def test_what_cannot_run_here_is_said(here: Path, say: Say) -> None:
-    (here / FILE).write_text(SUITE, "utf-8")
-    outside = ("bisect", "a", "b", "--", FILE)
-    assert differing(say, [(outside, 2, ("is in no git repository",))]) == []
     entry = 'use = "acme:Acme"\naccelerators = ["Z9000"]'
-    repository(here, [0.002, 0.008], SUITE.replace('use = "acme:Acme"', entry))
+    (here / FILE).write_text(SUITE.replace('use = "acme:Acme"', entry), "utf-8")
     message = "accelerator Z9000 is not here, so pytest leaves it out"
     assert differing(say, [(("bisect", "c0", "c1", "--", FILE), 3, (message,))]) == []
+    assert not list(here.glob(".mlperf/runs/*/*"))
 
 
 @pytest.mark.process
 def test_a_good_one_that_does_not_run_is_named(here: Path, say: Say) -> None:
     commits = repository(here, [BROKEN, 0.002])
-
-    shown = say.ends(2, "bisect", "c0", "c1", "--", FILE)
-    assert f"bisect-{commits[0][:12]}: engine: ZeroDivisionError" in one_line(shown)
+    message = f"bisect-{commits[0][:12]}: engine: ZeroDivisionError"
+    assert differing(say, [(("bisect", "c0", "c1", "--", FILE), 2, (message,))]) == []
     assert nothing_is_left(here)
 
 
@@ -294,9 +260,6 @@ def test_a_merge_counts_as_one_step(here: Path) -> None:
     git(here, "checkout", "-q", "main")
     git(here, "merge", "-q", "--no-edit", "side")
     head = git(here, "rev-parse", "HEAD")
-
-    line = lineage.commits(here, "c0", "main")
-
-    assert [one.name for one in line] == [*commits, head]
-    assert [one.merged for one in line] == [False, False, True]
-    assert [one.parent for one in line] == ["", *commits]
+    found = [(one.name, one.merged, one.parent) for one in lineage.commits(here, "c0", "main")]
+    first, second = commits
+    assert found == [(first, False, ""), (second, False, first), (head, True, second)]

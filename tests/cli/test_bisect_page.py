@@ -16,7 +16,6 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.bisect._page import heading, log, result, step
 from pytest_mlperf.core.bisection import Mark
 from pytest_mlperf.core.foreign_text import clean
-from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.lineage import BuildAt
@@ -29,10 +28,6 @@ from tests.reports.verdicts import run
 TEST = "s.mlperf.toml::test_performance[mine-Offline-null-fp32-cpu]"
 OTHER = "s.mlperf.toml::test_performance[mine-Offline-other-fp32-cpu]"
 NOISE = 0.004
-
-
-def run_at(speed: float) -> Run:
-    return run(throughput=speed)
 
 
 def build(number: int, subject: str, merged: int) -> BuildAt:
@@ -76,7 +71,7 @@ def bisected(
         (test, *ends) for test in tests for ends in combinations(range(len(speeds)), 2)
     ):
         sides = [
-            tuple(run_at(speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
+            tuple(run(throughput=speed * chance.gauss(1, NOISE)) for _ in range(6)) if speed else ()
             for speed in (tests[test][before], tests[test][now])
         ]
         pairs = RunPairs(before=sides[0], now=sides[1], reason="" if all(sides) else "it broke")
@@ -104,24 +99,25 @@ def shown(search: Bisection, proof: Proof) -> str:
 
 
 @pytest.fixture(autouse=True)
-def _terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def _here(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
 
 
 def test_any_commit_is_named_with_its_change(tmp_path: Path) -> None:
     for first_bad in range(1, 9):
         search = bisected(tmp_path, [500.0] * first_bad + [330.0] * (9 - first_bad))
-
         proof = searched(search)
-
         assert (proof.before, proof.now, proof.named) == (first_bad - 1, first_bad, True)
         assert proof.speed.low < 0.66 < proof.speed.high
         assert proof.rest == []
         text = shown(search, proof)
-        assert f"first bad {first_bad:02x}{first_bad:02x}" in text
-        assert "samples/s −3" in text
-        assert "against its parent" in text
-        assert f"see       git show {search.builds[first_bad].title}" in text
+        for words in (
+            f"first bad {first_bad:02x}{first_bad:02x}",
+            "samples/s −3",
+            "against its parent",
+            f"see       git show {search.builds[first_bad].title}",
+        ):
+            assert words in text
         assert widest(text) <= 80
 
 
@@ -129,9 +125,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Pat
     """Whether that there is more is proven, or only looks so."""
     for second, last, first_bad, rest in ((430.0, 330.0, 5, [(0, 4)]), (410.0, 336.0, 2, [])):
         search = bisected(tmp_path, [500.0, 500.0, *[second] * 3, *[last] * 3])
-
         proof = searched(search)
-
         assert (proof.named, proof.now, list(proof.rest)) == (True, first_bad, rest)
         text = one_line(shown(search, proof))
         assert "by its size this is a part of the drop only: once it is mended" in text
@@ -141,9 +135,7 @@ def test_of_a_drop_in_two_steps_one_is_named_and_the_other_is_said(tmp_path: Pat
 def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Path) -> None:
     """No commit is named: none is worse than its parent for sure."""
     search = bisected(tmp_path, [500.0 * 0.985**n for n in range(25)])
-
     proof = searched(search)
-
     assert not proof.named
     assert 1 < proof.now - proof.before < 24
     assert proof.speed.high < 1
@@ -154,9 +146,7 @@ def test_a_drop_in_many_steps_is_the_smallest_range_that_is_proven(tmp_path: Pat
 
 def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: Path) -> None:
     search = bisected(tmp_path, [500.0, 500.0, None, None, None, 330.0, 330.0, 330.0])
-
     proof = searched(search)
-
     assert (proof.before, proof.now, proof.named, proof.direct) == (1, 5, False, True)
     text = shown(search, proof)
     assert (
@@ -167,31 +157,20 @@ def test_what_was_skipped_before_the_first_bad_one_stays_in_the_range(tmp_path: 
     assert "skipped: it broke" in one_line(text)
 
 
-def test_a_commit_beside_the_good_one_needs_no_further_comparison(tmp_path: Path) -> None:
-    search = bisected(tmp_path, [500.0, 330.0, 330.0])
-
-    proof = searched(search)
-
-    assert proof.now == 1
-    assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
-
-
 def test_versions_of_a_library_are_searched_as_commits_are(tmp_path: Path) -> None:
+    """What comes next after the good one needs no further comparison."""
     versions = [BuildAt(name=name, wheel=f"dialect=={name}") for name in ("0.9", "0.10", "1.0")]
     search = bisected(tmp_path, [500.0, 330.0, 330.0], builds=versions)
-
     text = shown(search, searched(search))
-
     assert "first bad dialect==0.10\nchange    samples/s −" in text
     assert "1 version in between" in text
+    assert [(one.before, one.now) for one in search.log] == [(0, 2), (0, 1)]
 
 
 def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
     hostile = "\x1b[2Jgone\u202e ::error::x"
     search = bisected(tmp_path, [500.0, 500.0, 330.0], subject=hostile, merged=2)
-
     text = shown(search, searched(search))
-
     assert "\x1b" not in text
     assert "\u202e" not in text
     assert "subject   \\x1b[2Jgone\\u202e ::error::x" in text
@@ -199,30 +178,28 @@ def test_a_hostile_subject_is_text_and_a_merge_is_told(tmp_path: Path) -> None:
     assert f"it is a merge; git log {title}^1..{title}^2 lists what came with it" in one_line(text)
 
 
-def test_without_a_drop_there_is_no_search(tmp_path: Path) -> None:
-    for speed, mark in ((500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)):
-        assert bisected(tmp_path, [500.0, 500.0, speed]).first().mark is mark
-
-
 def test_of_several_tests_those_that_dropped_are_followed(tmp_path: Path) -> None:
-    """Of two drops in two tests the first one is found."""
+    """Of two drops in two tests the first one is found; without a drop there is no search."""
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 9)
     proof = searched(search)
     assert (proof.now, proof.metric[0]) == (5, TEST)
     assert list(search.limits) == [TEST]
     assert {test for one in search.log[1:] for test, _ in one.ratios} == {TEST}
-
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 4, [500.0] * 3 + [330.0] * 6)
     proof = searched(search)
     assert (proof.now, proof.metric[0], proof.named) == (3, OTHER, True)
     assert list(search.limits) == [OTHER, TEST]
+
+    for speed, mark in ((500.0, Mark.GOOD), (600.0, Mark.GOOD), (330.0, Mark.BAD)):
+        assert bisected(tmp_path, [500.0, 500.0, speed]).first().mark is mark
 
 
 def disturbed(search: Bisection, again: str) -> None:
     """Let the last comparison, of the commits 4 and 5, say nothing; `again`: " again" or ""."""
     store = search._store
     key = f"{search.builds[4].name} {search.builds[5].name} {TEST}{again}"
-    sides = [tuple(map(run_at, speeds)) for speeds in ((900, 100, 500) * 2, (100, 900, 500) * 2)]
+    rates = ((900.0, 100.0, 500.0) * 2, (100.0, 900.0, 500.0) * 2)
+    sides = [tuple(run(throughput=rate) for rate in side) for side in rates]
     pairs = RunPairs(before=sides[0], now=sides[1])
     store.state = replace(store.state, pairs={**store.state.pairs, key: pairs})
 
@@ -234,7 +211,6 @@ def test_a_disturbed_last_comparison_is_made_again(tmp_path: Path) -> None:
     proof = searched(search)
     assert [one.mark for one in search.log[-2:]] == [Mark.UNDECIDED, Mark.BAD]
     assert (proof.now, proof.named) == (5, True)
-
     search = bisected(tmp_path, [500.0] * 5 + [330.0] * 3)
     disturbed(search, "")
     disturbed(search, " again")

@@ -25,10 +25,8 @@ from pytest_mlperf.core.noise.calibration import (
 )
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores import calibration
+from tests.cli.lab import ROOT
 from tests.cli.text import Say, differing, one_line
-
-ROOT = Path(__file__).parents[2]
-
 
 HEAD = """\
 schema = 1
@@ -64,7 +62,8 @@ STEADY = engine("steady", '["cpu", "H200"]', latency_s=0.001, batch_size=4)
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A project with one suite, in a terminal of 80 columns."""
+    """A project with one suite; the machine's own speed is not measured beside it."""
+    monkeypatch.setattr("pytest_mlperf.run.conditions.control", lambda *_, **__: ({}, ""))
     path = tmp_path / "project"
     (path / "suites").mkdir(parents=True)
     (path / "baselines").mkdir()
@@ -126,7 +125,6 @@ def test_another_engine_starts_the_case_anew_and_says_so(project: Path, say: Say
     assert "first-Offline-steady-fp32-cpu: 2 older runs left out: engine, options" in shown
     (case,) = stored().cases
     assert len(case.runs) == 2
-
     before = Path("baselines/calibration/cpu.json").read_text("utf-8")
     shutil.rmtree(".mlperf")
     shown = say.ends(0, "calibrate", "--runs", 0, "--write")
@@ -151,7 +149,6 @@ def test_a_case_that_breaks_is_told_and_the_others_go_on(project: Path, say: Say
         code, shown = say("calibrate", "--runs", 2, "--case", "Offline", "--write")
     finally:
         sys.path.remove(str(project))
-
     assert code == 1
     assert re.search(r"1 of 4  first-Offline-bad-fp32-cpu  given up: .*no such chip", shown)
     assert shown.count("given up") == 1
@@ -181,7 +178,6 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
             if line.startswith("1 of 2"):
                 child.send_signal(signal.SIGINT)
     shown = "".join(lines)
-
     assert child.returncode == 1, shown
     assert "interrupted; the runs that were finished are kept" in shown
     assert list(Path("baselines").iterdir()) == []
@@ -196,38 +192,31 @@ def test_an_interrupted_session_keeps_its_runs_and_goes_on(project: Path, say: S
 
 
 @pytest.mark.process
-def test_where_no_case_can_run_it_is_the_environments_fault(project: Path, say: Say) -> None:
-    """And nothing to learn from is exit code 1."""
+def test_what_cannot_be_calibrated_is_told_before_any_run(project: Path, say: Say) -> None:
+    """No runs to learn from, wrong usage, a damaged file, wrong options, and no accelerator."""
     nothing = "cpu: nothing learnt: noise needs two runs of one case in one session"
-    assert differing(say, [(("calibrate", "--runs", 0), 1, (nothing,))]) == []
-    suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
-    texts = ("2 cases on H200, which is not here", "no case can run here; here: cpu")
-    assert differing(say, [(("calibrate",), 3, texts)]) == []
-
-
-def test_what_is_not_there_is_usage(project: Path, say: Say) -> None:
-    """And a wrong option of an engine costs no run."""
     case = "no case fits 'Server'; these suites have: first-Offline-"
     rows: list[tuple[tuple[object, ...], int, tuple[str, ...]]] = [
+        (("calibrate", "--runs", 0), 1, (nothing,)),
         (("calibrate", "--case", "Server"), 2, (case,)),
         (("calibrate", "elsewhere"), 2, ("elsewhere is not here",)),
     ]
     assert differing(say, rows) == []
-    suite(HEAD, engine("steady", speed=11), SCENARIOS)
-    assert differing(say, [(("calibrate",), 2, ("speed",))]) == []
-    assert not Path(".mlperf").exists()
     for words in ("--runs 1", "--runs -2", "--session ../x"):
         with pytest.raises(SystemExit, match="2"):
             say("calibrate", *words.split())
-
-
-@pytest.mark.process
-def test_a_damaged_calibration_costs_no_run(project: Path, say: Say) -> None:
     file = Path("baselines/calibration/cpu.json")
     file.parent.mkdir()
     file.write_text("{", "utf-8")
-    assert "calibrate anew: pytest-mlperf calibrate" in say.ends(2, "calibrate", "--runs", 2)
-    assert not Path(".mlperf").exists()
+    anew = ("calibrate anew: pytest-mlperf calibrate",)
+    assert differing(say, [(("calibrate", "--runs", 2), 2, anew)]) == []
+    file.unlink()
+    suite(HEAD, engine("steady", speed=11), SCENARIOS)
+    assert differing(say, [(("calibrate",), 2, ("speed",))]) == []
+    suite(HEAD, engine("steady", '["H200"]', latency_s=0.001), SCENARIOS)
+    texts = ("2 cases on H200, which is not here", "no case can run here; here: cpu")
+    assert differing(say, [(("calibrate",), 3, texts)]) == []
+    assert not list(Path().glob(".mlperf/runs/*/*"))
 
 
 def test_a_metric_that_some_runs_lack_is_left_out_aloud() -> None:

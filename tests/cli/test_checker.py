@@ -68,25 +68,27 @@ def check(say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("script", "code", "words"), ENDS)
-def test_each_end_of_the_checker(
-    script: str, code: int, words: str, check: Callable[[Path], tuple[int, str]], tmp_path: Path
-) -> None:
-    main = tmp_path / "inference/tools/submission/submission_checker/main.py"
-    main.parent.mkdir(parents=True)
-    main.write_text(START + script, "utf-8")
-
-    ended, shown = check(Path("inference"))
-
-    (folder,) = tmp_path.glob("pytest-mlperf-checker-*")
-    assert (ended, words.format(folder=folder) in shown) == (code, True), shown
-    assert [path.name for path in main.parent.iterdir()] == ["main.py"]
+def test_each_end_of_the_checker(check: Callable[[Path], tuple[int, str]], tmp_path: Path) -> None:
+    failures = []
+    for number, (script, code, words) in enumerate(ENDS):
+        checkout = Path(f"inference{number}")
+        main = checkout / "tools/submission/submission_checker/main.py"
+        main.parent.mkdir(parents=True)
+        main.write_text(START + script, "utf-8")
+        ended, shown = check(checkout)
+        (folder,) = tmp_path.glob("pytest-mlperf-checker-*")
+        folder.rename(f"kept{number}")
+        files = [path.name for path in main.parent.iterdir()]
+        if ended != code or words.format(folder=folder) not in shown or files != ["main.py"]:
+            failures.append((script, ended, shown, files))
+    assert failures == []
 
 
 @pytest.mark.process
 def test_the_checker_of_v4_1_is_one_file_and_logs_in_another_format(
     check: Callable[[Path], tuple[int, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A folder without a checker is refused."""
     monkeypatch.setenv("INFER_SYSTEM_FILE", "yes")
     (tmp_path / "old").mkdir()
     (tmp_path / "old/submission_checker.py").write_text(
@@ -95,15 +97,9 @@ def test_the_checker_of_v4_1_is_one_file_and_logs_in_another_format(
         "log.error('%s %s', *os.listdir(), os.environ.get('INFER_SYSTEM_FILE'))\n" + ERRORS,
         "utf-8",
     )
-
     code, shown = check(Path("old"))
-
     assert code == 1
     assert shown.splitlines()[1] == "error: closed None"
-
-
-def test_a_folder_without_a_checker_is_refused(check: Callable[[Path], tuple[int, str]]) -> None:
     code, shown = check(Path("tree"))
-
     assert code == 3
     assert "tree has no tools/submission with MLCommons' submission checker: get it with" in shown

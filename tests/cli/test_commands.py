@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from pytest_mlperf import __version__
+from pytest_mlperf import __version__, cli
 from pytest_mlperf.cli import build_parser, init, main
-from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
+from pytest_mlperf.cli.schema import SCHEMAS, published
+from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.foreign_text import clean
-from tests.cli.text import finished
+from pytest_mlperf.core.removed import REMOVED
+from pytest_mlperf.suite.plan import plan_suite
+from tests.cli.lab import ROOT
+from tests.cli.text import Say, finished, page
 
 NAMES = (
     *("init", "doctor", "plan", "explain", "compare", "turns", "bisect", "history", "update"),
@@ -35,12 +39,11 @@ def help_of(capsys: pytest.CaptureFixture[str], *command: str) -> str:
     return capsys.readouterr().out
 
 
-HELP = (Path(__file__).parent / "pages/help.txt").read_text("utf-8")
+HELP = page("help.txt")
 
 
 def test_help_lists_every_command_in_the_order_of_use(capsys: pytest.CaptureFixture[str]) -> None:
     shown = help_of(capsys)
-
     for command in NAMES:
         assert f"\n    {command} " in shown
     # Python releases word their own lines differently; ours are as designed.
@@ -57,7 +60,6 @@ def whole_lines(text: str) -> str:
 def test_help_says_what_a_command_needs_with_examples(capsys: pytest.CaptureFixture[str]) -> None:
     for command in NAMES:
         shown = help_of(capsys, command)
-
         assert shown.startswith(f"usage: pytest-mlperf {command} ")
         assert "\nneeds: " in shown, command
         examples = whole_lines(shown.partition("\nexamples:\n")[2]).splitlines()
@@ -74,19 +76,27 @@ def examples() -> Iterator[str]:
     yield from re.findall(r"\$ pytest-mlperf (.+)", whole_lines(text))
 
 
-def test_every_example_is_a_command_line_that_is_accepted() -> None:
-    lines = list(examples())
+PAGE = (ROOT / "docs" / "cli.md").read_text("utf-8")
 
+
+def test_every_example_of_the_help_and_the_page_is_accepted() -> None:
+    """And the page names every command in the order of use, with outputs that fit a terminal."""
+    lines = list(examples())
     assert len(lines) >= 2 * len(NAMES)
-    for line in lines:
+    on_page = re.findall(r"^\$ pytest-mlperf (.+)$", PAGE, re.MULTILINE)
+    assert on_page
+    for line in (*lines, *on_page):
         parser, _ = build_parser()
         parser.parse_args(shlex.split(line.partition(" > ")[0]))
+    assert re.findall(r"^\| `([a-z]+)", PAGE, re.MULTILINE) == list(NAMES)
+    blocks = re.findall(r"```console\n(.*?)```", PAGE, re.DOTALL)
+    shown = [line for block in blocks for line in block.splitlines()]
+    assert [line for line in shown if len(line) > 80 and not line.startswith(("$", "{"))] == []
 
 
 def test_version_and_wrong_usage_have_their_exit_codes(capsys: pytest.CaptureFixture[str]) -> None:
     assert exits("--version") == 0
     assert capsys.readouterr().out == f"pytest-mlperf {__version__}\n"
-
     for line in (
         "",
         "no-such-command",
@@ -104,25 +114,21 @@ def test_version_and_wrong_usage_have_their_exit_codes(capsys: pytest.CaptureFix
     ):
         assert exits(*line.split()) == 2, line
         assert capsys.readouterr().err.startswith("usage: pytest-mlperf"), line
-
     assert main(["report", "\x1b[2Jx.json"]) == 2
     assert capsys.readouterr().err.startswith("pytest-mlperf: \\x1b[2Jx.json: cannot be read")
 
 
-@pytest.mark.parametrize(("error", "code"), [(MlperfError("x"), 2), (EnvironmentFault("x"), 3)])
 def test_an_error_for_the_user_is_one_line_and_its_exit_code(
-    error: MlperfError,
-    code: int,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(_: object) -> int:
-        raise error
+    for error, code in ((MlperfError("x"), 2), (EnvironmentFault("x"), 3)):
 
-    monkeypatch.setattr(init, "run", fail)
+        def fail(_: object, error: Exception = error) -> int:
+            raise error
 
-    assert main(["init"]) == code
-    assert capsys.readouterr() == ("", "pytest-mlperf: x\n")
+        monkeypatch.setattr(init, "run", fail)
+        assert main(["init"]) == code
+        assert capsys.readouterr() == ("", "pytest-mlperf: x\n")
 
 
 def test_foreign_text_is_no_control_sequence_and_no_workflow_command() -> None:
@@ -136,22 +142,36 @@ def test_foreign_text_is_no_control_sequence_and_no_workflow_command() -> None:
         "  ::set-output name=x::1": "  \\::set-output name=x::1",
         "##[group]x": "\\##[group]x",
     }
-
     assert {text: clean(text) for text in texts} == texts
 
 
+SCRIPT = """
+import json, sys
+from pytest_mlperf.cli import main
+try:
+    code = main(sys.argv[1:])
+except SystemExit as error:
+    code = error.code
+print("\\n" + json.dumps([code, list(sys.modules)]))
+"""
+LIBRARIES = {"mlperf_loadgen", "onnxruntime", "numpy", "pynvml", "torch", "pytest"}
+
+
 @pytest.mark.process
-def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) -> None:
-    script = (
-        "import sys; from pytest_mlperf.cli import main; code = main(['init']);"
-        "heavy = {'mlperf_loadgen', 'onnxruntime', 'numpy', 'pynvml', 'torch', 'pytest'}"
-        " & set(sys.modules);"
-        "sys.exit(code or ', '.join(sorted(heavy)) or 0)"
-    )
-
-    done = finished(sys.executable, "-c", script, cwd=tmp_path)
-
-    assert (done.returncode, done.stderr) == (0, "")
+def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
+    """Help and version load no subcommand, and `init` no library of an engine."""
+    for word, heavy in (
+        ("--version", {*LIBRARIES, "pydantic"}),
+        ("--help", {*LIBRARIES, "pydantic"}),
+        ("init", LIBRARIES),
+    ):
+        done = finished(sys.executable, "-c", SCRIPT, word, cwd=tmp_path)
+        code, modules = json.loads(done.stdout.splitlines()[-1])
+        assert (code, done.stderr) == (0, "")
+        assert not heavy & set(modules)
+        own = [name for name in modules if name.startswith("pytest_mlperf")]
+        assert "pytest_mlperf.cli.commands" in own
+        assert len(own) <= 15 or word == "init"
     assert (tmp_path / "suites" / "demo.mlperf.toml").is_file()
 
 
@@ -159,22 +179,63 @@ def test_the_installed_command_runs_and_loads_no_engine_library(tmp_path: Path) 
 def test_a_reader_that_has_enough_is_no_error() -> None:
     """`pytest-mlperf schema | head -1` ends quietly."""
     code = "from pytest_mlperf.cli import main; main(['schema'])"
-    command = f'{sys.executable} -c "{code}" | head -1'
-    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
-
-    assert done.stdout == "{\n"
-    assert done.stderr == ""
+    done = finished("sh", "-c", f'{sys.executable} -c "{code}" | head -1')
+    assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
 
 
 @pytest.mark.process
 def test_a_terminal_without_our_signs_shows_a_question_mark() -> None:
     """An ISO-8859-1 terminal has no "−"; that is no reason to end in a traceback."""
     code = "from pytest_mlperf.cli.output import *; print_what_the_terminal_can(); show(['−3 %'])"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        check=True,
-        env={"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(Path(__file__).parents[2])},
-    )
+    environment = {"PYTHONIOENCODING": "latin-1", "PYTHONPATH": str(ROOT)}
+    assert finished(sys.executable, "-c", code, env=environment).stdout == "?3 %\n"
 
-    assert done.stdout == b"?3 %\n"
+
+def test_schemas_are_printed_and_written_as_they_are_published(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, say: Say
+) -> None:
+    shipped = {name: published(name).read_text("utf-8") for name in SCHEMAS}
+    assert {name: say.ends(0, "schema", name) for name in SCHEMAS} == shipped
+    assert json.loads(say.ends(0, "schema"))["title"] == "Suite"
+    monkeypatch.setattr(cli.schema, "files", lambda _: tmp_path)
+    assert say.ends(0, "schema", "--write").count("wrote ") == len(SCHEMAS)
+    assert {name: published(name).read_text("utf-8") for name in SCHEMAS} == shipped
+    assert published("suite").is_relative_to(tmp_path)
+
+
+OLD_SUITE = """
+schema = 1
+round = "v4.1"
+
+[workload]
+name = "old"
+dataset = {{ use = "synthetic", samples = 4 }}
+
+[[engines]]
+use = "{engine}"
+options = {{ {key} = true }}
+
+[[scenarios]]
+name = "Offline"
+"""
+
+
+def test_everything_removed_is_refused_with_its_replacement(tmp_path: Path, say: Say) -> None:
+    """A word that was never there gets the list."""
+    refused = {}
+    line = OLD_SUITE.splitlines().index("options = {{ {key} = true }}") + 1
+    for entry in REMOVED:
+        if entry.kind == "key":
+            engine = entry.owner.removeprefix("engine ").strip("'")
+            suite = tmp_path / f"{entry.name}.mlperf.toml"
+            suite.write_text(OLD_SUITE.format(engine=engine, key=entry.name), "utf-8")
+            with pytest.raises(SuiteError, match=f"{suite}:{line}") as caught:
+                plan_suite(suite)
+            text = str(caught.value)
+        else:
+            owner = () if entry.kind == "command" else (entry.owner,)
+            text = say.ends(2, *owner, entry.name)
+        refused[entry] = f"{entry.kind} {entry.name} was removed: {entry.instead}" in text
+    assert refused == dict.fromkeys(REMOVED, True)
+    with pytest.raises(SystemExit):
+        main(["contributed"])

@@ -5,16 +5,20 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.compare import compare_case
+from pytest_mlperf.cli.compare import ComparedCase, compare_case
 from pytest_mlperf.cli.measured import Measured, why_not
+from pytest_mlperf.core.baseline import BaselineRun
+from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseSettings
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import write_results
@@ -70,6 +74,7 @@ def test_a_session_is_named_by_file_folder_run_or_its_beginning(lab: Lab, say: S
 
 
 def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> None:
+    """A damaged one is left out and told."""
     file = own_lab.path / "baselines/cpu/quick/first/Offline.Acme.fp32.json"
     text = file.read_text("utf-8")
     for one in performance(own_lab.recorded).verdict.runs:
@@ -77,27 +82,21 @@ def test_two_commits_are_compared_by_their_baselines(own_lab: Lab, say: Say) -> 
         text = text.replace(repr(rate), repr(rate / 6))
     file.write_text(text, "utf-8")
     git(own_lab.path, "commit", "-q", "-a", "-m", "slower accepted")
-
     shown = say.ends(1, "compare", "HEAD~1", "HEAD")
     assert "PERF DROP  samples/s" in shown
     assert "  −30 %" in shown, "the limit is that of the suite here"
     assert say("compare", "HEAD", "HEAD~1")[0] == 0
-
-
-def test_a_damaged_baseline_in_git_is_left_out_and_told(own_lab: Lab, say: Say) -> None:
     folder = own_lab.path / "baselines/cpu/quick/other"
     folder.mkdir()
     (folder / "Offline.x.fp32.json").write_text("{}", "utf-8")
     git(own_lab.path, "add", ".")
     git(own_lab.path, "commit", "-q", "-m", "damaged")
-
-    shown = say.ends(0, "compare", "HEAD", own_lab.unchanged)
+    _, shown = say("compare", "HEAD", own_lab.unchanged)
     assert "left out: HASH:baselines/cpu/quick/other/Offline.x.fp32.json: schema is" in flat(shown)
 
 
 def test_slowed_sessions_are_compared_and_said_so_but_never_pooled(own_lab: Lab, say: Say) -> None:
     edit_cases(own_lab.upgraded, lambda case: replace(case, handicap=0.5))
-
     shown = say.ends(1, "compare", own_lab.recorded, own_lab.upgraded)
     assert f"note      {CASE}: B: measured with --mlperf-handicap" in shown
     shown = say.ends(2, "compare", "acme==1.0", "acme==2.0")
@@ -149,36 +148,18 @@ STEADY = (100.0, 100.2, 99.8, 100.1, 99.9)
 NOISY = (100.0, 102.0, 98.0, 101.0, 99.0)
 
 
+OTHER = Subject(identity={"gpu": "H100"}, fingerprint={})
+ON_SERVER = measured(*STEADY, case=SERVER, target_qps=100.0)
 INVALID: list[tuple[CaseResult, CaseResult, str]] = [
     (measured(*STEADY), measured(*STEADY, profile="official"), "another profile: quick → official"),
     (
         measured(*STEADY),
-        measured(*STEADY, subject=Subject(identity={"gpu": "H100"}, fingerprint={})),
+        measured(*STEADY, subject=OTHER),
         "other hardware: ecc True → None, gpu NVIDIA H200 → H100",
     ),
-    (
-        measured(*STEADY, case=SERVER, target_qps=100.0),
-        measured(*STEADY, case=SERVER, target_qps=120.0),
-        "offered rate differs: 100/s → 120/s",
-    ),
-    (
-        measured(*STEADY, case=SERVER),
-        result(verdicts.ERROR),
-        "B has no run: ERROR engine: RuntimeError: CUDA out of memory",
-    ),
+    (ON_SERVER, replace(ON_SERVER, target_qps=120.0), "offered rate differs: 100/s → 120/s"),
+    (ON_SERVER, result(verdicts.ERROR), "B has no run: ERROR engine: RuntimeError: CUDA out of "),
 ]
-
-
-@pytest.mark.process
-def test_what_differs_in_its_conditions_is_invalid_with_the_reason(here: Path, say: Say) -> None:
-    for a, b, reason in INVALID:
-        sides(a, b)
-
-        shown = say.ends(2, "compare", "a.json", "b.json")
-        lines = shown.splitlines()
-        row = lines.index("  INVALID")
-        assert lines[row + 1].strip() == reason
-        assert lines[-2:] == ["1 case on both sides: 1 INVALID", "nothing could be judged"]
 
 
 def bert(*values: float) -> CaseResult:
@@ -187,7 +168,7 @@ def bert(*values: float) -> CaseResult:
 
 @pytest.mark.process
 def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
-    """The rate of Offline is no condition; a drop against too few runs is advice."""
+    """The rate of Offline is no condition, other conditions are; too few runs are advice."""
     gptj = measured(1.0, case=replace(verdicts.CASE, workload="gptj"))
     both = measured(*STEADY)
     only = ("only A bert-Offline-ort-fp16-H200", "only B gptj-Offline-ort-fp16-H200")
@@ -211,6 +192,8 @@ def test_what_two_files_have_in_common_is_judged(here: Path, say: Say) -> None:
             ),
         ),
     ]
+    nothing = "1 case on both sides: 1 INVALID nothing could be judged"
+    rows += [(a, b, 2, (f" INVALID {reason}", nothing)) for a, b, reason in INVALID]
     for a, b, code, texts in rows:
         sides(a, b)
         assert differing(say, [(("compare", "a.json", "b.json"), code, texts)]) == []
@@ -224,9 +207,7 @@ def test_what_several_cases_share_is_said_once(here: Path, say: Say) -> None:
         [measured(*STEADY, case=case) for case in cases],
         [measured(*STEADY, case=case, subject=newer, handicap=0.1) for case in cases],
     )
-
     _, shown = say("compare", "a.json", "b.json")
-
     assert shown.count("engine.version 1.20.1 → 1.21\n") == 1
     assert "note      B: measured with --mlperf-handicap 10% (3 cases)\n" in shown
 
@@ -245,7 +226,6 @@ def test_of_several_builds_the_nearest_are_compared(here: Path, say: Say) -> Non
         file = Path(f".mlperf/runs/2026112{number}-000000-abcd/results.json")
         rates = [rate * value / 100 for value in STEADY]
         write_results(file, session(measured(*rates, subject=build(version, threads))))
-
     shown = say.ends(0, "compare", "ort==1", "ort==2")
     assert "samples/s  800  790  −1.2 %" in shown
     assert "changed   engine.ort 1 → 2\n" in shown
@@ -279,51 +259,55 @@ def named(prefix: str, count: int, values: Sequence[float]) -> dict[str, Sequenc
     return {f"{prefix}{number}": values for number in range(count)}
 
 
-A_HUNDRED = {"one session": {"a": [100.0] * 8}, "four": named("a", 4, [100.0, 100.0])}
-
-
-@pytest.mark.parametrize("old", A_HUNDRED.values(), ids=A_HUNDRED)
-@pytest.mark.parametrize(
-    ("new", "outcomes"),
-    [
+def test_pooled_runs_are_looked_at_once_and_all() -> None:
+    """The oldest run was as fast; the two oldest were slow; A is of one session, or of four."""
+    olds: list[dict[str, Sequence[float]]] = [{"a": [100.0] * 8}, named("a", 4, [100.0, 100.0])]
+    news: list[tuple[dict[str, Sequence[float]], set[Outcome]]] = [
         ({"old": [100.0], **named("b", 10, [90.0, 90.0])}, {Outcome.PERF_DROP}),
-        ({"old": [96.0, 96.0], **named("b", 10, [101.0] * 2)}, {Outcome.OK, Outcome.INCONCLUSIVE}),
-    ],
-    ids=["the oldest run was as fast", "the two oldest were slow"],
-)
-def test_pooled_runs_are_looked_at_once_and_all(
-    old: dict[str, Sequence[float]], new: dict[str, Sequence[float]], outcomes: set[Outcome]
-) -> None:
-    a, b = one(), one()
-    for order in (new, dict(reversed(new.items()))):
-        found = compare_case(
-            replace(a, runs=sessions(**old)),
-            replace(b, runs=sessions(**order)),
-            lambda *_: {"throughput": 0.03},
-        )
-
+        ({"old": [96.0] * 2, **named("b", 10, [101.0] * 2)}, {Outcome.OK, Outcome.INCONCLUSIVE}),
+    ]
+    for old, (new, outcomes), is_reversed in product(olds, news, (False, True)):
+        order = dict(reversed(new.items())) if is_reversed else new
+        a, b = (replace(one(), runs=sessions(**groups)) for groups in (old, order))
+        found = compare_case(a, b, lambda *_: {"throughput": 0.03})
         assert found.outcome in outcomes
         assert found.metrics[0].runs == sum(map(len, new.values()))
 
 
-def test_a_session_a_side_is_provisional_unless_no_session_explains_it() -> None:
+def test_the_limit_decides_as_in_a_test() -> None:
+    """A session a side is provisional, unless no session explains a change of that size."""
+
+    def judged(a: tuple[Run, ...], b: tuple[Run, ...], limit: float) -> ComparedCase:
+        before, after = (replace(one(), runs=runs) for runs in (a, b))
+        return compare_case(before, after, lambda *_: {"throughput": limit})
+
+    steady = one(*STEADY).runs
+    for limit, values, outcome in (
+        (0.03, (100.0,), Outcome.OK),
+        (0.03, (90.0, 90.1), Outcome.PERF_DROP),
+        (0.20, (90.0, 90.1), Outcome.OK),
+        (0.03, (110.0, 110.1), Outcome.IMPROVED),
+        (0.03, (96.5, 100.5, 96.0, 100.0, 97.0), Outcome.INCONCLUSIVE),
+    ):
+        assert judged(steady, one(*values).runs, limit).outcome is outcome
+    assert why_not(one(1.0), one(2.0)) == ""
+
     for speed, outcome, leans in (
         (100.0, Outcome.PROVISIONAL, "ok"),
         (94.0, Outcome.PROVISIONAL, "drop"),
         (98.0, Outcome.INCONCLUSIVE, None),
         (60.0, Outcome.PERF_DROP, None),
     ):
-        a, b = one(), one()
-        found = compare_case(
-            replace(a, runs=sessions(a=NOISY)),
-            replace(b, runs=sessions(b=[speed * value / 100 for value in NOISY])),
-            lambda *_: {"throughput": 0.03},
-        )
-
+        noisy = [speed * value / 100 for value in NOISY]
+        found = judged(sessions(a=NOISY), sessions(b=noisy), 0.03)
         assert (found.outcome, found.metrics[0].leans) == (outcome, leans)
-        assert ("2 more on other days settle it" in found.metrics[0].note) is (
-            outcome is not Outcome.PERF_DROP
-        )
+        is_open = outcome is not Outcome.PERF_DROP
+        assert ("2 more on other days settle it" in found.metrics[0].note) is is_open
+
+    less = replace(steady[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
+    found = judged(steady, (*steady[:2], less), 0.03)
+    first = "samples/s is missing in 1 of 3 runs of B, first in that of 2026-11-03T01:02:03+00:00"
+    assert (found.outcome, found.metrics[0].note) == (Outcome.INVALID, first)
 
 
 @pytest.mark.process
@@ -370,17 +354,6 @@ def test_many_cases_are_judged_together(here: Path, say: Say) -> None:
     assert "the only drop among 50 metrics judged together" in one_line(shown)
 
 
-def test_a_gated_metric_that_some_runs_lack_is_invalid_and_names_them() -> None:
-    a, b = one(*STEADY), one(*STEADY)
-    less = replace(b.runs[2], metrics={"latency_p50": 1.0}, started="2026-11-03T01:02:03+00:00")
-    found = compare_case(a, replace(b, runs=(*b.runs[:2], less)), lambda *_: {"throughput": 0.03})
-
-    assert found.outcome is Outcome.INVALID
-    assert found.metrics[0].note == (
-        "samples/s is missing in 1 of 3 runs of B, first in that of 2026-11-03T01:02:03+00:00"
-    )
-
-
 def test_what_a_had_enough_queries_for_stays_judged() -> None:
     """A build that gets fewer queries done is not judged by less."""
 
@@ -396,20 +369,63 @@ def test_what_a_had_enough_queries_for_stays_judged() -> None:
         compare_case(side(before, 0.5), side(after, 1.0), lambda *_: {"latency_p99": 0.1}).outcome
         for before, after in ((1200, 900), (900, 1200))
     ]
-
     assert outcomes == [Outcome.PERF_DROP, Outcome.INCONCLUSIVE]
 
 
-def test_the_limit_decides_as_in_a_test() -> None:
-    for limit, values, outcome in (
-        (0.03, (100.0,), Outcome.OK),
-        (0.03, (90.0, 90.1), Outcome.PERF_DROP),
-        (0.20, (90.0, 90.1), Outcome.OK),
-        (0.03, (110.0, 110.1), Outcome.IMPROVED),
-        (0.03, (96.5, 100.5, 96.0, 100.0, 97.0), Outcome.INCONCLUSIVE),
-    ):
-        limits = {"throughput": limit}
-        found = compare_case(one(*STEADY), one(*values), lambda *_, limits=limits: limits)
+FP8 = Case(workload="w", scenario="Server", engine="e", precision="fp8", accelerator="H200")
 
-        assert found.outcome is outcome
-    assert why_not(one(1.0), one(2.0)) == ""
+
+def found_rate(find: str | None, *rates: float, offered: float | None = None) -> Measured:
+    """Return a side that found these rates, or measured at one that was offered."""
+    fingerprint = {"engine": "e", **({"find": find} if find else {})}
+    limits = {"throughput": 0.03}
+    return one(*rates, case=FP8, fingerprint=fingerprint, rate=offered, limits=limits)
+
+
+def point(find: str | None) -> TrendPoint:
+    metrics, day = {"throughput": 40.0}, "2026-11-21"
+    run = BaselineRun(
+        metrics=metrics,
+        within_se={},
+        session="s",
+        started=f"{day}T12:00:00+00:00",
+        samples=1000,
+        duration_s=60.0,
+        commit=None,
+    )
+    return TrendPoint(
+        date=day,
+        commit="",
+        reason="",
+        case=FP8,
+        profile="quick",
+        identity=SUBJECT.identity,
+        fingerprint={"engine": "e", **({"find": find} if find else {})},
+        rate=None,
+        means=metrics,
+        runs=(run,),
+    )
+
+
+def test_rates_found_under_other_conditions_are_not_compared() -> None:
+    a, differs = "ttft_p99 < 1 s", "the condition of the rate differs: ttft_p99 < 1 s →"
+    for b, reason in {
+        a: "",
+        "ttft_p99 < 2 s": f"{differs} ttft_p99 < 2 s",
+        None: f"{differs} offered",
+    }.items():
+        offered = None if b else 40.0
+        assert why_not(found_rate(a, 40.0), found_rate(b, 40.0, offered=offered)) == reason
+        expected = (reason,) if reason else ()
+        assert why_no_ratio(point(a), point(b), "throughput") == expected
+    bare = replace(point(None), fingerprint={})
+    assert why_no_ratio(bare, point(a), "throughput") == ()
+
+
+def test_rates_found_are_judged_like_any_throughput() -> None:
+    find = "ttft_p99 < 1 s"
+    a = found_rate(find, *(40 + 0.1 * (-1) ** n for n in range(8)))
+    b = found_rate(find, *(36.4 + 0.1 * (-1) ** n for n in range(8)))
+    found = compare_case(a, b, lambda side, _: side.limits or {})
+    assert found.outcome is Outcome.PERF_DROP
+    assert [metric.metric for metric in found.metrics] == ["throughput"]

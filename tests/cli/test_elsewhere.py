@@ -78,9 +78,8 @@ def of_onnx(folder: Path, python: Path, more: str = "") -> CaseState:
 
 
 def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Path) -> None:
-    """Once for all cases of the entry; nothing of the question stays."""
+    """Once for all cases of the entry; no question stays; a command has three streams."""
     found = state(tmp_path, f'python = "{python}"')
-
     here = ".".join(map(str, sys.version_info[:3]))
     about = (
         f"python {python}: Python {here}, numpy {version('numpy')}, "
@@ -90,27 +89,31 @@ def test_a_complete_python_is_told_with_its_versions(tmp_path: Path, python: Pat
     shown = " ".join(" ".join(lines([], [found], [], 0)).split())
     assert shown.count(f"runs in {about}") == 1
     assert list((tmp_path / "runs").iterdir()) == []
-
-
-def test_a_command_is_asked_through_three_streams(tmp_path: Path, python: Path) -> None:
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
-
-    found = first(state(tmp_path, f'command = ["{sys.executable}", "{wrapper}", "{python}"]'))
-
-    assert found.state == "ready"
+    case = first(state(tmp_path, f'command = ["{sys.executable}", "{wrapper}", "{python}"]'))
+    assert case.state == "ready"
 
 
-def test_what_a_worker_needs_is_told(tmp_path: Path) -> None:
+def test_a_python_or_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> None:
     empty = other_python.environment(tmp_path / "empty")
     next(empty.parents[1].glob("lib/python*/site-packages/shared.pth")).unlink()
-
     found = first(state(tmp_path, f'python = "{empty}"'))
-
     assert found.state == "missing"
     assert found.reason == (
         f"{empty} (engines[0].python) lacks numpy and mlcommons-loadgen: install them there"
     )
+    for command, reason in (
+        (["false"], "command false does not start: exit code 1"),
+        (["echo", "hello"], "command echo hello is no Python: 'hello "),
+    ):
+        assert shutil.which(command[0])
+        assert first(state(tmp_path, f"command = {command}")).reason.startswith(reason)
+    older = tmp_path / "older"
+    older.write_text(IS_OLDER.format(python=sys.executable), "utf-8")
+    older.chmod(0o755)
+    reason = first(state(tmp_path, f'python = "{older}"')).reason
+    assert reason.endswith("(engines[0].python) is Python 3.10.14; workers need 3.11 or newer")
 
 
 def test_the_engines_library_is_looked_for_there_and_not_here(tmp_path: Path, bare: Path) -> None:
@@ -135,9 +138,7 @@ def test_the_builders_python_is_asked_for_its_libraries(tmp_path: Path, bare: Pa
     model.mkdir()
     (model / "config.json").write_text("{}", "utf-8")
     build = f'precision = "int8"\nbuild = {{ use = "torchao", recipe = "int8", python = "{bare}" }}'
-
     found = first(state(tmp_path, build, use="null", workload=f'model = "{model}"'))
-
     assert found.state == "missing"
     assert found.reason == (
         "builder torchao needs torchao and torch and transformers and safetensors, which are not "
@@ -150,23 +151,7 @@ def test_the_library_is_asked_there_for_what_the_options_name(tmp_path: Path, py
     """As it is here: which providers ONNX Runtime has only it can tell."""
     pytest.importorskip("onnxruntime")
     more = '\noptions = { providers = ["TensorrtExecutionProvider"] }\naccelerators = ["H200"]'
-
     found = of_onnx(tmp_path, python, more)
-
     assert found.state == "missing"
     assert found.reason.startswith(f"{tmp_path}/a.mlperf.toml:9: ")
     assert found.reason.endswith(f"(in python {python})")
-
-
-def test_a_command_that_starts_no_worker_is_told(tmp_path: Path) -> None:
-    for command, reason in (
-        (["false"], "command false does not start: exit code 1"),
-        (["echo", "hello"], "command echo hello is no Python: 'hello "),
-    ):
-        assert shutil.which(command[0])
-        assert first(state(tmp_path, f"command = {command}")).reason.startswith(reason)
-    older = tmp_path / "older"
-    older.write_text(IS_OLDER.format(python=sys.executable), "utf-8")
-    older.chmod(0o755)
-    reason = first(state(tmp_path, f'python = "{older}"')).reason
-    assert reason.endswith("(engines[0].python) is Python 3.10.14; workers need 3.11 or newer")

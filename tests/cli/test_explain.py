@@ -14,7 +14,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.cli.explain import matching, rule_of_pair, thresholds
+from pytest_mlperf.cli.explain import matching, rule_of_pair, thresholds, turns
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS, Direction
@@ -34,59 +34,10 @@ from tests.cli.lab import (
     performance,
     with_runs,
 )
-from tests.cli.text import Say, differing, flat, one_line, widest
+from tests.cli.text import Say, differing, flat, one_line, page, widest
 from tests.reports import verdicts
 from tests.reports.verdicts import result, session
 from tests.stores.calibrated_here import calibrate
-
-DROP = f"""\
-{PERFORMANCE}
-TIME UTC at commit HASH+, profile quick
-from .mlperf/runs/RUN/results.json
-
-PERF DROP samples/s N % (N to N %); N % exceeded
-case {CASE} {SUITE}:N
-
-metric baseline now change interval limit verdict
-samples/s N N N % N to N % N % PERF DROP
-
-rule N runs now, N in the baseline of N sessions; no change is failed at most N % of the time, a
-drop of the limit that every run shares is passed at most N %; between N and the limit either answer
-may come
-baseline baselines/cpu/quick/first/Offline.Acme.fp32.json set TIME: "first baseline"
-changed engine.acme N → N
-reproduce pytest "{PERFORMANCE}" -o mlperf_control=off
-accept pytest "{PERFORMANCE}" -o mlperf_control=off --mlperf-update=replace --mlperf-reason "..."
-files .mlperf/runs/RUN/{CASE}.N/performance
-
-N. Measured: N runs, each in a fresh process
-run started (UTC) samples seconds samples/s
-N TIME N N N
-N TIME N N N
-run N: .mlperf/runs/RUN/{CASE}.N/performance
-run N: .mlperf/runs/RUN/{CASE}.N/performance
-
-N. Compared with N runs in N sessions
-baselines/cpu/quick/first/Offline.Acme.fp32.json
-ITS SESSIONS
-
-N. samples/s: higher is better, limit N %; PERF DROP
-Noise: one run differs from the next by N % (standard deviation, N degrees of freedom): N % was
-expected beforehand (weight N), the runs themselves weigh N.
-look change at worst at best says
-N N % N % N % open: one run alone never fails
-N N % N % N % drop: even at best worse than N
-"""
-
-REST = f"""\
-At worst and at best are one-sided bounds of the change: N % of error shared by N looks, N % by N.
-
-N. Accuracy: top1 N on N samples (measured)
-Judged by test_accuracy; a failed gate voids this verdict.
-.mlperf/runs/RUN/{CASE}.N
-
-N. Likely causes, each with its evidence
-"""
 
 FINGERPRINT = """\
 engine.acme N engine.engine acme engine acme:Acme options {} dataset HASH
@@ -95,18 +46,28 @@ dataset.options {"samples": N} round v4.1
 
 
 def test_a_drop_is_retraced_run_by_run_and_look_by_look(lab: Lab, say: Say) -> None:
+    """By the numbers of the rule: the bounds of a look are those that the session decided by."""
     shown = say.ends(0, "explain", PERFORMANCE)
     # A run more where one of them was disturbed.
     text = re.sub(r"(TIME samples/s: N(, N)* ){4}", "ITS SESSIONS ", flat(shown))
     # Whatever else ran beside it.
     text = re.sub(r"note the machine was not quiet.*?(?=rule N runs)", "", text)
-    assert text.startswith(flat(DROP)), text
-    assert flat(REST) in text
-    causes = text.partition(flat(REST))[2].partition("Measured on and with")[0]
+    assert text.startswith(flat(page("explain_drop.txt"))), text
+    rest = flat(page("explain_rest.txt"))
+    assert rest in text
+    causes = text.partition(rest)[2].partition("Measured on and with")[0]
     # The fixed micro-benchmark of that moment may stand below it.
     assert re.match(r" (N\. )?engine\.acme N → N since the baseline; nothing else ", causes)
     assert flat(FINGERPRINT) in text.partition("Measured on and with")[2]
     assert widest(shown) <= 80
+    found = performance(lab.upgraded).verdict
+    (metric, *_) = found.metrics
+    last = next(line for line in shown.splitlines() if "drop: even at best" in line)
+    look, *bounds, _ = re.split(r" {2,}", last.strip())
+    assert look == str(metric.runs) == "2"
+    assert bounds == [change(x or 0.0) for x in (metric.change, metric.low, metric.high)]
+    for run in found.runs:
+        assert run.folder in shown
 
 
 def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> None:
@@ -118,7 +79,6 @@ def test_the_causes_are_found_in_the_whole_session(own_lab: Lab, say: Say) -> No
         other(drop, "first", "other", verdicts.OK, engine="other:Other"),
     ]
     write_results(own_lab.upgraded, replace(found, cases=(*found.cases, *moved)))
-
     shown = say.ends(0, "explain", PERFORMANCE)
     (fell,) = {abs(m.change or 0.0) for m in drop.verdict.metrics if m.outcome}
     told = (
@@ -146,7 +106,8 @@ def other(
     )
 
 
-def test_a_baseline_that_was_replaced_since_gives_no_evidence(own_lab: Lab, say: Say) -> None:
+def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> None:
+    """One that was replaced gives no evidence; of 10 % more the interval is another; without it."""
     file = own_lab.path / BASELINE
     content = json.loads(file.read_text("utf-8"))
     for one in content["records"][0]["runs"]:
@@ -157,24 +118,22 @@ def test_a_baseline_that_was_replaced_since_gives_no_evidence(own_lab: Lab, say:
     edit_cases(own_lab.upgraded, partial(with_runs, control=control))
     said = "the machine's own speed: copy −50.0 % of the baseline's"
     assert said in " ".join(say("explain", PERFORMANCE)[1].split())
-
     file.write_text(text.replace("first baseline", "another one"), "utf-8")
-
     assert said not in " ".join(say("explain", PERFORMANCE)[1].split())
 
-
-def test_every_number_is_the_rules_own(lab: Lab, say: Say) -> None:
-    """The bounds of each look are those that the session decided by."""
-    _, shown = say("explain", PERFORMANCE)
-    found = performance(lab.upgraded).verdict
-    (metric, *_) = found.metrics
-
-    last = next(line for line in shown.splitlines() if "drop: even at best" in line)
-    look, *bounds, _ = re.split(r" {2,}", last.strip())
-    assert look == str(metric.runs) == "2"
-    assert bounds == [change(x or 0.0) for x in (metric.change, metric.low, metric.high)]
-    for run in found.runs:
-        assert run.folder in shown
+    for run in performance(own_lab.recorded).verdict.runs:
+        old = repr(run.metrics["throughput"])
+        assert old in text
+        text = text.replace(old, repr(run.metrics["throughput"] * 1.1))
+    file.write_text(text, "utf-8")
+    changed = ("The verdict's own interval was −", "the baseline has changed since")
+    assert differing(say, [(("explain", PERFORMANCE), 0, changed)]) == []
+    file.unlink()
+    rest = (
+        "2. Compared with nothing: the baseline file is not here",
+        "The baseline's runs are not here, so the steps cannot be retraced.",
+    )
+    assert differing(say, [(("explain", PERFORMANCE), 0, rest)]) == []
 
 
 def test_other_tests_and_sessions_are_explained(
@@ -208,57 +167,27 @@ def test_a_case_is_found_by_a_part_of_its_name_in_the_named_session(lab: Lab, sa
     ]
     assert f"from {lab.upgraded.relative_to(lab.path)}" in shown
     assert shown.count("Measured on and with") == 1
-
     for name in ("first", "offline-acme", f"test_performance[{CASE}]"):
         shown = say.ends(0, "explain", name, "--results", lab.recorded)
         assert "Recorded as the baseline, not judged" in shown
         assert "samples/s: can prove changes of " in shown
         assert (ACCURACY in shown.splitlines()) is not name.startswith("test_performance")
-
     whole = say("explain", CASE, "--results", lab.recorded)
-
     assert say("explain", lab.recorded) == whole
     assert say("explain", lab.recorded.parent) == whole
     assert say("explain", CASE, lab.recorded.parent) == whole
     assert whole[0] == 0
-
     ids = ["a-Offline", "a-Offline-2", "b"]
-
     assert matching("a-Offline", ids) == ["a-Offline"]
     assert matching("offline", ids) == ["a-Offline", "a-Offline-2"]
     assert matching("x.toml::test_performance[b]", ids) == ["b"]
     assert matching("x.toml::test_performance[c]", ids) == []
 
 
-def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> None:
-    """The file in git says 10 % more today, so its runs no longer give the verdict's interval.
-
-    Without the file the rest is still told.
-    """
-    file = own_lab.path / BASELINE
-    text = file.read_text("utf-8")
-    for run in performance(own_lab.recorded).verdict.runs:
-        old = repr(run.metrics["throughput"])
-        assert old in text
-        text = text.replace(old, repr(run.metrics["throughput"] * 1.1))
-    file.write_text(text, "utf-8")
-    changed = ("The verdict's own interval was −", "the baseline has changed since")
-    assert differing(say, [(("explain", PERFORMANCE), 0, changed)]) == []
-
-    file.unlink()
-    rest = (
-        "2. Compared with nothing: the baseline file is not here",
-        "The baseline's runs are not here, so the steps cannot be retraced.",
-    )
-    assert differing(say, [(("explain", PERFORMANCE), 0, rest)]) == []
-
-
 def test_every_outcome_can_be_explained(here: Path, say: Say) -> None:
     for verdict in verdicts.ALL:
         write_results(Path("r.json"), session(result(verdict)))
-
         code, shown = say("explain", verdict.case.id, "--results", "r.json")
-
         assert (code, f"{verdict.outcome} " in shown) == (0, True), verdict
         assert widest(shown) <= 80
         if verdict.kind == "performance" and not verdict.runs:
@@ -279,22 +208,17 @@ def test_a_case_that_is_not_clear_is_answered_with_the_candidates(here: Path, sa
     for case, found, message in rows:
         write_results(Path("r.json"), session(*map(result, found)))
         results = () if case.endswith(".json") else ("--results", "r.json")
-
         code, shown = say("explain", case, *results)
-
         assert (code, shown.startswith(f"pytest-mlperf: {message}")) == (2, True), shown
 
 
 def test_what_cannot_be_read_is_an_error_and_no_traceback(own_lab: Lab, say: Say) -> None:
     """A value that no run gives, and sessions that are no results."""
     edit_cases(own_lab.upgraded, partial(with_runs, metrics={"throughput": -1.0}))
-
     shown = say.ends(2, "explain", PERFORMANCE, "--results", own_lab.upgraded)
     assert "metrics.throughput: must be at least 1e-30, not -1.0; take the results.json" in shown
-
     for file in (own_lab.recorded, own_lab.unchanged, own_lab.upgraded):
         file.write_text("[]", "utf-8")
-
     shown = say.ends(2, "explain", "first")
     assert shown.count("left out: .mlperf/runs/") == 3
 
@@ -354,6 +278,28 @@ def test_a_claim_is_retraced_with_the_noise_of_its_machine(here: Path) -> None:
     case = replace(verdicts.CASE, accelerator="cpu")
     found = verdicts.result(replace(verdicts.OK, case=case, subject=subject))
     found = replace(found, test="suites/a.mlperf.toml::test_pair[a-vs-b]")
-
     assert rule_of_pair(found, [here]).prior_sd == 0.06
     assert rule_of_pair(replace(found, test="../a::b"), [here]) == rule_for("cpu")
+
+
+def pair(*rates: float) -> Verdict:
+    """Return the verdict of a pair whose runs, a first, gave these rates."""
+    made = [
+        replace(verdicts.run(1, throughput=rate), folder=f"runs/{'ab'[index % 2]}.{index // 2 + 1}")
+        for index, rate in enumerate(rates)
+    ]
+    assert verdicts.PAIR_FAIL.ratio is not None
+    ratio = replace(verdicts.PAIR_FAIL.ratio, pairs=len(rates) // 2)
+    return replace(verdicts.PAIR_FAIL, runs=tuple(made), ratio=ratio)
+
+
+def test_every_pair_is_shown_with_what_it_says() -> None:
+    """A claim that stays open says so at the last pair."""
+    verdict = pair(2.852, 2.593, 2.850, 2.601)
+    assert verdict.ratio is not None
+    shown = turns(verdict, verdict.ratio, RuleR(), 80)
+    assert "\n".join(shown) + "\n" == page("explain_pair.txt")
+    verdict = pair(*(1.5, 1.0, 1.51, 1.0) * 2, 1.5, 1.0)
+    assert verdict.ratio is not None
+    rows = [line for line in turns(verdict, verdict.ratio, RuleR(), 80) if "," in line[:12]]
+    assert [row.split("  ")[-1] for row in rows] == ["one more"] * 4 + ["undecided"]

@@ -157,30 +157,22 @@ def judged_by_their_checker() -> dict[str, set[str]]:
     return rules
 
 
-WITH_CHECKER = pytest.mark.skipif(
+@pytest.mark.skipif(
     not os.environ.get("MLPERF_SUBMISSION_PYTHON"),
     reason="MLPERF_SUBMISSION_PYTHON names no Python that has endpoints-submission-cli",
 )
-
-
-@WITH_CHECKER
 @pytest.mark.process
-def test_their_checker_refuses_only_what_was_said_to_be_missing(say: Say, results: str) -> None:
+def test_their_checker_takes_the_scores_and_refuses_only_what_was_said_to_be_missing(
+    say: Say, results: str
+) -> None:
+    """All but their number: the recorded run had 60 samples, and the benchmark has 13,368."""
     fill(Path("about.toml"), SAID, WARMUP)
     assert exported(say, "-o", "bundle")[0] == 0
-
     assert judged_by_their_checker()["error"] == {"accuracy-coverage", "accuracy-present"}
-
-
-@WITH_CHECKER
-@pytest.mark.process
-def test_their_checker_takes_the_scores_of_a_submission(say: Say, results: str) -> None:
-    """All but their number: the recorded run had 60 samples, and the benchmark has 13,368."""
+    shutil.rmtree("bundle")
     with_scores(*points_up_to(HIGHEST))
-    fill(Path("about.toml"), SAID, WARMUP)
     assert exported(say, "-o", "bundle")[0] == 0
     rules = judged_by_their_checker()
-
     assert {"accuracy-coverage", "accuracy-present"} <= rules["info"]
     assert rules["error"] == {"accuracy-sample-count"}
 
@@ -197,15 +189,14 @@ def test_what_will_be_refused_is_told(say: Say, results: str) -> None:
     with_scores(1, 4, 33)
     assert say("import", "endpoints", "day1", *names, "-o", "r.json")[0] == 0
     fill(Path("about.toml"), SAID, WARMUP)
-
     _, shown = exported(say, "-o", "b")
-
     assert "will be refused: requests had no seed to sample by" in shown
     assert "left requests under way, which count as lost" in shown
     assert "(accuracy_results.json) at a point in med_concurrency" in shown
 
 
-def test_what_nobody_said_or_cannot_be_is_refused_in_one_sentence(say: Say, results: str) -> None:
+def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) -> None:
+    """Nor is what nobody said, or cannot be."""
     about = Path("about.toml")
     skeleton = about.read_text("utf-8")
     rows: list[tuple[dict[str, Any], str, str]] = [
@@ -222,7 +213,6 @@ def test_what_nobody_said_or_cannot_be_is_refused_in_one_sentence(say: Say, resu
     for said, more, message in rows:
         about.write_text(skeleton, "utf-8")
         fill(about, {**SAID, **said}, more)
-
         code, shown = exported(say, "-o", "bundle")
         assert (code, message in shown) == (2, True), shown
         assert not Path("bundle").exists()
@@ -230,8 +220,7 @@ def test_what_nobody_said_or_cannot_be_is_refused_in_one_sentence(say: Say, resu
     message = "pytest-mlperf: about.toml is not there; --skeleton writes one to fill in"
     assert exported(say, "-o", "bundle") == (2, message)
 
-
-def test_nothing_is_made_up_and_nothing_is_written_over(say: Say, results: str) -> None:
+    about.write_text(skeleton, "utf-8")
     fill(Path("about.toml"), SAID)
     shown = exports(say, "-o", "bundle")
     assert "nobody recorded the warm-up: no events.jsonl; write point.warmup" in shown

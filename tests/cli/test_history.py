@@ -136,9 +136,11 @@ def rows(shown: str) -> list[list[str]]:
     return [line.split("  ") for line in lines[start + 1 : lines.index("", start)]]
 
 
-def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say) -> None:
+def test_each_accepted_version_is_told_with_what_it_gained(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wide terminals show commits; a baseline that is not committed is the newest point."""
     history()
-
     shown = say.ends(0, "history", CASE)
     assert shown == (
         "llama-Offline-trtllm-fp8-H200\n"
@@ -158,33 +160,24 @@ def test_each_accepted_version_is_told_with_what_it_gained(here: Path, say: Say)
         "          2026-03-02 to 2026-10-02\n"
     )
 
-
-def test_wide_terminals_show_commits(here: Path, say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And a baseline that is not committed is the newest point."""
-    history(VERSIONS[:2])
-    version(2, commit=False)
+    accept(FILE, "2026-11-01", "1.3.0", measured("2026-11-01", 19_500.0), commit=False)
     monkeypatch.setenv("COLUMNS", "120")
-
     _, shown = say("history", CASE)
-
-    commits = git(here, "log", "--format=%H", "--reverse").split()
-    assert [row[1] for row in rows(shown)] == [*(commit[:9] for commit in commits), "not committed"]
+    commits = git(here, "log", "--format=%h", "--abbrev=9", "--reverse").split()
+    assert [row[1] for row in rows(shown)] == [*commits, "not committed"]
 
 
 def test_a_baseline_of_one_session_bounds_little_and_it_is_said(here: Path, say: Say) -> None:
     for date, name, value in (VERSIONS[0], ("2026-05-11", "1.1.0", 20_600.0)):
         runs = measured(date, value)
         accept(FILE, date, name, tuple(replace(run, session=date) for run in runs))
-
     _, shown = say("history", CASE)
-
     assert rows(shown)[1][-1] == "not proven"
     assert "with fewer than 4 sessions on both sides nothing shows what" in one_line(shown)
 
 
 def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -> None:
     history(VERSIONS[:2])
-
     for name in (FILE, "llama", "OFFLINE-TRTLLM"):
         assert say("history", name) == say("history", CASE)
     assert " samples/s " in say("history", CASE, "--metric", "throughput")[1].splitlines()[2]
@@ -198,29 +191,40 @@ def test_a_case_is_named_by_its_file_or_a_part_of_its_id(here: Path, say: Say) -
 def test_a_folder_below_the_top_of_the_repository_or_outside_of_it_will_do(
     here: Path, say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Without a repository there is no baseline, but a file may be named."""
     for number in (0, 1):
         version(number, Path("project") / FILE)
     monkeypatch.chdir(here / "project")
     code, shown = say("history", "llama")
     assert (code, len(rows(shown))) == (0, 2)
-
     (tmp_path / "r.json").write_bytes(FILE.read_bytes())
     monkeypatch.chdir(tmp_path)
     code, shown = say("history", "r.json")
     assert (code, len(rows(shown))) == (0, 2)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
+    assert say("history", "x") == (
+        2,
+        "pytest-mlperf: no baseline of 'x' is in git here, and no session of it was kept\n",
+    )
 
 
-def test_appended_runs_and_untouched_records_are_no_new_version(here: Path, say: Say) -> None:
+def test_appended_untouched_and_damaged_records_are_no_new_version(here: Path, say: Say) -> None:
     first = measured("2026-03-02", 20_000.0)
     accept(FILE, "2026-03-02", "1.0.0", first[:6])
     accept(FILE, "2026-03-09", "1.0.0", first, action="append")
     FILE.write_text(f"{FILE.read_text('utf-8')}\n", "utf-8")
     git(here, "commit", "-q", "-a", "-m", "a blank line")
     version(1)
-
     _, shown = say("history", CASE)
-
     assert [row[0] for row in rows(shown)] == ["2026-03-09", "2026-05-11"]
+    whole = FILE.read_bytes()
+    FILE.write_text("{}", "utf-8")
+    git(here, "commit", "-q", "-a", "-m", "damaged")
+    FILE.write_bytes(whole)
+    version(2)
+    shown = say.ends(0, "history", CASE)
+    assert len(rows(shown)) == 3
+    assert f":{FILE}: schema is None" in one_line(shown)
 
 
 def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
@@ -230,26 +234,12 @@ def test_where_git_has_no_runs_the_files_own_history_gives_the_change(
     history()
     git(here, "clone", "-q", "--depth", "1", f"file://{here}", str(tmp_path / "shallow"))
     monkeypatch.chdir(tmp_path / "shallow")
-
     shown = say.ends(0, "history", CASE)
     assert [row[-1].strip() for row in rows(shown)][1:] == ["runs not here"] * 3
     assert "+7.4 %" in shown
     assert " to −" not in shown
     assert "git fetch --unshallow" in one_line(shown)
     assert "total     tokens/s −5.2 %: not known → trtllm 1.2.1" in shown
-
-
-def test_a_damaged_version_is_left_out_and_told(here: Path, say: Say) -> None:
-    history(VERSIONS[:1])
-    whole = FILE.read_bytes()
-    FILE.write_text("{}", "utf-8")
-    git(here, "commit", "-q", "-a", "-m", "damaged")
-    FILE.write_bytes(whole)
-    version(1)
-
-    shown = say.ends(0, "history", CASE)
-    assert len(rows(shown)) == 2
-    assert f":{FILE}: schema is None" in one_line(shown)
 
 
 NO_RATIO: list[tuple[dict[str, Any], str]] = [
@@ -278,7 +268,6 @@ def test_a_ratio_of_what_cannot_be_compared_is_refused(here: Path, say: Say) -> 
         name = fields.pop("name", "tokens_per_second")
         for date, release, value in (VERSIONS[2], ("2026-10-02", "1.2.1", 22_000.0)):
             accept(FILE, date, release, measured(date, value, name=name), **fields)
-
         shown = say.ends(0, "history", FILE)
         text = one_line(shown)
         assert f"no ratio 2026-05-11 to 2026-08-20: {reason}" in text
@@ -299,9 +288,7 @@ def test_renamed_files_are_followed(here: Path, say: Say) -> None:
     baselines.save(renamed, replace(found, engine="tensorrt-llm"))
     git(here, "commit", "-q", "-a", "-m", "another name")
     version(2, renamed, engine="tensorrt-llm")
-
     _, shown = say("history", "tensorrt")
-
     assert [row[0] for row in rows(shown)] == [date for date, *_ in VERSIONS[:3]]
     assert "no ratio" not in shown
 
@@ -316,7 +303,6 @@ def test_files_are_one_history_where_they_are_named_together(here: Path, say: Sa
     version(0)
     version(1, other, engine="trtllm-next")
     version(1, eight, accelerator="8xH200")
-
     shown = say.ends(0, "history", CASE, "llama-Offline-trtllm-next-fp8-H200")
     assert "no ratio" not in shown
     assert "better: trtllm 1.0.0 → trtllm 1.1.0" in one_line(shown)
@@ -331,28 +317,10 @@ def test_a_name_that_is_not_clear_lists_the_candidates(here: Path, say: Say) -> 
     version(0)
     other = Path("baselines/H200/official/llama/Offline.trtllm.fp8.json")
     version(1, other, profile="official")
-
-    assert say("history", "llama") == (
-        2,
-        f"pytest-mlperf: 'llama' fits 2 baseline files:\n  {other}\n  {FILE}\n",
-    )
-    assert say("history", "bert") == (
-        2,
-        "pytest-mlperf: no baseline of 'bert' is in git here, and no session of it was kept; "
-        f"there are:\n  {CASE}\n",
-    )
-
-
-def test_without_a_repository_there_is_no_baseline(
-    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
-
-    assert say("history", "x") == (
-        2,
-        "pytest-mlperf: no baseline of 'x' is in git here, and no session of it was kept\n",
-    )
+    fits = f"pytest-mlperf: 'llama' fits 2 baseline files:\n  {other}\n  {FILE}\n"
+    none = "no baseline of 'bert' is in git here, and no session of it was kept; there are:\n"
+    assert say("history", "llama") == (2, fits)
+    assert say("history", "bert") == (2, f"pytest-mlperf: {none}  {CASE}\n")
 
 
 def test_one_recorded_baseline_of_a_real_session_has_nothing_before_it(lab: Lab, say: Say) -> None:

@@ -57,7 +57,6 @@ def test_a_store_tells_the_history_of_a_case(sessions: list[Results], say: Say) 
     with opened(".mlperf/results.db", write=True) as store:
         for one in sessions:
             store.add(one)
-
     shown = say.ends(0, "history", name(sessions), "--rows", "12")
     assert f"samples/s, {COUNT} sessions," in one_line(shown)
     rows = [line for line in shown.splitlines() if line.startswith("2026-")]
@@ -71,19 +70,15 @@ def test_a_store_tells_the_history_of_a_case(sessions: list[Results], say: Say) 
 
 
 def test_without_a_store_results_files_tell_it(sessions: list[Results], say: Say) -> None:
+    """A part of a name that is none, and a store that is not there, say so."""
     for one in sessions:
         write_results(Path(".mlperf/runs") / one.run / "results.json", one)
     (Path(".mlperf/runs/run-05/results.json")).write_text("{", "utf-8")
-
     shown = say.ends(0, "history", name(sessions))
     assert f"samples/s, {COUNT - 1} sessions," in one_line(shown)
     assert "note      left out: .mlperf/runs/run-05/results.json: not a results file" in shown
-
-
-def test_a_part_that_fits_several_cases_says_so(sessions: list[Results], say: Say) -> None:
     with opened("s.db", write=True) as store:
         store.add(read_results(RECORDED))
-
     shown = say.ends(2, "history", "speed-Offline", "--store", "s.db")
     assert "no baseline of 'speed-Offline' is in git here, and no session of it was kept" in shown
     assert say("history", "x", "--store", "none.db")[0] == 2

@@ -103,9 +103,7 @@ def test_nothing_is_written_outside_of_the_baselines(
     monkeypatch.chdir(project)
     Path("r.json").write_text(document(changes, outside), "utf-8")
     before = files(tmp_path)
-
     assert main(list(command)) in {0, 1, 2, 3}
-
     new = {path for path in files(tmp_path) - before if path.is_file()}
     allowed = (project / "baselines", project / "out", project / ".mlperf")
     assert [path for path in new if not any(map(path.is_relative_to, allowed))] == []
@@ -131,6 +129,5 @@ def test_a_name_that_leads_elsewhere_is_refused_with_its_reason(
     for field, text, reason in fields:
         Path("r.json").write_text(document({field: text}, tmp_path), "utf-8")
         line = ("update", "r.json", "--write", "--reason", "because")
-
         assert differing(say, [(line, 1, (reason,))]) == []
         assert files(tmp_path) == before

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
 
-from tests.cli.text import Say, differing, one_line
+from tests.cli.lab import ROOT
+from tests.cli.text import Say, differing, one_line, page
 
 
 def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(
     say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A wide terminal shows submitters and units as well."""
-    code, text = say("limits")
+    text = say.ends(0, "limits")
     lines = text.splitlines()
-
-    assert code == 0
     assert max(map(len, lines)) <= 80
     assert lines[3] == (
         "workload              run  GPUs            value      limit  certain  estimated"
@@ -27,35 +25,19 @@ def test_the_table_has_a_row_for_each_official_result_of_a_known_gpu(
     )
     assert len([line for line in lines if re.search(r"  (Off|Srv|SS|MS) +\d+x", line)]) == 782
     assert "781 of 781 results lie below the certain limit, 0 above 90 %" in one_line(text)
-
     monkeypatch.setenv("COLUMNS", "120")
     text = say("limits", "--workload", "resnet50")[1]
     assert re.search(r"^workload +run +GPUs +submitter +value +unit +limit", text, re.MULTILINE)
     assert re.search(r"2xL40S +Cisco +91,209.1 +queries/s +179,253", text)
 
 
-LLAMA = """\
-llama2-70b on 8xH200-SXM
-precision fp8, 1.9789 PFLOP/s dense for each GPU, 1 B a weight
-certain   115,198 tokens/s = 15.831 PFLOP/s / 137.43 GFLOP for each token
-invalid   above 124,640 tokens/s: the highest clock, a cache full of weights
-estimated 57,824 tokens/s = 15.831 PFLOP/s / 273.78 GFLOP for each token
-binds     compute: the matrix units are busy all the time
-prompts   115,318 tokens/s while only prompts of 290 are read
-figures   input_tokens 290.0, output_tokens 294.45 (typical of the data set
-          where not set)
-GPU       NVIDIA H200 datasheet; the die of the H100 SXM
-workload  Llama 2 70B; OpenOrca's prompts, and MLPerf's reference of tokens per
-          answer
-"""
-
-
 def test_one_limit_with_its_numbers_and_those_of_a_run_or_a_technique(say: Say) -> None:
     """`--set` gives the figures of a run; one sequence at a time is bound by memory."""
     options = ["--gpu", "H200", "--precision", "fp8", "--count", "8"]
-
-    assert say("limits", *options, "--workload", "llama2-70b-99") == (0, LLAMA)
-
+    assert say("limits", *options, "--workload", "llama2-70b-99") == (
+        0,
+        page("limits_llama2-70b.txt"),
+    )
     text = say.ends(
         0,
         "limits",
@@ -68,9 +50,7 @@ def test_one_limit_with_its_numbers_and_those_of_a_run_or_a_technique(say: Say) 
     assert (
         "decoding 24.36 tokens/s while only 1 sequence of 437.2 tokens decode in each copy"
     ) in one_line(text)
-
     options = ["--gpu", "H200", "--workload", "stable-diffusion-xl", "--technique", "deepcache"]
-
     assert "certain   13.56 samples/s" in say("limits", *options, "--set", "network_share=0.5")[1]
     assert "estimated deepcache: say network_share" in say("limits", *options)[1]
 
@@ -118,13 +98,12 @@ def test_what_is_unknown_is_asked_for_and_wrong_options_are_refused(say: Say) ->
     assert (code, "resnet50  " in text, "retinanet  " in text) == (0, False, True)
 
 
-@pytest.mark.parametrize("page", ["limits.md", "cli.md"])
-def test_the_pages_show_what_is_printed(say: Say, page: str) -> None:
+def test_the_pages_show_what_is_printed(say: Say) -> None:
     """Every line of their examples, but for what "..." leaves out."""
-    text = (Path(__file__).parents[2] / "docs" / page).read_text("utf-8")
-    blocks = re.findall(r"```console\n\$ pytest-mlperf limits(.*?)\n(.*?)```", text, re.DOTALL)
-
-    assert blocks
-    for options, shown in blocks:
-        printed = say("limits", *options.split())[1].splitlines()
-        assert [line for line in shown.splitlines() if line != "..." and line not in printed] == []
+    for name in ("limits.md", "cli.md"):
+        text = (ROOT / "docs" / name).read_text("utf-8")
+        blocks = re.findall(r"```console\n\$ pytest-mlperf limits(.*?)\n(.*?)```", text, re.DOTALL)
+        assert blocks
+        for options, shown in blocks:
+            printed = {*say("limits", *options.split())[1].splitlines(), "..."}
+            assert [line for line in shown.splitlines() if line not in printed] == []

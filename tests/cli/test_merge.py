@@ -50,7 +50,7 @@ def plan(path: Path, *planned: CaseResult, **changes: Any) -> None:
 
 
 def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
-    """The failure as its machine printed it, the table of all, and the exit code of a failure."""
+    """The failure as its machine printed it, the table, the exit code; first what has no result."""
     shown = say.ends(
         1, "merge", "h100.json", "h200.json", "--manifest", "plan.json", "-o", "all.json"
     )
@@ -59,9 +59,6 @@ def test_all_parts_of_a_plan_give_its_verdict(here: Path, say: Say) -> None:
     assert "results: all.json" in shown
     merged = read_results(here / "all.json")
     assert [c.verdict.outcome for c in merged.cases] == [Outcome.OK, Outcome.PERF_DROP]
-
-
-def test_a_planned_test_without_a_result_fails_and_is_named_first(here: Path, say: Say) -> None:
     shown = say.ends(1, "merge", "h100.json", "--manifest", "plan.json")
     assert shown.splitlines()[0] == "INCOMPLETE: 1 of 2 planned tests have no result"
     assert FELL.test in shown.replace("\n    ", "")
@@ -84,7 +81,6 @@ def test_a_skipped_test_is_missing_with_its_reason(here: Path, say: Say) -> None
 
 def test_junit_has_the_ids_failures_and_what_is_missing(here: Path, say: Say) -> None:
     say("merge", "h200.json", "--manifest", "plan.json", "--junit", "out/all.xml")
-
     (suite,) = ET.parse(here / "out/all.xml").iter("testsuite")
     found = {test.get("name"): test for test in suite.iter("testcase")}
     assert {k: suite.get(k) for k in ("tests", "failures", "errors", "skipped")} == {
@@ -108,9 +104,7 @@ def test_hostile_text_makes_neither_broken_xml_nor_commands(here: Path, say: Say
     """Results are data from elsewhere: control characters and workflow commands stay inert."""
     nasty = "::error::\x1b[31m<script>\x00</script>"
     write_results(here / "h200.json", session(replace(FELL, verdict=replace(DROP, headline=nasty))))
-
     _, shown = say("merge", "h200.json", "--junit", "all.xml")
-
     assert "\x1b" not in shown
     assert not [line for line in shown.splitlines() if line.startswith("::")]
     (failure,) = ET.parse(here / "all.xml").iter("failure")
@@ -128,8 +122,8 @@ MANIFESTS = {
 }
 
 
-def test_what_is_no_manifest_no_results_or_too_large_is_refused(
-    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+def test_what_is_no_manifest_no_results_or_no_report_is_refused(
+    here: Path, say: Say, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for content, message in MANIFESTS.items():
         (here / "plan.json").write_text(content, "utf-8")
@@ -140,36 +134,27 @@ def test_what_is_no_manifest_no_results_or_too_large_is_refused(
         2,
         "pytest-mlperf: empty holds no *.json; name the results files\n",
     )
-    monkeypatch.setattr(foreign, "LARGEST", 100)
-    assert differing(say, [(("merge", "h100.json"), 2, ("larger than",))]) == []
+    with monkeypatch.context() as patch:
+        patch.setattr(foreign, "LARGEST", 100)
+        assert differing(say, [(("merge", "h100.json"), 2, ("larger than",))]) == []
+    for given in ("pdf=x.pdf", "html", "html="):
+        with pytest.raises(SystemExit, match="2"):
+            main(["merge", "h200.json", "--report", given])
+        assert f"{given!r} is not FORMAT=FILE with one of text, html, " in capsys.readouterr().err
 
 
 def test_every_report_of_the_whole_is_written(here: Path, say: Say) -> None:
+    """One that fails costs neither the results nor the others."""
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
     reports = ("--report", "html=out/page.html", "--report", "comment=out/comment.md")
-
     shown = say.ends(1, "merge", "h200.json", "--manifest", "plan.json", *reports)
     assert shown.endswith("html: out/page.html\ncomment: out/comment.md\n")
     for file in ("out/page.html", "out/comment.md"):
         text = Path(file).read_text("utf-8")
         assert FINE.test in text
         assert "PERF DROP" in text
-
-
-def test_reports_of_unknown_formats_are_refused(
-    here: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    for given in ("pdf=x.pdf", "html", "html="):
-        with pytest.raises(SystemExit, match="2"):
-            main(["merge", "h200.json", "--report", given])
-
-        assert f"{given!r} is not FORMAT=FILE with one of text, html, " in capsys.readouterr().err
-
-
-def test_a_report_that_fails_costs_neither_the_results_nor_the_others(here: Path, say: Say) -> None:
     (here / "folder.html").mkdir()
-
     shown = say.ends(
         2,
         *("merge", "h100.json", "-o", "all.json", "--report", "html=folder.html"),

@@ -13,53 +13,11 @@ import pytest
 from pytest_mlperf import registry
 from pytest_mlperf.cli.options import read, toml
 from pytest_mlperf.core.declaration import declaration_of, parse
-from pytest_mlperf.suite.libraries import NOUNS
+from pytest_mlperf.suite.libraries import NOUNS, declared
 from tests.cli.imported import libraries_of
-from tests.cli.text import Say, finished, one_line
+from tests.cli.text import Say, finished, one_line, page
 
 EVERY = [(group, name) for group in NOUNS for name in registry.registered(group)]
-
-
-def test_every_extension_declares_its_options_and_its_libraries() -> None:
-    """Every option has a text and a type, every text an option, every import a declaration."""
-    failures = []
-    for group, name in EVERY:
-        extension = read(group, name)
-        declaration, options = extension.declaration, extension.options
-        factory = registry.resolve(extension.target)
-        texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
-        names = {*declaration.supplied, "options", *(option.name for option in options)}
-        defects = {
-            "no description": [] if declaration.about else [name],
-            "no text": [option.name for option in options if not option.text],
-            "no type": [option.name for option in options if not option.type],
-            "no text of": [key for key, text in declaration.supplied.items() if not text],
-            "no such option": sorted(set(texts) - names),
-            "not declared": sorted(undeclared(extension.target, factory)),
-        }
-        failures += [(group, name, defect, keys) for defect, keys in defects.items() if keys]
-
-    assert failures == []
-
-    assert libraries_of("no_such_package.engines") == ()
-    assert libraries_of("pytest_mlperf.engines.no_such_engine") == ()
-
-
-def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: Say) -> None:
-    """The map's lines, the order of colours, and the scale of mean and std."""
-    shown = say.ends(0, "options", "imagenet")
-    options = {option.name: option.text for option in read("datasets", "imagenet").options}
-    assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
-    assert "Classes are counted from 0" in options["map"]
-    assert "red, green and blue, in this order" in options["mean"]
-    assert "scale of 0 to 255" in options["mean"]
-    assert "scale 0 to 255" in options["std"]
-    assert all(text in one_line(shown) for text in options.values())
-
-    names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
-    precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
-
-    assert [name for name in names if precisions - {*read("engines", name).precisions}] == []
 
 
 EXTRAS: dict[tuple[registry.Group, str], dict[str, str]] = {
@@ -82,10 +40,47 @@ EXTRAS: dict[tuple[registry.Group, str], dict[str, str]] = {
 }
 
 
-def test_what_an_extension_uses_comes_with_few_extras() -> None:
+def test_every_extension_declares_its_options_and_its_libraries() -> None:
+    """Every option has a text and a type, every text an option, every import a declaration."""
+    failures = []
+    for group, name in EVERY:
+        extension = read(group, name)
+        declaration, options = extension.declaration, extension.options
+        factory = registry.resolve(extension.target)
+        texts = {**parse(factory.__doc__).arguments, **parse(factory.__init__.__doc__).arguments}
+        names = {*declaration.supplied, "options", *(option.name for option in options)}
+        defects = {
+            "no description": [] if declaration.about else [name],
+            "no text": [option.name for option in options if not option.text],
+            "no type": [option.name for option in options if not option.type],
+            "no text of": [key for key, text in declaration.supplied.items() if not text],
+            "no such option": sorted(set(texts) - names),
+            "not declared": sorted(undeclared(extension.target, factory)),
+            "no top-level library": [key for key in declared(group, name) if "." in key],
+        }
+        failures += [(group, name, defect, keys) for defect, keys in defects.items() if keys]
+    assert failures == []
+    assert libraries_of("no_such_package.engines") == ()
+    assert libraries_of("pytest_mlperf.engines.no_such_engine") == ()
+
     assert {
         key: {library.name: library.extra for library in read(*key).libraries} for key in EXTRAS
     } == EXTRAS
+
+
+def test_texts_tell_the_formats_of_imagenet_and_the_precisions_of_engines(say: Say) -> None:
+    """The map's lines, the order of colours, and the scale of mean and std."""
+    shown = say.ends(0, "options", "imagenet")
+    options = {option.name: option.text for option in read("datasets", "imagenet").options}
+    assert '"ILSVRC2012_val_00000001.JPEG 65"' in options["map"]
+    assert "Classes are counted from 0" in options["map"]
+    assert "red, green and blue, in this order" in options["mean"]
+    assert "scale of 0 to 255" in options["mean"]
+    assert "scale 0 to 255" in options["std"]
+    assert all(text in one_line(shown) for text in options.values())
+    names = ("onnxruntime", "torch", "torch-module", "torch-whisper")
+    precisions = {"fp32", "bf16", "fp16", "int8", "int4", "fp8"}
+    assert [name for name in names if precisions - {*read("engines", name).precisions}] == []
 
 
 OF_THE_PACKAGE = {"numpy", "pydantic", "safetensors", "PIL"}
@@ -117,35 +112,11 @@ def test_no_heavy_library_is_loaded() -> None:
         "sys.exit(f'loaded {heavy}' if heavy else 0)"
     )
     done = finished(sys.executable, "-c", code)
-
     assert (done.returncode, done.stderr.strip()) == (0, "")
 
 
-DICE = """\
-scorer dice
-  Compares the predicted class of each voxel with its label.
-  For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled +
-  1e-6) in voxels. A case's score is the mean of the two, the data set's the
-  mean over its cases. Source:
-  vision/medical_imaging/3d-unet-kits19/accuracy_kits.py of
-  https://github.com/mlcommons/inference, whose `--output_dtype` is `dtype`
-  here.
-
-code      pytest_mlperf.scorers.dice:DiceScorer
-uses      nothing beyond pytest-mlperf
-
-options
-  dtype  (text, default "uint8")
-      Type of each voxel's class, little-endian: "uint8", "int8", "int16",
-      "int32" or "int64".
-"""
-
-
-def test_a_page_is_what_it_is_and_every_option(say: Say) -> None:
-    assert say("options", "dice") == (0, DICE)
-
-
-def test_without_a_name_everything_has_one_line(say: Say) -> None:
+def test_without_a_name_everything_has_one_line(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pages fit the terminal, and say what an extension is and every option."""
     shown = say.ends(0, "options")
     lines = shown.splitlines()
     assert lines[:2] == [
@@ -156,24 +127,19 @@ def test_without_a_name_everything_has_one_line(say: Say) -> None:
     assert names == {name for _, name in EVERY}
     assert max(map(len, lines)) <= 80
     assert lines[-1] == "more: pytest-mlperf options NAME"
-
     shown = say.ends(0, "options", "mixtral", "null", "mixtral")
     heads = [line for line in shown.splitlines() if line.endswith((" mixtral", "engine null"))]
     assert heads == ["data set mixtral", "scorer mixtral", "engine null"]
-
-
-def test_pages_fit_the_terminal(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert say("options", "dice") == (0, page("options_dice.txt"))
     for columns in (80, 120):
         monkeypatch.setenv("COLUMNS", str(columns))
         _, shown = say("options", *sorted({name for _, name in EVERY}))
-
         assert [line for line in shown.splitlines() if len(line) > columns] == []
 
 
 def test_json_holds_the_same_of_names_or_of_everything(say: Say) -> None:
     code, shown = say("options", "imagenet", "--json")
     found = json.loads(shown)
-
     assert code == 0
     assert (found["schema"], found["kind"]) == (1, "pytest-mlperf options")
     assert (list(found["engines"]), list(found["datasets"])) == ([], ["imagenet"])
@@ -188,9 +154,7 @@ def test_json_holds_the_same_of_names_or_of_everything(say: Say) -> None:
     assert own["options"]["path"]["required"] is True
     assert own["options"]["mean"]["default"] == [123.68, 116.78, 103.94]
     assert own["libraries"]["PIL"]["extra"] == "onnx"
-
     found = json.loads(say("options", "--json")[1])
-
     for group in NOUNS:
         assert set(found[group]) == set(registry.registered(group))
     assert found["engines"]["torch"]["precisions"][:2] == ["fp32", "bf16"]
@@ -204,7 +168,6 @@ def test_an_unknown_name_is_one_sentence_with_the_nearest(say: Say) -> None:
         "zzz": "; known: endpoints, null, onnxruntime,",
     }.items():
         code, shown = say("options", "imagenet", name)
-
         expected = f"pytest-mlperf: no engine, data set or scorer is called '{name}'{message}"
         assert (code, shown[: len(expected)], shown.count("\n")) == (2, expected, 1)
 
@@ -262,82 +225,54 @@ def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-FAST = """\
-engine fast
-  Answers fast.
-
-package   acme-inference
-code      acme.engines:FastEngine
-uses      acme_kernels (not installed)
-
-options
-  level  (default 3)
-      From 0, careful, to 9.
-  sizes  (default [1, 2])
-      its docstring says nothing about it
-  untold  (optional)
-      its docstring says nothing about it
-  and others that it does not name
-"""
-
-
 @pytest.mark.usefixtures("acme")
 def test_another_packages_extensions_are_shown_with_their_package(say: Say) -> None:
-    """With the libraries that they declare; their source is not read."""
-    assert say("options", "fast") == (0, FAST)
+    """With the libraries that they declare; what cannot be imported spoils its own line only."""
+    assert say("options", "fast") == (0, page("options_fast.txt"))
     assert "\n  fast             (acme-inference) Answers fast.\n" in say("options")[1]
-
     shown = say.ends(0, "options", "lists")
     assert shown.startswith("data set lists\n  Make a data set.\n")
     assert "  path  (list of whole numbers, optional)" in shown
-
-
-@pytest.mark.usefixtures("acme")
-def test_what_cannot_be_imported_spoils_its_own_line_only(say: Say) -> None:
     shown = say.ends(0, "options")
     assert "\n  broken           cannot be imported: RuntimeError: no licence\n" in shown
-
     shown = say.ends(3, "options", "broken")
     assert shown == (
         "pytest-mlperf: engine 'broken' (acme.broken:Engine) cannot be imported: RuntimeError: "
         "no licence\n"
     )
-
     found = json.loads(say("options", "--json")[1])
     assert found["engines"]["broken"]["error"].endswith("no licence")
 
 
-@pytest.mark.parametrize(
-    ("text", "blocks", "arguments"),
-    [
-        (None, (), {}),
-        ("One line.", ("One line.",), {}),
-        ("One\n    paragraph.\n\n    - an item\n      of it\n    - two", 3, {}),
-        ("X.\n\nArgs:\n    a: One.\n    b (int): Two:\n        three.\n", ("X.",), 2),
-        ("X.\n\nArgs:\n    h, w: Pixels.\n    *rest: Others.\n", ("X.",), ("h", "w", "rest")),
-        ("X.\n\nArguments:\n    a: One.\n\nRaises:\n    b: no option.\n", ("X.",), {"a": "One."}),
-        ("X.\n\nArgs:\n    a: One.\n\nMore prose.", ("X.", "More prose."), {"a": "One."}),
-        ("X.\n\nAttributes:\n    a: No option.\n", ("X.",), {}),
-        ("X.\n\nArgs:\n", ("X.",), {}),
-        ("X.\n\nArgs:\n    no argument at all\n", ("X.",), {}),
-        (
-            'X.\n\nArgs:\n    a: "b: c" is kept\n        d: too.\n',
-            ("X.",),
-            {"a": '"b: c" is kept d: too.'},
-        ),
-    ],
-)
-def test_docstrings_are_taken_apart(text: str | None, blocks: Any, arguments: Any) -> None:
-    found = parse(text)
+DOCSTRINGS: list[tuple[str | None, int | tuple[str, ...], dict[str, str] | tuple[str, ...]]] = [
+    (None, (), {}),
+    ("One line.", ("One line.",), {}),
+    ("One\n    paragraph.\n\n    - an item\n      of it\n    - two", 3, {}),
+    (
+        "X.\n\nArgs:\n    a: One.\n    b (int): Two:\n        three.\n",
+        ("X.",),
+        {"a": "One.", "b": "Two: three."},
+    ),
+    ("X.\n\nArgs:\n    h, w: Pixels.\n    *rest: Others.\n", ("X.",), ("h", "w", "rest")),
+    ("X.\n\nArguments:\n    a: One.\n\nRaises:\n    b: no option.\n", ("X.",), {"a": "One."}),
+    ("X.\n\nArgs:\n    a: One.\n\nMore prose.", ("X.", "More prose."), {"a": "One."}),
+    ("X.\n\nAttributes:\n    a: No option.\n", ("X.",), {}),
+    ("X.\n\nArgs:\n", ("X.",), {}),
+    ("X.\n\nArgs:\n    no argument at all\n", ("X.",), {}),
+    (
+        'X.\n\nArgs:\n    a: "b: c" is kept\n        d: too.\n',
+        ("X.",),
+        {"a": '"b: c" is kept d: too.'},
+    ),
+]
 
-    assert found.blocks == blocks if isinstance(blocks, tuple) else len(found.blocks) == blocks
-    match arguments:
-        case int():
-            assert found.arguments == {"a": "One.", "b": "Two: three."}
-        case tuple():
-            assert tuple(found.arguments) == arguments
-        case _:
-            assert found.arguments == arguments
+
+def test_docstrings_are_taken_apart() -> None:
+    for text, blocks, arguments in DOCSTRINGS:
+        found = parse(text)
+        assert found.blocks == blocks if isinstance(blocks, tuple) else len(found.blocks) == blocks
+        names = tuple(found.arguments)
+        assert (found.arguments if isinstance(arguments, dict) else names) == arguments
 
 
 def test_types_and_defaults_are_as_a_suite_writes_them() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, runner_labels
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
-from tests.cli.text import Say, differing, flat, widest
+from tests.cli.text import Say, differing, flat, page, widest
 
 SUITE = """\
 schema = 1
@@ -38,30 +38,16 @@ def suite(name: str, *accelerators: str, profile: str = "quick", folder: str = "
     path.write_text(text, "utf-8")
 
 
-TABLE = """\
-case                                one run  at most  tests
-chat-Offline-null-fp32-8xH200        10 min   50 min  performance
-chat-SingleStream-null-fp32-8xH200   10 min   50 min  performance
-vision-Offline-null-fp32-cpu          1 min    5 min  performance
-vision-SingleStream-null-fp32-cpu     1 min    5 min  performance
-4 cases: 22 min of measuring if one run decides each, 1 h 50 min if all 5 are
-needed; loading and accuracy passes come on top
-accelerator-hours: 8xH200 2.7 to 13, cpu 0.033 to 0.17
-"""
-
-
 def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> None:
     suite("chat", "8xH200", profile="official")
     suite("vision", "cpu")
-
     code, shown = say("plan")
-
-    assert (code, shown) == (0, TABLE)
+    assert (code, shown) == (0, page("plan.txt"))
 
 
 def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
+    """A damaged results file is left out and told."""
     own_lab.of_one_session()
-
     shown = say.ends(0, "plan", "--accelerator", "cpu")
     assert flat(shown) == flat(
         "case one run at most from tests "
@@ -76,11 +62,7 @@ def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say
     _, official = say("plan", "--accelerator", "cpu", "--profile", "official")
     assert "10 min   50 min" in official, "the history is of another profile"
     assert " sessions  " not in official
-
-
-def test_a_damaged_results_file_is_left_out_and_told(own_lab: Lab, say: Say) -> None:
     own_lab.unchanged.write_text("{", "utf-8")
-
     shown = say.ends(0, "plan")
     assert "2 sessions" in shown
     assert f"left out: {own_lab.unchanged.relative_to(own_lab.path)}: not a results file" in shown
@@ -93,7 +75,6 @@ def test_the_manifest_names_every_test_that_pytest_will_run(
     code, shown = say("plan", "--format", "json")
     manifest = json.loads(shown)
     collected = pytester.runpytest_inprocess("suites", "--collect-only", "-q", "-p", "no:xdist")
-
     assert code == 0
     here = [one["test"] for one in manifest["tests"] if one["accelerator"] == "cpu"]
     assert here == [ACCURACY, PERFORMANCE] == [x for x in collected.outlines if "::" in x]
@@ -150,7 +131,6 @@ def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
 
     plain = minutes(official)
     spoken = official.replace("resnet50", "llama2-70b-99").replace("SingleStream", "Server")
-
     # Two scenarios of ResNet-50, each with TEST01, TEST04 and TEST05 of a minute and 5 of loading.
     assert minutes(official, "--compliance") == plain + 2 * 3 * (3 * 1 + 5)
     assert minutes(spoken) == plain + 2 * 7 * 60
@@ -160,36 +140,31 @@ def test_a_job_has_time_for_what_its_tests_take(here: Path, say: Say) -> None:
     assert minutes(twin, on="cpu") == 30
 
 
-def test_the_matrix_is_refused_where_github_would_cut_it(
+def test_what_cannot_be_planned_is_said(
     here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A matrix that GitHub would cut, an accelerator that no suite names, a wrong suite."""
     assert MATRIX_LIMIT == 256
     monkeypatch.setattr("pytest_mlperf.cli.plan.MATRIX_LIMIT", 4)
     for number in range(3):
         suite(f"s{number}", "H200", "H100")
-
-    shown = say.ends(2, "plan", "--format", "github")
-    assert shown == (
+    assert say("plan", "--format", "github") == (
+        2,
         "pytest-mlperf: 6 jobs, GitHub makes 4 of a matrix at most (H100 3, H200 3); name "
-        "fewer suites, or plan one --accelerator at a time\n"
+        "fewer suites, or plan one --accelerator at a time\n",
     )
-    code, shown = say("plan", "--format", "github", "--accelerator", "H100")
-    assert (code, len(json.loads(shown)["include"])) == (0, 3)
-
-
-@settings(max_examples=25)
-@given(st.from_regex(r"\A([1-9]x)?[A-Z][A-Za-z0-9._]{0,8}\Z"))
-def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
-    labels = runner_labels(accelerator)
-
-    assert labels[:2] == ["self-hosted", "linux"]
-    assert labels[2] == f"gpu-{accelerator.lower()}"
-
-
-def test_what_cannot_be_planned_is_said(here: Path, say: Say) -> None:
-    suite("a", "H200", "cpu")
-    absent = "pytest-mlperf: no case runs on 'B200'; these suites name: H200, cpu"
+    shown = say.ends(0, "plan", "--format", "github", "--accelerator", "H100")
+    assert len(json.loads(shown)["include"]) == 3
+    absent = "pytest-mlperf: no case runs on 'B200'; these suites name: H200, H100"
     assert differing(say, [(("plan", "--accelerator", "B200"), 2, (absent,))]) == []
     Path("suites/b.mlperf.toml").write_text("schema = 1\nrond = 2\n", "utf-8")
     defect = "suites/b.mlperf.toml:2: rond: unknown key 'rond'; did you mean 'round'?"
     assert differing(say, [(("plan",), 2, (defect,))]) == []
+
+
+@settings(max_examples=25)
+@given(st.from_regex("\\A([1-9]x)?[A-Z][A-Za-z0-9._]{0,8}\\Z"))
+def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
+    labels = runner_labels(accelerator)
+    assert labels[:2] == ["self-hosted", "linux"]
+    assert labels[2] == f"gpu-{accelerator.lower()}"

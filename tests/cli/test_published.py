@@ -17,7 +17,6 @@ from tests.cli.text import Say, differing
 def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
     """What cannot be compared is in lists of its own."""
     everything = official_results()
-
     assert Counter(own.round for own in everything) == {
         "v4.1": 937,
         "v5.1": 1448,
@@ -27,7 +26,6 @@ def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
     assert Counter(own.harness for own in everything) == {"loadgen": 3319, "endpoints": 78}
     assert sum(own.power is not None for own in everything) == 24
     assert len(files("pytest_mlperf.rounds").joinpath(FILE).read_bytes()) <= 400_000
-
     values = {
         ("v4.1", "1xMI300X_2xEPYC-9374F", "llama2-70b-99.9", "Offline"): (3062.72, "tokens/s"),
         ("v5.1", "XE7745_H200_NVL_141GBx8_TRT", "whisper", "Offline"): (31674.1, "tokens/s"),
@@ -39,13 +37,10 @@ def test_every_result_of_four_rounds_is_in_the_package_as_published() -> None:
         for own in official_results()
         if (key := (own.round, own.system, own.model, own.scenario)) in values
     ]
-
     assert sorted(found) == sorted(values.items())
-
     groups: dict[tuple[str, ...], list[OfficialResult]] = {}
     for own in official_results():
         groups.setdefault(own.kind, []).append(own)
-
     for results in groups.values():
         for name in ("scenario", "unit", "statistic", "harness"):
             assert len({getattr(own, name) for own in results}) == 1
@@ -62,7 +57,6 @@ def test_a_rate_is_shared_among_accelerators_and_best_first(say: Say) -> None:
     out = say.ends(
         0, "published", "bert-99.9", "--accelerator", "H200", "--per", "accelerator", "--most", "99"
     )
-
     values = [
         float(line.split()[0].replace(",", "").rstrip("~*^"))
         for line in out.split("\n\n")[0].splitlines()[2:]
@@ -80,33 +74,31 @@ def test_a_rate_is_shared_among_accelerators_and_best_first(say: Say) -> None:
 
 def test_a_workload_has_one_list_and_a_class_is_no_part_of_a_name(say: Say) -> None:
     """ResNet-50 is "resnet50" in v4.1 and "resnet" since; L4 is not L40S."""
-    by_loadgen = say.ends(0, "published", "resnet50", "--scenario", "Offline", "--most", "99")
-    by_checker = say.ends(0, "published", "resnet", "--scenario", "Offline", "--most", "99")
-
+    by_loadgen, by_checker = (
+        say.ends(0, "published", name, "--scenario", "Offline", "--most", "99")
+        for name in ("resnet50", "resnet")
+    )
     assert by_loadgen == by_checker
     assert by_loadgen.count("samples/s") == 1
     assert " v4.1" in by_loadgen
     assert " v6.0" in by_loadgen
 
-    out = say.ends(0, "published", "--accelerator", "L4", "--format", "json", "--division", "all")
-    both = say.ends(
-        0, "published", "--accelerator", "MI300X", "--format", "json", "--division", "all"
-    )
+    def products(accelerator: str) -> set[str]:
+        words = ("--accelerator", accelerator, "--format", "json", "--division", "all")
+        return {
+            own["accelerator"] for own in json.loads(say.ends(0, "published", *words))["results"]
+        }
 
-    products = {own["accelerator"] for own in json.loads(out)["results"]}
-    assert products == {"NVIDIA L4", "NVIDIA L4-PCIe-24GB"}
-    assert not any("MI325X" in own["accelerator"] for own in json.loads(both)["results"])
+    assert products("L4") == {"NVIDIA L4", "NVIDIA L4-PCIe-24GB"}
+    assert not [name for name in products("MI300X") if "MI325X" in name]
 
 
 def test_csv_has_every_column_and_markdown_a_table_for_each_list(say: Say) -> None:
     out = say.ends(0, "published", "--division", "all", "--format", "csv")
-
     rows = list(csv.DictReader(io.StringIO(out)))
     assert len(rows) == len(official_results())
     assert {row["nodes"] for row in rows} >= {"1", "18"}
-
     out = say.ends(0, "published", "bert-99", "--most", "1", "--format", "markdown")
-
     assert out.startswith("### bert-99, Offline, samples/s\n\n| value | accelerators |")
     assert "|\n\n44 more: --most 45\n" in out
     assert "trademarks of MLCommons" in out

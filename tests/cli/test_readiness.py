@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.suite.libraries import NOUNS, cure, declared
+from pytest_mlperf.suite.libraries import cure, declared
 from tests.cli.lab import ROOT
 from tests.cli.readiness_driver import HIDDEN
 
@@ -227,7 +227,6 @@ def test_light_engines_start_where_they_are_ready_and_lack_nothing(tmp_path: Pat
     every = {**COMPLETE, **LACKING}
     entries = {name: replace(every[name], use="null") for name in LIGHT}
     hidden = ask(tmp_path, {"images": WITHOUT_LIBRARIES["images"]}, "", hidden={"PIL"})
-
     check_readiness(tmp_path, entries)
     state, why, ends = hidden["images"]
     assert (state, "PIL" in why, AWAY in why, AWAY in ends) == ("missing", True, True, True)
@@ -244,7 +243,6 @@ def test_what_is_ready_starts_and_what_lacks_a_part_does_not(tmp_path: Path, url
 def test_an_engine_without_its_library_does_not_start(tmp_path: Path, url: str) -> None:
     """The sentence says which library, in which Python, and what brings it."""
     found = ask(tmp_path, WITHOUT_LIBRARIES, url, hidden=set(LIBRARIES.values()))
-
     assert found["null"] == ("ready", "", "")
     for name, library in LIBRARIES.items():
         state, why, ends = found[name]
@@ -274,22 +272,12 @@ def test_what_only_some_options_need_is_looked_for_too(tmp_path: Path, url: str)
             hidden={"transformers", "safetensors"},
         ),
     }
-
     for name, (_, library) in WITHOUT_MORE.items():
         state, why, ends = found[name]
         assert state == "missing", (name, state, why)
         assert "not installed" in why, name
         assert library in why or name == "http", name
         assert why.partition(": ")[2].rpartition(": ")[2] in ends, name
-
-
-def test_every_extension_of_this_package_declares_its_libraries() -> None:
-    for group in NOUNS:
-        for use, entry in registry.registered(group).items():
-            if entry.value.startswith("pytest_mlperf."):
-                libraries = declared(group, use)
-                assert isinstance(libraries, tuple), use
-                assert not [name for name in libraries if "." in name], use
 
 
 COMMANDS: dict[tuple[registry.Group, str], str] = {
@@ -310,5 +298,4 @@ COMMANDS: dict[tuple[registry.Group, str], str] = {
 
 def test_the_command_brings_all_that_is_declared() -> None:
     commands = {key: f"pip install {words}" for key, words in COMMANDS.items()}
-
     assert {key: cure(*key, declared(*key)) for key in COMMANDS} == commands

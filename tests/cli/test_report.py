@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -25,16 +23,23 @@ from tests.reports.verdicts import result, run, session
 
 
 def test_a_report_is_the_summary_or_the_file(lab: Lab, say: Say, tmp_path: Path) -> None:
+    """With foreign text escaped, or a comment with links to the run and the page."""
     shown = say.ends(0, "report", lab.upgraded)
     assert shown.splitlines() == text.summary(read_results(lab.upgraded), 80, colour=False)
     assert "PERF DROP  samples/s" in shown
-
     assert say("report", lab.upgraded, "--format", "json") == (0, lab.upgraded.read_text("utf-8"))
-
     file = tmp_path / "new" / "r.txt"
-
     assert say("report", lab.upgraded, "-o", file) == (0, f"wrote {file}\n")
     assert file.read_text("utf-8") == say("report", lab.upgraded)[1]
+    links = ("--run-url", "https://ci.example/run/7", "--report-url", "https://ci.example/page")
+    _, shown = say("report", lab.unchanged, "--format", "comment", *links)
+    assert "https://ci.example/run/7" in shown
+    assert "https://ci.example/page" in shown
+    forged = replace(verdicts.ERROR, headline="engine: \x1b[2J\x1b[32mall ok")
+    write_results(tmp_path / "r.json", session(result(forged)))
+    _, shown = say("report", tmp_path / "r.json")
+    assert "\x1b" not in shown
+    assert "\\x1b[2J" in shown
 
 
 def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: Path) -> None:
@@ -48,27 +53,7 @@ def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: P
     for form in ("html", "markdown", "comment", "annotations"):
         _, alone = say("report", lab.unchanged, "--format", form)
         code, shown = say("report", lab.unchanged, "--format", form, "--manifest", manifest)
-
         assert (code, lost in alone, lost in shown) == (0, False, True), form
-
-
-def test_a_comment_links_to_the_run_and_the_page(lab: Lab, say: Say) -> None:
-    links = ("--run-url", "https://ci.example/run/7", "--report-url", "https://ci.example/page")
-
-    _, shown = say("report", lab.unchanged, "--format", "comment", *links)
-
-    assert "https://ci.example/run/7" in shown
-    assert "https://ci.example/page" in shown
-
-
-def test_foreign_text_in_results_is_escaped(tmp_path: Path, say: Say) -> None:
-    forged = replace(verdicts.ERROR, headline="engine: \x1b[2J\x1b[32mall ok")
-    write_results(tmp_path / "r.json", session(result(forged)))
-
-    _, shown = say("report", tmp_path / "r.json")
-
-    assert "\x1b" not in shown
-    assert "\\x1b[2J" in shown
 
 
 def test_what_cannot_be_read_or_written_is_named(here: Path, say: Say) -> None:
@@ -96,7 +81,6 @@ def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> Non
     """The baseline stands beside the values; a test that failed is no benchmark."""
     (found,) = benchmarks(say, lab.recorded)
     verdict = performance(lab.recorded).verdict
-
     rates = [one.metrics["throughput"] for one in verdict.runs]
     assert found["fullname"] == PERFORMANCE
     assert found["name"] == f"test_performance[{CASE}]"
@@ -112,15 +96,12 @@ def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> Non
         "mean": pytest.approx(math.prod(rates) ** (1 / 5)),
         "unit": "1/s",
     }
-
     (found,) = benchmarks(say, lab.unchanged)
     judged = performance(lab.unchanged).verdict.metrics
-
     assert found["extra_info"]["mlperf"]["baseline"] == {
         one.metric: one.baseline for one in judged if one.baseline is not None
     }
     assert "throughput" in found["extra_info"]["mlperf"]["baseline"]
-
     assert performance(lab.upgraded).failed
     assert benchmarks(say, lab.upgraded) == []
 
@@ -133,22 +114,18 @@ def with_runs(scenario: str, *metrics: dict[str, float], **fields: Any) -> Verdi
 
 def test_what_a_round_is_in_every_scenario() -> None:
     """Without a time in every run there is no benchmark."""
-    rows: list[tuple[Verdict, str, list[float]]] = [
-        (with_runs("Offline", {"throughput": 4.0}, {"throughput": 5.0}), "throughput", [0.25, 0.2]),
-        (
-            with_runs("Server", {"throughput": 9.0, "latency_p50": 0.02, "ttft_p50": 0.01}),
-            "latency_p50",
-            [0.02],
-        ),
-        (with_runs("Interactive", {"throughput": 9.0, "ttft_p50": 0.5}), "ttft_p50", [0.5]),
-        (with_runs("SingleStream", {"latency_p50": 0.001}), "latency_p50", [0.001]),
-        (with_runs("MultiStream", {"latency_p50": 0.008}), "latency_p50", [0.008]),
+    rows: list[tuple[str, list[dict[str, float]], str, list[float]]] = [
+        ("Offline", [{"throughput": 4.0}, {"throughput": 5.0}], "throughput", [0.25, 0.2]),
+        ("Server", [{"latency_p50": 0.02, "ttft_p50": 0.01}], "latency_p50", [0.02]),
+        ("Interactive", [{"throughput": 9.0, "ttft_p50": 0.5}], "ttft_p50", [0.5]),
+        ("SingleStream", [{"latency_p50": 0.001}], "latency_p50", [0.001]),
+        ("MultiStream", [{"latency_p50": 0.008}], "latency_p50", [0.008]),
     ]
-    for verdict, metric, rounds in rows:
-        found = entry(verdict)
+    for scenario, metrics, metric, rounds in rows:
+        found = entry(with_runs(scenario, *metrics))
         assert found is not None
-        assert found[0] == rounds
-        assert found[1]["extra_info"]["mlperf"]["round"] == ROUNDS[metric]
+        about = found[1]["extra_info"]["mlperf"]["round"]
+        assert (found[0], about) == (rounds, ROUNDS[metric])
     without_times = [
         *(verdicts.ERROR, verdicts.INVALID, verdicts.UNGATED),
         with_runs("Server", {"throughput": 9.0}),
@@ -157,35 +134,37 @@ def test_what_a_round_is_in_every_scenario() -> None:
     assert list(map(entry, without_times)) == [None] * 5
 
 
-def test_the_commit_and_whether_files_differed_are_kept() -> None:
+@pytest.mark.process
+def test_the_machine_and_the_commit_are_described_as_pytest_benchmark_does(lab: Lab) -> None:
+    """Then `--benchmark-compare` finds the same machine, and does not warn."""
+    found = machine_info(session(result(verdicts.OK)))
+    assert found == {"H200": verdicts.SUBJECT.identity}
+    found = machine_info(read_results(lab.recorded))
+    assert {"node", "machine", "python_version", "cpu"} <= set(found)
+    nothing = document(session(), machine_info={}, commit_info={})
+    assert nothing["benchmarks"] == []
+    assert set(nothing) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
     for commit, known, dirty in (("9d0e77a+", "9d0e77a", True), ("9d0e77a", "9d0e77a", False)):
         info = commit_info(replace(session(), commit=commit))
         assert (info["id"], info["dirty"]) == (known, dirty)
     assert commit_info(replace(session(), commit=None))["id"] == "unversioned"
 
 
-@pytest.mark.process
-def test_the_machine_is_described_as_pytest_benchmark_does(lab: Lab) -> None:
-    """Then `--benchmark-compare` finds the same machine, and does not warn."""
-    found = machine_info(session(result(verdicts.OK)))
+def test_pytest_benchmark_compares_two_reports(
+    lab: Lab,
+    say: Say,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from pytest_benchmark.cli import main
 
-    assert found == {"H200": verdicts.SUBJECT.identity}
-
-    found = machine_info(read_results(lab.recorded))
-
-    assert {"node", "machine", "python_version", "cpu"} <= set(found)
-
-    nothing = document(session(), machine_info={}, commit_info={})
-    assert nothing["benchmarks"] == []
-    assert set(nothing) == {"machine_info", "commit_info", "benchmarks", "datetime", "version"}
-
-
-def test_pytest_benchmark_compares_two_reports(lab: Lab, say: Say, tmp_path: Path) -> None:
-    for name, results in (("old", lab.recorded), ("new", lab.unchanged)):
-        file = tmp_path / f"{name}.json"
-        say("report", results, "--format", "pytest-benchmark", "-o", file)
-    command = [sys.executable, "-m", "pytest_benchmark", "compare", "old.json", "new.json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-
-    lines = [line for line in done.stdout.splitlines() if line.startswith("test_performance")]
-    assert [line.partition(" (")[2][:3] for line in lines] in (["new", "old"], ["old", "new"])
+    files = {"old.json": lab.recorded, "new.json": lab.unchanged}
+    for file, results in files.items():
+        say("report", results, "--format", "pytest-benchmark", "-o", tmp_path / file)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sys.argv", ["pytest-benchmark", "compare", *files])
+    main()  # type: ignore[no-untyped-call]
+    shown = capsys.readouterr().out
+    lines = [line for line in shown.splitlines() if line.startswith("test_performance")]
+    assert {line.partition(" (")[2][:3] for line in lines} == {"new", "old"}

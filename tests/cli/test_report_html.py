@@ -36,7 +36,6 @@ def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
     code, shown = say("report", lab.upgraded, "--format", "html", "-o", file)
     data = data_of(file.read_text("utf-8"))
     verdict = performance(lab.upgraded).verdict
-
     assert (code, shown) == (0, f"wrote {file}\n")
     (history,) = [one for one in data["drawn"][0] if one["plot"] == "history"]
     assert len(history["base"]) == 5
@@ -49,14 +48,12 @@ def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
 
 
 def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_path: Path) -> None:
-    """A results file from elsewhere may name any path: its end must be that of the case."""
+    """A file from elsewhere may name any path; a damaged log costs its part of the page."""
     alone = tmp_path / "results.json"
     shutil.copy(lab.upgraded, alone)
     page = page_of(read_results(alone), alone)
-
     assert {row[3] for row in data_of(page)["figures"]["spent"]["rows"]} == {"measured"}
     assert "logs are not here" in page
-
     results = read_results(lab.upgraded)
     file = tmp_path / "r.json"
     for name in ("/etc/passwd", "../../x.json", "baselines/other.json"):
@@ -64,36 +61,19 @@ def test_runs_and_baselines_are_read_only_from_where_they_belong(lab: Lab, tmp_p
             replace(one, verdict=replace(one.verdict, baseline_file=name)) for one in results.cases
         ]
         write_results(file, replace(results, cases=tuple(cases)))
-
         assert data_of(page_of(read_results(file), file))["drawn"][0][0]["base"] == []
-
-
-def test_a_damaged_log_costs_its_part_of_the_page(lab: Lab, tmp_path: Path) -> None:
-    """A session that was moved as a whole keeps its logs."""
     moved = shutil.copytree(lab.upgraded.parent, tmp_path / "artifact") / "results.json"
     whole = data_of(page_of(read_results(moved), moved))
     assert "accuracy pass" in json.dumps(whole["figures"])
     for log in moved.parent.rglob("mlperf_log_detail.txt"):
         log.write_text("".join(log.read_text("utf-8").splitlines(keepends=True)[:9]), "utf-8")
     page = page_of(read_results(moved), moved)
-
     assert "not read: " in page
     assert "is cut: LoadGen ends it with" in page
 
 
-def test_another_baseline_since_is_told_and_not_shown(own_lab: Lab) -> None:
-    (file,) = Path("baselines").rglob("Offline.*.json")
-    told = json.loads(file.read_text("utf-8"))
-    told["records"][0]["history"][-1]["reason"] = "another one"
-    file.write_text(json.dumps(told), "utf-8")
-    page = page_of(read_results(own_lab.upgraded), own_lab.upgraded)
-
-    assert "another baseline was accepted since; it is not shown" in page
-    assert data_of(page)["drawn"][0][0]["base"] == []
-
-
 def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
-    """Its dates are marks in the history; the record in the file knows the last one alone."""
+    """The record in the file knows the last one alone; another one since is told and not shown."""
     (file,) = Path("baselines").rglob("Offline.*.json")
     told = json.loads(file.read_text("utf-8"))
     (record,) = told["records"]
@@ -111,9 +91,14 @@ def test_git_knows_when_each_engine_version_was_accepted(own_lab: Lab) -> None:
         replace(one, verdict=replace(one.verdict, baseline_set=set_by)) for one in results.cases
     )
     page = page_of(replace(results, cases=cases), own_lab.upgraded)
-
     marks = [text for _, text in data_of(page)["drawn"][0][0]["marks"]]
     assert marks == ["acme 1.0", "acme 1.5", "engine.acme 1.0 → 2.0"]
+
+    told["records"][0]["history"][-1]["reason"] = "another one"
+    file.write_text(json.dumps(told), "utf-8")
+    page = page_of(read_results(own_lab.upgraded), own_lab.upgraded)
+    assert "another baseline was accepted since; it is not shown" in page
+    assert data_of(page)["drawn"][0][0]["base"] == []
 
 
 def test_a_missing_library_is_a_fault_of_the_environment(
@@ -124,7 +109,9 @@ def test_a_missing_library_is_a_fault_of_the_environment(
     assert "pip install 'pytest-mlperf[html]'" in shown
 
 
-def test_a_runs_folder_is_found_by_the_end_of_its_path(tmp_path: Path) -> None:
+def test_folders_and_logs_are_found_by_the_end_of_their_path_and_links_are_not_read(
+    tmp_path: Path,
+) -> None:
     root = tmp_path.resolve() / "artifact"
     for inside in ("s1/case.1/performance", "case.1/performance"):
         (root / inside).mkdir(parents=True)
@@ -135,18 +122,14 @@ def test_a_runs_folder_is_found_by_the_end_of_its_path(tmp_path: Path) -> None:
         "case.1/performance": root / "case.1/performance",
         **dict.fromkeys(("../../../etc", "/", "", "case.1/linked", "a\0b", "x" * 5000)),
     }
-
     assert {name: folder_below(root, name) for name in folders} == folders
 
-
-def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
     sampled(tmp_path / "real")
     folder = tmp_path / "run" / "performance"
     folder.mkdir(parents=True)
     (folder / "mlperf_log_detail.txt").symlink_to(
         tmp_path / "real/performance/mlperf_log_detail.txt"
     )
-
     assert spent_of(folder, run()) == {}
     assert percentiles_of(folder, "Server") == []
 
@@ -154,7 +137,6 @@ def test_a_log_that_is_a_link_is_not_read(tmp_path: Path) -> None:
 def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Path) -> None:
     sampled(tmp_path, gpus=2, reasons=({2.0: CAP, 6.0: 0},))
     trace = power_of(tmp_path / "performance")
-
     assert trace is not None
     assert trace["window"] == 10.0
     assert [gpu["name"] for gpu in trace["gpus"]] == ["GPU 0", "GPU 1"]
@@ -166,23 +148,19 @@ def test_power_is_that_of_the_window_with_what_held_the_clocks_back(tmp_path: Pa
 
 
 def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path: Path) -> None:
-    """Time before the window counts from the start of the run."""
+    """Time before the window counts from the start of the run; latencies over time are read too."""
     sampled(tmp_path)
     began = replace(run(), started="2025-11-20T11:59:53+00:00")
     found = spent_of(tmp_path / "performance", began)
     assert list(found.values()) == [7.0, 0.0, 0.0, 10.0, 0.0]
-
     content = {"settings": {}, "spent": {"load_s": 4.0, "warmup_s": 1.0}}
     (tmp_path / "performance" / "run.json").write_text(json.dumps(content))
     found = spent_of(tmp_path / "performance", began)
     assert [found[part] for part in ("before", "load", "warm-up")] == [2.0, 4.0, 1.0]
 
-
-def test_latencies_over_time_are_read_where_they_were_kept(tmp_path: Path) -> None:
     (tmp_path / "latencies.json").write_text(
         json.dumps({"moments": [[0.5, 0.01, 0.02, 3], [1.5, 0.011, float("inf"), 0]]})
     )
-
     assert moments_of(tmp_path) == [[0.5, 0.01, 0.02, 3]]
     assert moments_of(tmp_path / "none") == []
     for content in ("{", "[]", '{"moments": [[1]]}', '{"moments": 3}'):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,20 +12,14 @@ from pytest_mlperf.cli.round import ADAPTERS
 from pytest_mlperf.registry import registered
 from pytest_mlperf.rounds import ROUNDS, load_round
 from pytest_mlperf.suite.plan import plan_suite
-from tests.cli.text import Say, differing
-
-SUITES = Path(__file__).resolve().parents[2] / "suites" / "datacenter"
+from tests.cli.lab import ROOT
+from tests.cli.text import Say, differing, page
 
 
 def test_a_round_or_a_workload_is_a_page_with_every_figure(say: Say) -> None:
-    pages = Path(__file__).with_name("pages")
+    """A name with a target shows that target: in v4.1 the edge had no bert-99.9."""
     for words in ("round v4.1", "round v5.0 llama2-70b"):
-        page = pages / f"{words.replace(' ', '_')}.txt"
-        assert say(*words.split()) == (0, page.read_text("utf-8"))
-
-
-def test_a_name_with_a_target_shows_that_target(say: Say) -> None:
-    """In v4.1 the edge had no bert-99.9."""
+        assert say(*words.split()) == (0, page(f"{words.replace(' ', '_')}.txt"))
     shown = say.ends(0, "round", "v4.1", "bert-99.9")
     assert shown.startswith("bert-99.9 of MLPerf Inference v4.1: BERT-large\n")
     assert "\nnames     bert, bert-99, bert-99.9\nchecker   bert-99.9\n" in shown
@@ -65,13 +58,17 @@ def test_what_is_out_of_the_ordinary_is_in_words(say: Say) -> None:
 
 
 def test_every_figure_of_every_workload_is_shown(say: Say, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And tables fit terminals of 80 and of 120 columns."""
-    failures = []
-    for name in ROUNDS:
+    """And tables fit the terminal."""
+    failures: list[tuple[str, str, list[str]]] = []
+    for name, columns in zip(ROUNDS, (80, 120, 80, 80, 120), strict=True):
+        monkeypatch.setenv("COLUMNS", str(columns))
         workloads = load_round(name).workloads
+        pages = {key: say.ends(0, "round", name, *key.split()) for key in ("", *workloads)}
+        for workload, shown in pages.items():
+            lines = shown.partition("checksums of data files")[0].splitlines()
+            failures.append((name, workload, [line for line in lines if len(line) > columns]))
         for workload, own in workloads.items():
-            shown = say.ends(0, "round", name, workload)
-            words = {*shown.replace(";", " ").replace(",", "").split()}
+            shown = pages[workload]
             figures = [own.dataset_samples, own.performance_samples, own.accuracy_samples]
             figures += [scenario.min_query_count for scenario in own.scenarios.values()]
             for metric in own.metrics.values():
@@ -81,18 +78,11 @@ def test_every_figure_of_every_workload_is_shown(say: Say, monkeypatch: pytest.M
             expected = {f"{figure:.10g}" for figure in figures if figure is not None}
             expected |= {metric.checker for metric in own.metrics.values()}
             expected |= {scenario.result for scenario in own.scenarios.values()}
+            missing = sorted(expected - {*shown.replace(";", " ").replace(",", "").split()})
             files = [f"  {file}  {checksum}\n" for file, checksum in own.checksums.items()]
-            missing = [*sorted(expected - words), *(text for text in files if text not in shown)]
-            failures += [(name, workload, missing)] if missing else []
-        for columns in (80, 120):
-            monkeypatch.setenv("COLUMNS", str(columns))
-            for workload in ("", *workloads):
-                _, shown = say("round", name, *workload.split())
-                lines = shown.partition("checksums of data files")[0].splitlines()
-                wide = [line for line in lines if len(line) > columns]
-                failures += [(name, workload, wide)] if wide else []
-
-    assert failures == []
+            missing += [text for text in files if text not in shown]
+            failures.append((name, workload, missing))
+    assert [failure for failure in failures if failure[-1]] == []
 
 
 def asked(say: Say, *arguments: str) -> dict[str, Any]:
@@ -105,7 +95,6 @@ def test_json_has_every_workload_with_its_gates(say: Say) -> None:
     """And nothing of what does not apply: only MultiStream has samples per query."""
     for name in ROUNDS:
         found, ours = asked(say, name), load_round(name)
-
         assert (found["schema"], found["kind"], found["round"]) == (1, "pytest-mlperf round", name)
         assert found["seeds"] == {
             "qsl": ours.qsl_seed,
@@ -140,21 +129,9 @@ def test_json_has_every_workload_with_its_gates(say: Say) -> None:
                     assert None not in values.values()
 
 
-def test_json_has_no_digits_that_mean_nothing(say: Say) -> None:
-    """23.2829 x 0.99 is 23.050071, whatever the floats in between say."""
-    gates = asked(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
-    assert gates["rouge2"] == {"lowest": 23.050071, "highest": None}
-
-    for name in ROUNDS:
-        _, shown = say("round", name, "--json")
-        numbers = re.findall(r"\d+\.\d+", shown)
-        assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
-
-
 def test_the_adapter_is_that_of_the_suites() -> None:
     """suites/datacenter uses what `round` names."""
-    files = sorted(SUITES.glob("*.mlperf.toml"))
-
+    files = sorted((ROOT / "suites" / "datacenter").glob("*.mlperf.toml"))
     assert files
     for file in files:
         suite = plan_suite(file)[0].suite
@@ -163,9 +140,8 @@ def test_the_adapter_is_that_of_the_suites() -> None:
 
 
 def test_json_of_one_workload_is_that_one(say: Say) -> None:
-    """And of a scenario with a gate of its own."""
+    """With a scenario with a gate of its own; 23.2829 x 0.99 is 23.050071 and no more."""
     own = asked(say, "v6.1", "llama2-70b-99.9")["workloads"]
-
     assert list(own) == ["llama2-70b"]
     assert own["llama2-70b"]["scenarios"]["Interactive"] == {
         "min_query_count": 100,
@@ -187,22 +163,27 @@ def test_json_of_one_workload_is_that_one(say: Say) -> None:
             "targets": None,
         }
     }
-
     other = asked(say, "v6.1", "qwen3-vl-235b-a22b")["workloads"]["qwen3-vl-235b-a22b"]
     assert other["scenarios"]["Interactive"]["gates"] == {
         "99": {"f1": {"lowest": pytest.approx(0.779922), "highest": None}}
     }
 
+    gates = asked(say, "v4.1", "mixtral-8x7b")["workloads"]["mixtral-8x7b"]["gates"]["99"]
+    assert gates["rouge2"] == {"lowest": 23.050071, "highest": None}
+    for name in ROUNDS:
+        _, shown = say("round", name, "--json")
+        numbers = re.findall(r"\d+\.\d+", shown)
+        assert [n for n in numbers if len(n.replace(".", "").strip("0")) > 12] == []
+
 
 def test_a_wrong_name_is_one_sentence_with_the_nearest(say: Say) -> None:
-    for line, message in {
+    lines = {
         "v6.2": "there is no round 'v6.2'; did you mean 'v6.1'?",
         "2026": "there is no round '2026'; known: v4.1, v5.0, v5.1, v6.0, v6.1",
         "v6.1 lama2-70b": "'lama2-70b' is no workload of v6.1; did you mean 'llama2-70b'?",
         "v6.1 llama2-70b-99": "'llama2-70b-99' is no workload of v6.1; did you mean",
         "v4.1 whisper": "'whisper' is no workload of v4.1; ",
-    }.items():
-        code, shown = say("round", *line.split())
-
-        assert (code, shown.count("\n")) == (2, 1)
-        assert shown.startswith(f"pytest-mlperf: {message}")
+    }
+    shown = {line: say.ends(2, "round", *line.split()) for line in lines}
+    assert [text.count("\n") for text in shown.values()] == [1] * len(lines)
+    assert [x for x, text in lines.items() if f"pytest-mlperf: {text}" not in shown[x]] == []

@@ -58,9 +58,7 @@ def test_two_suites_are_measured_and_joined(project: Path, say: Say) -> None:
     suite("a.mlperf.toml", "a")
     suite("b.mlperf.toml", "b")
     script(say)
-
     state = submitted()
-
     assert state == "COMPLETED", logs()
     merged = read_results(project / "out/results.json")
     assert [result.verdict.case.workload for result in merged.cases] == ["a", "b"]
@@ -72,9 +70,7 @@ def test_a_node_without_its_gpu_fails_the_last_job(project: Path, say: Say) -> N
     """Slurm grants the GPU by the suite's word; the job ends with exit code 3 and is named."""
     suite("a.mlperf.toml", "a", '["cpu", "H200"]')
     script(say)
-
     state = submitted()
-
     assert state == "FAILED", logs()
     told = (project / "out/merge.log").read_text("utf-8")
     assert "INCOMPLETE: 1 of 2 planned tests have no result" in told

@@ -47,20 +47,18 @@ def found(*sessions: Results) -> dict[tuple[str, str], CaseCost]:
 
 
 def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None:
-    """Loading and the accuracy pass count: run 1 takes 20 s, run 2 takes 8 s, the other 12 s."""
+    """Loading and the accuracy pass count; starts are whole seconds, which are no overlap."""
     first = measured(CASE, runs("a", 2, 22))
     second = measured(OTHER, runs("b", 30))
-
     assert found(whole(first, second, seconds=42)) == {
         KEY: CaseCost(first_s=20.0, more_s=8.0, sessions=1),
         OTHER_KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=1),
     }
-
-
-def test_several_sessions_give_their_median() -> None:
     sessions = [whole(measured(CASE, runs("a", 0)), seconds=s) for s in (10, 30, 12)]
-
     assert found(*sessions) == {KEY: CaseCost(first_s=12.0, more_s=12.0, sessions=3)}
+    cases = (measured(CASE, runs("a", 0, duration_s=1.9)), measured(OTHER, runs("b", 1)))
+    assert found(whole(*cases, seconds=8))[KEY] == CaseCost(first_s=1.9, more_s=1.9, sessions=1)
+    assert CaseCost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
 
 
 def test_what_tells_nothing_about_time_is_left_out() -> None:
@@ -75,34 +73,17 @@ def test_what_tells_nothing_about_time_is_left_out() -> None:
         "accuracy only": whole(result(verdicts.UNGATED), seconds=9),
         "empty": whole(seconds=9),
     }
-
     assert [name for name, one in sessions.items() if found(one)] == []
 
 
-def test_whole_seconds_are_no_overlap() -> None:
-    """Starts are kept in whole seconds, so a run may seem up to one second too short."""
-    cases = (measured(CASE, runs("a", 0, duration_s=1.9)), measured(OTHER, runs("b", 1)))
-
-    assert found(whole(*cases, seconds=8))[KEY] == CaseCost(first_s=1.9, more_s=1.9, sessions=1)
-
-
-def test_at_most_counts_the_first_process_once() -> None:
-    assert CaseCost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
-
-
 def test_sessions_are_read_newest_first_and_old_ones_are_not_read(tmp_path: Path) -> None:
+    assert results_files(tmp_path) == []
+    assert list(Sessions(tmp_path)) == []
     for number in range(KEPT + 3):
         file = tmp_path / "runs" / f"20261120-{number:06}-abcd" / "results.json"
         write_results(file, session(seconds=number))
-
     sessions = Sessions(tmp_path)
     seconds = [results.seconds for _, results in sessions]
-
     assert seconds == sorted(seconds, reverse=True)
     assert (len(seconds), seconds[0]) == (KEPT, KEPT + 2)
     assert sessions.notes == [f"only the newest {KEPT} of {KEPT + 3} sessions"]
-
-
-def test_no_runs_folder_is_no_session(tmp_path: Path) -> None:
-    assert results_files(tmp_path) == []
-    assert list(Sessions(tmp_path)) == []

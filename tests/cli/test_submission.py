@@ -16,6 +16,7 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,32 +35,6 @@ LEAF = Path("closed/Acme/results/box/3d-unet-99/Offline")
 CHECKOUT = os.environ.get("MLPERF_INFERENCE", "")
 
 
-def measure(path: Path, round_name: str) -> Path:
-    """Run a quick suite of 43 volumes with its compliance tests; return the results file."""
-    (path / "suites").mkdir(parents=True)
-    text = volumes.SUITE.format(
-        round=round_name,
-        profile="quick",
-        module="volumes",
-        engine="Segmenter",
-        rate=300,
-        more='min_duration = "400ms"',
-    )
-    (path / "suites/u.mlperf.toml").write_text(text, "utf-8")
-    shutil.copy(volumes.__file__, path / "volumes.py")
-    command = [sys.executable, "-m", "pytest", *LIGHT, "suites", "-omlperf_control=off"]
-    ours = {"PYTEST_MLPERF_LEASES": str(path), "PYTHONPATH": str(ROOT), "VOLUME_S": "0.0032"}
-    environment = {**os.environ, **ours}
-    environment.pop("CI", None)
-    environment.pop("PYTEST_XDIST_WORKER", None)
-    with pytest.MonkeyPatch.context() as patch:
-        forked.use(patch)
-        done = finished(*command, "--mlperf-compliance", cwd=path, env=environment)
-    files = list(path.glob(".mlperf/runs/*/results.json"))
-    assert len(files) == 1, done.stdout + done.stderr
-    return files[0]
-
-
 def filled(folder: Path, **values: object) -> None:
     """Fill in a form as a person does."""
     for name in ("system.json", "implementation.json"):
@@ -70,6 +45,26 @@ def filled(folder: Path, **values: object) -> None:
         (folder / name).write_text(json.dumps(table), "utf-8")
     (folder / "README.md").write_text("Run it.\n", "utf-8")
     (folder / "calibration.md").write_text("Nothing was quantised.\n", "utf-8")
+
+
+def measure(path: Path, round_name: str) -> Path:
+    """Run a quick suite of 43 volumes with its compliance tests; return the results file."""
+    (path / "suites").mkdir(parents=True)
+    more = 'min_duration = "400ms"'
+    names = {"module": "volumes", "engine": "Segmenter", "profile": "quick", "rate": 300}
+    text = volumes.SUITE.format(round=round_name, more=more, **names)
+    (path / "suites/u.mlperf.toml").write_text(text, "utf-8")
+    shutil.copy(volumes.__file__, path / "volumes.py")
+    command = [sys.executable, "-m", "pytest", *LIGHT, "suites", "-omlperf_control=off"]
+    ours = {"PYTEST_MLPERF_LEASES": str(path), "PYTHONPATH": str(ROOT), "VOLUME_S": "0.0032"}
+    dropped = ("CI", "PYTEST_XDIST_WORKER")
+    environment = {key: value for key, value in os.environ.items() if key not in dropped} | ours
+    with pytest.MonkeyPatch.context() as patch:
+        forked.use(patch)
+        done = finished(*command, "--mlperf-compliance", cwd=path, env=environment)
+    files = list(path.glob(".mlperf/runs/*/results.json"))
+    assert len(files) == 1, done.stdout + done.stderr
+    return files[0]
 
 
 INIT = ("submission", "init", "form", "--submitter", "Acme", "--system", "box")
@@ -102,7 +97,20 @@ def project(measured: Path, tmp_path: Path, say: Say, monkeypatch: pytest.Monkey
 EXPORT = ("submission", "export", "r.json", "--form", "form", "--round", "v6.1", "-o", "tree")
 
 
-def changed(change: Callable[[CaseResult], CaseResult | None]) -> None:
+CONF = """\
+import mlperf_loadgen as lg, sys
+settings = lg.TestSettings()
+for path in sys.argv[1:]:
+    assert settings.FromConfig(path, "3d-unet", "Offline", 2) == 0
+print(settings.offline_expected_qps, settings.min_query_count, settings.min_duration_ms,
+      settings.performance_sample_count_override, settings.sample_concatenate_permutation)
+"""
+
+
+Change = Callable[[CaseResult], CaseResult | None]
+
+
+def changed(change: Change) -> None:
     """Change each test of the results, or leave it out."""
     path = Path("r.json").resolve()
     results: Results = read_results(path)
@@ -112,8 +120,8 @@ def changed(change: Callable[[CaseResult], CaseResult | None]) -> None:
 
 @pytest.mark.process
 def test_a_rehearsal_has_the_logs_and_lists_what_is_not_allowed(project: Path, say: Say) -> None:
+    """LoadGen reads the settings of the run from the files of the tree."""
     code, shown = say(*EXPORT, "--rehearsal")
-
     assert [line for line in shown.splitlines() if line.startswith("not allowed: ")] == [
         f"not allowed: 3d-unet-99 Offline{run}: min_duration_ms is 0; at least 600,000 are needed"
         for run in ("", ", TEST01")
@@ -146,35 +154,14 @@ def test_a_rehearsal_has_the_logs_and_lists_what_is_not_allowed(project: Path, s
     assert (project / "tree/closed/Acme/documentation/calibration.md").is_file()
     assert (project / "tree/closed/Acme/src/README.md").is_file()
 
-
-CONF = """\
-import mlperf_loadgen as lg, sys
-settings = lg.TestSettings()
-for path in sys.argv[1:]:
-    assert settings.FromConfig(path, "3d-unet", "Offline", 2) == 0
-print(settings.offline_expected_qps, settings.min_query_count, settings.min_duration_ms,
-      settings.performance_sample_count_override, settings.sample_concatenate_permutation)
-"""
-
-
-@pytest.mark.process
-def test_loadgen_reads_the_settings_of_the_run_from_its_files(project: Path, say: Say) -> None:
-    say(*EXPORT, "--rehearsal")
     (file,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance/run.json")
     told = json.loads(file.read_text("utf-8"))["settings"]["loadgen"]
-
-    files = [str(project / "tree" / LEAF / name) for name in ("mlperf.conf", "user.conf")]
-    shown = subprocess.run(
-        [sys.executable, "-c", CONF, *files], capture_output=True, text=True, check=True
-    ).stdout.split()
-
-    assert float(shown[0]) == pytest.approx(told["offline_expected_qps"])
-    assert [int(shown[1]), int(shown[2]), int(shown[3])] == [
-        told["min_query_count"],
-        told["min_duration_ms"],
-        told["performance_sample_count_override"],
-    ]
-    assert shown[4] == str(told["sample_concatenate_permutation"])
+    files = [str(leaf / name) for name in ("mlperf.conf", "user.conf")]
+    rate, *settings, permutation = finished(sys.executable, "-c", CONF, *files).stdout.split()
+    assert float(rate) == pytest.approx(told["offline_expected_qps"])
+    names = ("min_query_count", "min_duration_ms", "performance_sample_count_override")
+    assert settings == [str(told[name]) for name in names]
+    assert permutation == str(told["sample_concatenate_permutation"])
 
 
 def edited(path: Path, **values: object) -> None:
@@ -216,7 +203,8 @@ NOT_ALLOWED: Mapping[str, tuple[object, str]] = {
 
 
 @pytest.mark.process
-def test_export_refuses_runs_that_break_the_performance_rules(project: Path, say: Say) -> None:
+def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> None:
+    """And runs that break the rules of performance."""
     official()
     for run, title in (("1", ""), ("TEST01.2", ", TEST01")):
         (log,) = project.glob(f".mlperf/runs/*/*.{run}/performance/{DETAIL}")
@@ -231,15 +219,10 @@ def test_export_refuses_runs_that_break_the_performance_rules(project: Path, say
             assert "\nnothing was written" in shown
             assert not (project / "tree").exists()
 
-
-@pytest.mark.process
-def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> None:
-    official()
     (answers,) = project.glob(f".mlperf/runs/*/*/accuracy/block-0/{DETAIL}")
     edited(answers, is_error=True)
     edited(project / "form/system.json", accelerators_per_node="many", cooling="FILL IN")
     (project / "form/src/a b.py").write_text("", "utf-8")
-
     shown = say.ends(1, *EXPORT)
     assert "not allowed: 1 blank left: grep -r 'FILL IN' form\n" in shown
     assert "accelerators_per_node is 'many'; it must be a whole number" in shown
@@ -249,40 +232,40 @@ def test_export_refuses_what_no_checker_can_read(project: Path, say: Say) -> Non
 
 
 @pytest.mark.process
-def test_up_to_v5_1_closed_audits_need_their_answers(project: Path, say: Say) -> None:
+def test_audits_have_the_answers_that_their_round_asks_for(project: Path, say: Say) -> None:
+    """Up to v5.1 those of closed; TEST06 has its whole log of answers and no others."""
+
+    def as_test06(one: CaseResult) -> CaseResult:
+        kind = "TEST06" if one.verdict.kind == "TEST01" else one.verdict.kind
+        return replace(one, verdict=replace(one.verdict, kind=kind))
+
+    whole = Path("r.json").read_bytes()
+    changed(as_test06)
+    assert say(*EXPORT[:-1], "rehearsal", "--rehearsal")[0] == 0
+    files = [path for path in Path("rehearsal", LEAF, "TEST06").rglob("*") if path.is_file()]
+    names = {"mlperf_log_accuracy.json", "verify_accuracy.txt", "verify_performance.txt"}
+    assert {path.name for path in files} == names
+
+    Path("r.json").resolve().write_bytes(whole)
     official()
     (log,) = project.glob(".mlperf/runs/*/*.TEST01.2/performance/mlperf_log_accuracy.json")
     log.rename(project / "log")
     assert say(*EXPORT)[0] == 0
     changed(lambda one: replace(one, round="v4.1"))
-    v4 = (*EXPORT[:5], "--round", "v4.1", "-o")
-    assert "TEST01: the folder of its run has no" in say.ends(1, *v4, "other")
+    v4 = (*EXPORT[:5], "--round", "v4.1", "-o", "other")
+    assert "TEST01: the folder of its run has no" in say.ends(1, *v4)
     filled(project / "form", division="open")
-    assert say(*v4, "other")[0] == 0
+    assert say(*v4)[0] == 0
     below = {path.name for path in (project / "other/open/Acme").iterdir()}
     assert below == {"code", "compliance", "documentation", "measurements", "results", "systems"}
 
 
-@pytest.mark.process
-def test_test06_has_its_whole_log_of_answers_and_no_others(project: Path, say: Say) -> None:
-    def as_test06(one: CaseResult) -> CaseResult:
-        kind = "TEST06" if one.verdict.kind == "TEST01" else one.verdict.kind
-        return replace(one, verdict=replace(one.verdict, kind=kind))
-
-    changed(as_test06)
-    assert say(*EXPORT, "--rehearsal")[0] == 0
-    files = [path for path in (project / "tree" / LEAF / "TEST06").rglob("*") if path.is_file()]
-    assert {path.name for path in files} == {
-        *("mlperf_log_accuracy.json", "verify_accuracy.txt", "verify_performance.txt")
-    }
+def without(kind: str) -> Change:
+    return lambda one: None if one.verdict.kind == kind else one
 
 
-def without(kind: str) -> Callable[[CaseResult], CaseResult | None]:
-    def change(one: CaseResult) -> CaseResult | None:
-        verdict = replace(one.verdict, accuracy=None) if kind == "accuracy" else one.verdict
-        return None if one.verdict.kind == kind else replace(one, verdict=verdict)
-
-    return change
+def judged(**fields: Any) -> Change:
+    return lambda one: replace(one, verdict=replace(one.verdict, **fields))
 
 
 def partly(one: CaseResult) -> CaseResult:
@@ -291,38 +274,37 @@ def partly(one: CaseResult) -> CaseResult:
     return replace(one, verdict=replace(one.verdict, accuracy=part))
 
 
-def as_invalid(one: CaseResult) -> CaseResult:
-    headline = "LoadGen says INVALID"
-    return replace(one, verdict=replace(one.verdict, runs=(), headline=headline))
-
-
-def moved(one: CaseResult) -> CaseResult:
-    subject = one.verdict.subject
-    assert subject is not None
-    other = replace(subject, identity={**subject.identity, "cpu": "another"})
-    return replace(one, verdict=replace(one.verdict, subject=other))
-
-
-BAD: list[tuple[Callable[[CaseResult], CaseResult | None], str]] = [
+BAD: list[tuple[Change, str]] = [
     (lambda one: replace(one, handicap=0.5), "was slowed by a handicap"),
     (lambda one: replace(one, pretended=True), "only pretends its accelerator"),
     (lambda one: replace(one, round="v5.1"), "was measured by the rules of v5.1"),
     (lambda one: replace(one, division="open"), "a suite of the open division is in these results"),
     (without("performance"), "no performance test is in these results"),
-    (without("accuracy"), "has no accuracy run: a submission needs one over the whole data set"),
+    (judged(accuracy=None), "has no accuracy run: a submission needs one over the whole data set"),
     (partly, "has an accuracy run over 10 of 43 samples"),
-    (as_invalid, "has no run that may be judged: LoadGen says INVALID; measure again"),
+    (
+        judged(runs=(), headline="LoadGen says INVALID"),
+        "has no run that may be judged: LoadGen says INVALID; measure again",
+    ),
 ]
 
 
 @pytest.mark.process
 def test_what_can_be_in_no_submission_is_one_error(project: Path, say: Say) -> None:
+    """And runs that are cut, or not here."""
     whole = Path("r.json").read_bytes()
     for change, words in BAD:
         changed(change)
         assert differing(say, [((*EXPORT, "--rehearsal"), 2, (words,))]) == []
         assert not (project / "tree").exists()
         Path("r.json").resolve().write_bytes(whole)
+    (detail,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance/mlperf_log_detail.txt")
+    detail.write_text(detail.read_text("utf-8")[:2000], "utf-8")
+    assert "mlperf_log_detail.txt" in say.ends(2, *EXPORT, "--rehearsal")
+    shutil.rmtree(detail.parents[1])
+    code, shown = say(*EXPORT, "--rehearsal")
+    assert (code, "the run's folder must be there" in one_line(shown)) == (2, True)
+    assert not (project / "tree").exists()
 
 
 @pytest.mark.process
@@ -346,7 +328,10 @@ def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) ->
     shutil.copy(Path("r.json").resolve(), Path("r.json").resolve().with_name("s.json"))
     twice = (str(Path("r.json").resolve().with_name("s.json")), *EXPORT[3:], "--rehearsal")
     assert "3d-unet-99 Offline is there twice" in error(*EXPORT[:3], *twice)
-    changed(moved)
+    (subject, *_) = (one.verdict.subject for one in read_results(Path("r.json").resolve()).cases)
+    assert subject is not None
+    moved = replace(subject, identity={**subject.identity, "cpu": "another"})
+    changed(judged(subject=moved))
     assert "are of two systems: cpu is" in error(*EXPORT[:3], *twice)
     filled(project / "form", submitter="Acme Inc")
     assert "submitter is 'Acme Inc', which names a folder" in error(*EXPORT, "--rehearsal")
@@ -354,21 +339,8 @@ def test_bad_input_is_one_error_that_says_what_to_do(project: Path, say: Say) ->
     assert "division is 'sideways'; it is closed or open" in error(*EXPORT, "--rehearsal")
 
 
-@pytest.mark.process
-def test_runs_that_are_gone_or_cut_are_one_error(project: Path, say: Say) -> None:
-    (detail,) = project.glob(".mlperf/runs/*/3d-unet-99-*.1/performance/mlperf_log_detail.txt")
-    detail.write_text(detail.read_text("utf-8")[:2000], "utf-8")
-    assert "mlperf_log_detail.txt" in say.ends(2, *EXPORT, "--rehearsal")
-
-    shutil.rmtree(detail.parents[1])
-    code, shown = say(*EXPORT, "--rehearsal")
-    assert (code, "the run's folder must be there" in one_line(shown)) == (2, True)
-    assert not (project / "tree").exists()
-
-
 def test_init_marks_what_the_machine_does_not_tell(here: Path, say: Say) -> None:
     code, shown = say(*INIT)
-
     system = json.loads((here / "form/system.json").read_text("utf-8"))
     assert code == 0
     assert "blanks to fill in, each begins with FILL IN" in shown
@@ -383,9 +355,7 @@ def test_a_long_log_keeps_its_ends_and_the_hash_of_the_whole(tmp_path: Path) -> 
     for size in (0, 2 * KEPT, 2 * KEPT + 1, 50_000):
         whole = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         (tmp_path / "log").write_bytes(whole)
-
         cut, digest = truncated(tmp_path / "log")
-
         assert digest == hashlib.sha256(whole).hexdigest()
         assert cut == (whole if size <= 2 * KEPT else whole[:KEPT] + CUT + whole[-KEPT:])
 
@@ -418,7 +388,6 @@ def test_an_export_that_is_killed_leaves_no_half_tree(tmp_path: Path) -> None:
     assert child.stdout.readline() == "half\n"
     child.send_signal(signal.SIGKILL)
     child.communicate()
-
     assert not (tmp_path / "tree").exists()
     write_folder(tmp_path / "tree", {"a/b": b"whole"})
     assert [p.name for p in tmp_path.iterdir() if p.name != PLACE] == ["tree"]

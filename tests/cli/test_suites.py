@@ -46,31 +46,14 @@ def names(*arguments: str) -> list[str]:
 
 
 def test_suites_are_found_below_folders_in_a_stable_order_each_once() -> None:
-    write(
-        "suites/b/z.mlperf.toml", "suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/x.toml"
-    )
-    everything = ["suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/b/z.mlperf.toml"]
-
-    assert names() == everything
-    assert names("suites") == everything
-    assert names("suites/b", "suites/a.mlperf.toml", "suites") == [*everything[1:], everything[0]]
-
-
-def test_hidden_folders_and_build_outputs_are_not_searched() -> None:
-    write(
-        "suites/.git/a.mlperf.toml",
-        "suites/build/b.mlperf.toml",
-        "suites/node_modules/c.mlperf.toml",
-        "suites/d.mlperf.toml",
-    )
-
-    assert names("suites") == ["suites/d.mlperf.toml"]
-
-
-def test_without_suites_only_this_folder_is_looked_at_and_nothing_below() -> None:
+    """Hidden folders and outputs of builds are not searched; without suites/ only this folder."""
     write("here.mlperf.toml", "deep/below.mlperf.toml")
-
     assert names() == ["here.mlperf.toml"]
+    found = ["suites/a.mlperf.toml", "suites/b/c.mlperf.toml", "suites/b/z.mlperf.toml"]
+    hidden = [f"suites/{name}/x.mlperf.toml" for name in (".git", "build", "node_modules")]
+    write(*reversed(found), "suites/x.toml", *hidden)
+    assert names() == names("suites") == found
+    assert names("suites/b", "suites/a.mlperf.toml", "suites") == [*found[1:], found[0]]
 
 
 def test_what_holds_no_suite_is_named() -> None:
@@ -83,36 +66,25 @@ def test_what_holds_no_suite_is_named() -> None:
     }.items():
         with pytest.raises(MlperfError) as caught:
             names(*argument.split())
-
         assert str(caught.value).startswith(message)
 
 
 def test_the_defects_of_all_suites_are_told_at_once() -> None:
-    write("a.mlperf.toml", "b.mlperf.toml")
+    """Two suites that describe one case are refused as pytest refuses them."""
+    write("one/same.mlperf.toml", "two/same.mlperf.toml", "baselines/x", "a.mlperf.toml")
+    twice = "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is described by one/"
+    with pytest.raises(SuiteError, match=twice):
+        read_suites(find_suites([Path("one"), Path("two")]))
     Path("a.mlperf.toml").write_text("schema = 2\n")
     Path("b.mlperf.toml").write_text("round = 3\n")
-
     with pytest.raises(SuiteError) as caught:
         read_suites(find_suites([]))
-
     assert "a.mlperf.toml:1: schema: must be 1, not 2" in str(caught.value)
     assert "b.mlperf.toml:1: round: must be a string" in str(caught.value)
 
 
-def test_two_suites_that_describe_one_case_are_refused_as_pytest_refuses_them() -> None:
-    write("one/same.mlperf.toml", "two/same.mlperf.toml", "baselines/x")
-
-    with pytest.raises(SuiteError) as caught:
-        read_suites(find_suites([Path("one"), Path("two")]))
-
-    assert "two/same.mlperf.toml:6: same-Offline-null-fp32-cpu is described by one/" in str(
-        caught.value
-    )
-
-
 def test_a_profile_takes_the_place_of_each_suites_own() -> None:
     write("a.mlperf.toml")
-
     assert {one.suite.profile for one in read_suites(find_suites([]), "official")} == {"official"}
     assert {one.suite.profile for one in read_suites(find_suites([]))} == {"quick"}
 
@@ -145,36 +117,35 @@ def test_tests_are_named_as_pytest_names_them(layout: str, pytester: pytest.Pyte
     result = pytester.runpytest_inprocess("--collect-only", "-q", *(arguments or ["suites"]))
     collected = [line for line in result.outlines if "::" in line]
     assert collected
-
     named = [Path(argument) for argument in arguments]
     root = rootdir(named)
     planned = read_suites(find_suites(named))
-
     assert sorted(node_id(p, kind, root) for p in planned for kind in p.kinds) == sorted(collected)
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "counts"),
-    [
-        ("pyproject.toml", "[tool.pytest.ini_options]\n", True),
-        ("pyproject.toml", "[tool.pytest]\nminversion = '8'\n", True),
-        ("pyproject.toml", "[tool.other]\n", False),
-        ("pyproject.toml", "broken [", False),
-        ("tox.ini", "[pytest]\n", True),
-        ("tox.ini", "[tox]\n", False),
-        ("tox.ini", "no section\n", False),
-        ("setup.cfg", "[tool:pytest]\n", True),
-        ("setup.cfg", "[metadata]\n", False),
-        (".pytest.ini", "", True),
-    ],
-)
-def test_files_that_configure_pytest(file: str, content: str, counts: bool, here: Path) -> None:
-    write("inner/suites/a.mlperf.toml", "inner/pytest.toml")
-    Path("inner/pytest.toml").rename("inner/setup.py")
-    Path("inner/suites", file).write_text(content)
-
-    expected = here / "inner" / "suites" if counts else here / "inner"
-    found = rootdir([Path("inner/suites")])
-
+CONFIGURES = [
+    ("pyproject.toml", "[tool.pytest.ini_options]\n", True),
+    ("pyproject.toml", "[tool.pytest]\nminversion = '8'\n", True),
     # A pyproject.toml that does not configure pytest still comes before a setup.py.
-    assert found == (here / "inner" / "suites" if file == "pyproject.toml" else expected)
+    ("pyproject.toml", "[tool.other]\n", True),
+    ("pyproject.toml", "broken [", True),
+    ("tox.ini", "[pytest]\n", True),
+    ("tox.ini", "[tox]\n", False),
+    ("tox.ini", "no section\n", False),
+    ("setup.cfg", "[tool:pytest]\n", True),
+    ("setup.cfg", "[metadata]\n", False),
+    (".pytest.ini", "", True),
+]
+
+
+def test_files_that_configure_pytest(here: Path) -> None:
+    write("inner/suites/a.mlperf.toml", "inner/setup.py")
+    failures = []
+    for file, content, counts in CONFIGURES:
+        path = Path("inner/suites", file)
+        path.write_text(content)
+        found = rootdir([Path("inner/suites")])
+        path.unlink()
+        if found != (here / "inner/suites" if counts else here / "inner"):
+            failures.append((file, content, found))
+    assert failures == []

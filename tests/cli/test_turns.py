@@ -51,7 +51,6 @@ def test_a_slower_entry_is_a_drop_with_its_ratio(here: Path, say: Say) -> None:
     """A B, B A, …: nothing is stored, and nothing stored is asked."""
     a = write("a", null("one"), OFFLINE, LIMIT)
     b = write("b", null("two", 4), OFFLINE, LIMIT)
-
     shown = say.ends(1, "turns", a, b)
     assert widest(shown) <= 80
     found = re.search(
@@ -79,7 +78,6 @@ def test_two_entries_of_one_suite_are_told_apart_by_label(here: Path, say: Say) 
     """A faster side is improved, not merely no drop; the noise is as calibrated."""
     file = write("s", null("slow", 16), null("fast"), OFFLINE, LIMIT)
     calibrate(here / "baselines")
-
     shown = say.ends(0, "turns", f"{file}::slow", f"{file}::fast-fp32-cpu")
     assert re.search(r"  improved  samples/s .* \d\.\d\dx  [1-9]\.\d\dx to ", shown), shown
     assert WORDS in one_line(shown)
@@ -99,7 +97,6 @@ def test_versions_are_compared_through_the_baseline_s_build(
         f'baseline_engine = {{ python = "{python}" }}\n'
     )
     file = write("s", entry, OFFLINE, LIMIT)
-
     shown = say.ends(1, "turns", f"{file}@baseline", file)
     assert "A         s.mlperf.toml@baseline\nB         s.mlperf.toml\n" in shown
     assert "PERF DROP" in shown
@@ -110,7 +107,6 @@ def test_only_the_case_that_is_named_is_measured(here: Path, say: Say) -> None:
     """Here one that has too few queries for its only metric: nothing could be judged."""
     both = MULTI + OFFLINE
     a, b = (write(name, null(name, 0), both) for name in "ab")
-
     shown = say.ends(2, "turns", a, b, "--case", "mine-MultiStream-b-fp32-cpu", "--pairs", "2")
     assert "Offline" not in shown
     assert "700 queries a run are too few for latency_p99" in one_line(shown)
@@ -123,62 +119,49 @@ def test_both_sides_are_offered_one_rate(here: Path, say: Say) -> None:
     """Where only one suite names it, the other side gets it too."""
     a = write("a", null("one", 0), SERVER.format("1000"))
     b = write("b", null("two", 0), SERVER.format("1000").replace("target_qps = 1000\n", ""))
-
     code, shown = say("turns", a, b, "--pairs", "2")
-
     assert code in {0, 1}, shown
     specs = list(here.glob(".mlperf/runs/*/*/spec.json"))
     assert len(specs) == 4
     assert all('"target_qps": 1000.0' in spec.read_text("utf-8") for spec in specs)
 
 
-ONE = null("one") + OFFLINE
-REFUSED: list[tuple[str, str, str]] = [
+ONE, H200 = null("one"), null("one", more='accelerators = ["H200"]')
+SERVED = ONE + SERVER.format(30)
+REFUSED: list[tuple[str, str, tuple[str, str], str]] = [
+    (ONE + OFFLINE, ONE + OFFLINE, ('"mine"', '"yours"'), "another workload, mine and yours"),
+    (ONE + OFFLINE, ONE + OFFLINE, ("32", "64"), "another data set, or other options of it"),
     (
-        SUITE + ONE,
-        SUITE.replace('"mine"', '"yours"') + ONE,
-        "A and B cannot be compared: another workload, mine and yours",
-    ),
-    (
-        SUITE + ONE,
-        SUITE.replace("schema = 1", 'schema = 1\ndivision = "open"') + ONE,
+        ONE + OFFLINE,
+        ONE + OFFLINE,
+        ("schema = 1", 'schema = 1\ndivision = "open"'),
         "A and B cannot be compared: another division, closed and open",
     ),
     (
-        SUITE + ONE,
-        SUITE.replace('"v4.1"', '"v5.0"\nprofile = "official"') + ONE,
+        ONE + OFFLINE,
+        ONE + OFFLINE,
+        ('"v4.1"', '"v5.0"\nprofile = "official"'),
         "another round, v4.1 and v5.0; another profile, quick and official",
     ),
     (
-        SUITE + ONE,
-        SUITE.replace("32", "64") + ONE,
-        "cannot be compared: another data set, or other options of it",
+        H200 + OFFLINE,
+        H200 + OFFLINE,
+        ("H200", "2xH200"),
+        "H200 and 2xH200 are other numbers of GPUs",
+    ),
+    (SERVED, SERVED, ("qps = 30", "qps = 40"), "compared: offered rate 30/s and 40/s"),
+    (SERVED, SERVED, ("1s", "2s"), "latency_limit_ns 1000000000 and 2000000000"),
+    (ONE + OFFLINE, SERVED, ("", ""), "A and B have no scenario in common"),
+    (
+        ONE + ONE.replace("one", "two") + OFFLINE,
+        ONE + OFFLINE,
+        ("", ""),
+        "several engine entries: write a.mlperf.toml::LABEL, of one-fp32, two-fp32",
     ),
     (
-        SUITE + null("one", more='accelerators = ["H200"]') + OFFLINE,
-        SUITE + null("one", more='accelerators = ["2xH200"]') + OFFLINE,
-        "A and B cannot be compared: H200 and 2xH200 are other numbers of GPUs",
-    ),
-    (
-        SUITE + null("one") + SERVER.format(30),
-        SUITE + null("one") + SERVER.format(40),
-        "cannot be compared: offered rate 30/s and 40/s",
-    ),
-    (
-        SUITE + null("one") + SERVER.format(30),
-        SUITE + null("one") + SERVER.format(30).replace("1s", "2s"),
-        "cannot be compared: latency_limit_ns 1000000000 and 2000000000",
-    ),
-    (SUITE + ONE, SUITE + null("one") + SERVER.format(30), "A and B have no scenario in common"),
-    (
-        SUITE + null("one") + ONE.replace("one", "two"),
-        SUITE + ONE,
-        "a.mlperf.toml has several engine entries: write a.mlperf.toml::LABEL, of one-fp32, "
-        "two-fp32",
-    ),
-    (
-        SUITE + null("one", more='accelerators = ["H200", "H100"]') + OFFLINE,
-        SUITE + ONE,
+        H200.replace('"H200"]', '"H200", "H100"]') + OFFLINE,
+        ONE + OFFLINE,
+        ("", ""),
         "A runs on H200, H100, B on cpu: name one, FILE::LABEL-ACCELERATOR",
     ),
 ]
@@ -186,11 +169,11 @@ REFUSED: list[tuple[str, str, str]] = [
 
 @pytest.mark.process
 def test_what_proves_nothing_is_refused_before_it_is_measured(here: Path, say: Say) -> None:
-    for a, b, message in REFUSED:
-        files = write("a", text=a), write("b", text=b)
+    for a, b, change, message in REFUSED:
+        files = write("a", a), write("b", text=(SUITE + b).replace(*change))
         assert differing(say, [(("turns", *files), 2, (message,))]) == []
     for name in "su":
-        write(name, ONE)
+        write(name, ONE, OFFLINE)
     s, t, u = (f"{name}.mlperf.toml" for name in "stu")
     absent = [null(name, more='accelerators = ["Z9000"]') for name in ("one", "two")]
     v = write("v", *absent, OFFLINE)

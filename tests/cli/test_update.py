@@ -84,9 +84,8 @@ def stored(path: Path = FILE) -> Baseline:
     return found
 
 
-def test_without_write_it_only_shows(say: Say) -> None:
+def test_without_write_it_only_shows_what_write_records(say: Say) -> None:
     save(measured())
-
     assert say.ends(0, "update") == (
         f"from {RESULTS}, run 20261120-ab12\n"
         "resnet50-Offline-ort-fp16-H200\n"
@@ -95,10 +94,6 @@ def test_without_write_it_only_shows(say: Say) -> None:
         'dry run: 1 to write, 0 refused; to write: pytest-mlperf update --write --reason "..."\n'
     )
     assert list(Path("baselines").iterdir()) == []
-
-
-def test_write_records_the_runs_with_reason_and_history(say: Say) -> None:
-    save(measured())
 
     assert say.ends(0, "update", *WRITE).endswith(
         "wrote 1, refused 0; review and commit: git add baselines\n"
@@ -133,7 +128,7 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     )
 
 
-def test_a_baseline_that_stays_says_how_it_grows(say: Say) -> None:
+def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_history(say: Say) -> None:
     accept(measured())
     again = measured(100.2, outcome=Outcome.OK)
     save(again)
@@ -141,12 +136,7 @@ def test_a_baseline_that_stays_says_how_it_grows(say: Say) -> None:
         "it stays (--case replaces it); 1 of 4 sessions: "
         f'pytest "{again.test}" --mlperf-update=missing adds one'
     ) in one_line(say.ends(0, "update"))
-
-
-def test_better_values_replace_the_record_and_keep_its_history(say: Say) -> None:
-    accept(measured())
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))
-
     assert "  throughput 100.5 -> 110 (+9.5 %)\n" in say.ends(
         0, "update", "--write", "--reason", "faster kernels"
     )
@@ -162,21 +152,12 @@ def test_better_values_replace_the_record_and_keep_its_history(say: Say) -> None
     assert FILE.read_bytes() == before
 
 
-def test_other_machines_keep_their_records() -> None:
-    accept(measured())
-    other = replace(verdicts.SUBJECT, identity={"gpu": "NVIDIA H200", "ecc": False, "mig": None})
-    accept(measured(*(50.0,) * 8, verdict={"subject": other}))
-
-    assert [record.identity["ecc"] for record in stored().records] == [True, False]
-
-
 def test_the_newest_results_with_the_named_cases_are_taken(say: Say) -> None:
     other = replace(CASE, engine="trt")
     folder = Path(".mlperf/runs")
     save(measured(), measured(case=other), path=folder / "20261119-ffff/results.json")
     save(measured(case=other), path=folder / "20261121-0000/results.json")
     save(measured(), path=Path("other/results.json"))
-
     for arguments, source in (
         ((), ".mlperf/runs/20261121-0000/"),
         (("other/results.json",), "other/"),
@@ -187,20 +168,11 @@ def test_the_newest_results_with_the_named_cases_are_taken(say: Say) -> None:
         assert say("update", *arguments)[1].startswith(f"from {source}results.json, ")
 
 
-def test_only_named_cases_are_taken(say: Say) -> None:
-    other = replace(CASE, engine="trt")
-    save(measured(), measured(case=other))
-
-    assert update("--case", other.id, *WRITE) == 0
-
-    assert not FILE.exists()
-    assert FILE.with_name("Offline.trt.fp16.json").exists()
-
-
 @pytest.mark.process
-def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(say: Say) -> None:
+def test_scores_are_kept_where_their_session_looked_for_them_by_a_pass_of_the_engine(
+    say: Say,
+) -> None:
     save(result(verdicts.UNGATED))
-
     assert say.ends(0, "update", "--no-runs").endswith("nothing to write, 0 refused\n")
     assert say.ends(1, "update").splitlines()[1:] == [
         f"{CASE.id} accuracy",
@@ -209,27 +181,35 @@ def test_scores_are_of_a_pass_that_is_made_where_the_engine_is(say: Say) -> None
         '--mlperf-reason "..."',
         "nothing to write, 1 refused",
     ]
+    for file, expected in (
+        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
+        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
+        ("baselines/accuracy/resnet50/ort.fp16.json", "scores are kept of a whole data set, and"),
+    ):
+        scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
+        save(measured(verdict=scores))
+        assert expected in say("update", "--case", CASE.id)[1]
 
 
-@pytest.mark.parametrize(
-    "found",
-    [
+def test_what_may_be_a_baseline_is_written() -> None:
+    """Five runs, checked accuracy, and runs that this command made and refused."""
+    made_here = {"baseline_file": f".mlperf/update-x1/{FILE}"}
+    for found in (
         measured(*(100.0,) * 5),
         measured(scored=True, verdict={"accuracy": verdicts.SCORED}),
-        measured(outcome=Outcome.RECORDED, verdict={"baseline_file": f".mlperf/update-x1/{FILE}"}),
-    ],
-    ids=["five runs", "checked accuracy", "runs that this command made and refused"],
-)
-def test_what_may_be_a_baseline_is_written(found: CaseResult) -> None:
-    accept(found)
-
-    assert FILE.exists()
+        measured(outcome=Outcome.RECORDED, verdict=made_here),
+    ):
+        FILE.unlink(missing_ok=True)
+        accept(found)
+        assert FILE.exists()
 
 
-def test_several_tests_of_one_case_are_one_baseline(say: Say) -> None:
+def test_several_tests_are_one_baseline_beside_those_of_other_machines(say: Say) -> None:
     save(measured(test="tests/test_x.py::test[a]"), measured(test="tests/test_x.py::test[b]"))
-
     assert say.ends(0, "update", *WRITE).count(f"{CASE.id}\n") == 1
+    other = replace(verdicts.SUBJECT, identity={"gpu": "NVIDIA H200", "ecc": False, "mig": None})
+    accept(measured(*(50.0,) * 8, verdict={"subject": other}))
+    assert [record.identity["ecc"] for record in stored().records] == [True, False]
 
 
 def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
@@ -247,19 +227,6 @@ def test_baselines_of_another_folder_must_be_named(say: Say) -> None:
     assert shown.endswith("; review and commit: git add 'some folder/kept'\n")
 
 
-@pytest.mark.process
-def test_scores_are_kept_where_their_session_looked_for_them(say: Say) -> None:
-    for file, expected in (
-        ("kept/accuracy/resnet50/ort.fp16.json", "  refused: it was judged against kept/"),
-        ("baselines/accuracy/resnet50/ort.fp32.json", "  kept: held against the scores of a ref"),
-        ("baselines/accuracy/resnet50/ort.fp16.json", "scores are kept of a whole data set, and"),
-    ):
-        scores = {"kind": "accuracy", "baseline_file": file, "accuracy": verdicts.SCORED}
-        save(measured(verdict=scores))
-
-        assert expected in say("update", "--case", CASE.id)[1]
-
-
 def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> None:
     accept(measured())
     record = stored().records[0]
@@ -267,21 +234,24 @@ def test_a_record_that_was_changed_meanwhile_is_not_written_over(say: Say) -> No
     proposal = PerformanceProposal(
         result=measured(), file=FILE, old=other, new=record, limits={"throughput": 0.03}
     )
-
     with pytest.raises(BaselineError, match="was changed while this was measured"):
         proposal.write()
     assert stored().records == (record,)
 
 
 @pytest.mark.process
-def test_one_refused_case_does_not_hinder_the_others(say: Say) -> None:
+def test_only_named_cases_are_taken_and_a_refused_one_does_not_hinder_the_others(say: Say) -> None:
     other = replace(CASE, engine="trt")
     save(measured(100.0), measured(case=other))
-
     assert say.ends(1, "update", *WRITE).endswith(
         "wrote 1, refused 1; review and commit: git add baselines\n"
     )
     assert not FILE.exists()
+    other = replace(CASE, engine="trt")
+    save(measured(), measured(case=other))
+    assert update("--case", other.id, *WRITE) == 0
+    assert not FILE.exists()
+    assert FILE.with_name("Offline.trt.fp16.json").exists()
 
 
 def refusal(found: CaseResult, say: Say, *arguments: str) -> str:
@@ -297,52 +267,37 @@ def refusal(found: CaseResult, say: Say, *arguments: str) -> str:
 
 
 TEST = f"{SUITE}::test_performance[{CASE.id}]"
+FEW = (
+    f'runs, a baseline needs 5, and H200 is not here; where it is: pytest "{TEST}" --mlperf-update='
+)
+KEPT = f"kept/{FILE.relative_to('baselines')}"
 
 
+FAILED = (Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL)
+GATE = {"gate": Gate(state=GateState.FAILED, samples=9, total=9)}
 REFUSED: list[tuple[CaseResult, str]] = [
     (measured(handicap=0.1), "measured with --mlperf-handicap"),
     (measured(pretended=True), "measured with --mlperf-pretend"),
-    *(
-        (measured(outcome=outcome, verdict={"headline": "it broke"}), f"{outcome} it broke")
-        for outcome in (Outcome.INVALID, Outcome.ERROR, Outcome.GATE_FAIL)
-    ),
-    (
-        measured(
-            outcome=Outcome.EXPECTED,
-            verdict={"gate": Gate(state=GateState.FAILED, samples=9, total=9)},
-        ),
-        "accuracy: gate failed on 9 samples",
-    ),
+    *((measured(outcome=o, verdict={"headline": "it broke"}), f"{o} it broke") for o in FAILED),
+    (measured(outcome=Outcome.EXPECTED, verdict=GATE), "accuracy: gate failed on 9 samples"),
     (measured(verdict={"runs": ()}), "nothing was measured"),
     (measured(verdict={"subject": None}), "nothing was measured"),
-    (
-        measured(scored=True),
-        f'accuracy was not checked; run pytest "{SUITE}" without selecting tests',
-    ),
-    (
-        measured(*(100.0,) * 4),
-        "4 runs, a baseline needs 5, and H200 is not here; where it is: "
-        f'pytest "{TEST}" --mlperf-update=missing',
-    ),
+    (measured(scored=True), f'accuracy was not checked; run pytest "{SUITE}" without selecting'),
+    (measured(*(100.0,) * 4), f"4 {FEW}missing"),
     (
         measured(*(100.0,) * 2, outcome=Outcome.IMPROVED),
-        "2 runs, a baseline needs 5, and H200 is not here; where it is: "
-        f'pytest "{TEST}" --mlperf-update=replace --mlperf-reason "..."',
+        f'2 {FEW}replace --mlperf-reason "..."',
     ),
     (
-        measured(
-            outcome=Outcome.RECORDED,
-            verdict={"baseline_file": f".mlperf/update-x1/kept/{FILE.relative_to('baselines')}"},
-        ),
-        f"it was judged against kept/{FILE.relative_to('baselines')}, not {FILE}; name that folder "
-        "of baselines with --baselines",
+        measured(outcome=Outcome.RECORDED, verdict={"baseline_file": f".mlperf/update-x1/{KEPT}"}),
+        f"it was judged against {KEPT}, not {FILE}; name that folder of baselines with --baselines",
     ),
     *(
         (
             result(replace(verdicts.GATE_FAIL, outcome=outcome)),
             f"{outcome} top1 71.650 < 75.695, 99 % of MLPerf's reference",
         )
-        for outcome in (Outcome.GATE_FAIL, Outcome.INVALID, Outcome.ERROR)
+        for outcome in FAILED
     ),
 ]
 
@@ -350,31 +305,12 @@ REFUSED: list[tuple[CaseResult, str]] = [
 @pytest.mark.process
 def test_what_may_never_be_a_baseline_is_refused(say: Say) -> None:
     reasons = [refusal(found, say) for found, _ in REFUSED]
-
     assert [
         (reason, expected)
         for reason, (_, expected) in zip(reasons, REFUSED, strict=True)
         if not reason.startswith(expected)
     ] == []
     assert list(Path("baselines").iterdir()) == []
-
-
-def test_what_does_not_fit_the_files_here_is_refused(
-    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Too few runs, a damaged baseline, and another folder than pytest's root."""
-    assert refusal(measured(*(100.0,) * 4), say, "--no-runs") == (
-        f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
-    )
-    FILE.parent.mkdir(parents=True)
-    FILE.write_text('{"schema": 1}')
-    assert refusal(measured(), say).startswith(f"{FILE.resolve()}: ")
-    Path("elsewhere/baselines").mkdir(parents=True)
-    monkeypatch.chdir("elsewhere")
-    assert refusal(measured(), say) == (
-        f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
-        "or name the folder of its baselines with --baselines"
-    )
 
 
 def with_energy(joules: float) -> list[CaseResult]:
@@ -414,28 +350,27 @@ WORSE: dict[str, tuple[list[CaseResult], list[CaseResult], str]] = {
 }
 
 
-@pytest.mark.parametrize("change", WORSE)
-def test_worse_values_need_to_be_accepted_by_name(change: str, say: Say) -> None:
-    before, after, reason = WORSE[change]
-    accept(*before)
-    save(*after)
-
-    refused = say.ends(1, "update", *WRITE)
-    assert f"  refused: gets worse ({reason}" in refused
-    assert f"; to accept it: --accept-regression {CASE.id}" in refused
-    assert update("--accept-regression", CASE.id, *WRITE) == 0
-    runs = after[0].verdict.runs
-    assert [r.metrics for r in stored().records[0].runs] == [one.metrics for one in runs]
-
-
-def test_a_lower_latency_is_not_worse_and_a_provisional_drop_fails() -> None:
+def test_worse_values_need_to_be_accepted_by_name(say: Say) -> None:
+    for before, after, reason in WORSE.values():
+        FILE.unlink(missing_ok=True)
+        accept(*before)
+        save(*after)
+        refused = say.ends(1, "update", *WRITE)
+        assert f"  refused: gets worse ({reason}" in refused
+        assert f"; to accept it: --accept-regression {CASE.id}" in refused
+        assert update("--accept-regression", CASE.id, *WRITE) == 0
+        runs = [run.metrics for run in after[0].verdict.runs]
+        assert [run.metrics for run in stored().records[0].runs] == runs
+    FILE.unlink()
     accept(latency(0.010))
     accept(latency(0.009))
-
     assert PROVISIONAL.verdict.fails
 
 
-def test_the_baseline_of_another_case_is_not_written_over(say: Say) -> None:
+def test_what_does_not_fit_the_files_here_is_refused(
+    say: Say, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another case's baseline, too few runs, a damaged baseline, another working folder."""
     other = replace(CASE, workload="mobilenet")
     accept(measured(case=other))
     moved = Path("baselines/H200/quick/mobilenet/Offline.ort.fp16.json")
@@ -445,6 +380,19 @@ def test_the_baseline_of_another_case_is_not_written_over(say: Say) -> None:
         f"{FILE.resolve()}: this is the baseline of mobilenet-Offline-ort-fp16-H200, not of "
         f"{CASE.id}; move it away, or rename the engine entry"
     )
+    FILE.unlink()
+
+    assert refusal(measured(*(100.0,) * 4), say, "--no-runs") == (
+        f'4 runs, a baseline needs 5; record them with: pytest "{TEST}" --mlperf-update=missing'
+    )
+    FILE.write_text('{"schema": 1}')
+    assert refusal(measured(), say).startswith(f"{FILE.resolve()}: ")
+    Path("elsewhere/baselines").mkdir(parents=True)
+    monkeypatch.chdir("elsewhere")
+    assert refusal(measured(), say) == (
+        f"{SUITE} is not here: run this in pytest's root folder, which that path begins in, "
+        "or name the folder of its baselines with --baselines"
+    )
 
 
 def complaint(say: Say, *arguments: str) -> str:
@@ -452,27 +400,29 @@ def complaint(say: Say, *arguments: str) -> str:
 
 
 def test_wrong_usage_is_one_sentence(say: Say) -> None:
-    assert complaint(say) == (
+    none = (
         "no results in .mlperf/runs: measure first (pytest suites), or run this in pytest's root "
-        "folder, where it keeps them"
     )
-    assert complaint(say, "gone.json") == "gone.json: cannot be read: No such file or directory"
+    assert complaint(say) == f"{none}folder, where it keeps them"
     save(measured(), measured(case=replace(CASE, engine="trt")))
     reason = 'update --write needs --reason "why these values are accepted"'
-    assert complaint(say, "--write") == reason
-    assert complaint(say, "--write", "--reason", " ") == reason
+    unknown = f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
+    rows = [
+        (("gone.json",), "gone.json: cannot be read: No such file or directory"),
+        (("--write",), reason),
+        (("--write", "--reason", " "), reason),
+        (("--case", "resnet50"), unknown),
+        (("--accept-regression", "resnet50"), unknown),
+    ]
+    assert [complaint(say, *words) for words, _ in rows] == [text for _, text in rows]
     assert not FILE.exists()
-    for option in ("--case", "--accept-regression"):
-        assert complaint(say, option, "resnet50") == (
-            f"{RESULTS} has no case 'resnet50'; it has: {CASE.id}, resnet50-Offline-trt-fp16-H200"
-        )
 
 
 @pytest.mark.slow
 def test_a_damaged_or_newer_results_file_is_named(say: Say) -> None:
     save(measured())
     content = json.loads(RESULTS.read_text("utf-8"))
-    for text, message in (
+    rows = (
         ("", "not a results file: Expecting value: line 1 column 1 (char 0)"),
         ("[]", "not a results file: "),
         ("[" * 100_000, "not a results file: maximum recursion depth exceeded"),
@@ -482,7 +432,7 @@ def test_a_damaged_or_newer_results_file_is_named(say: Say) -> None:
             json.dumps({**content, "schema": 2}),
             "written by a newer pytest-mlperf (schema 2; this one reads up to 1): upgrade",
         ),
-    ):
+    )
+    for text, message in rows:
         Path("r.json").write_text(text, "utf-8")
-
         assert complaint(say, "r.json").startswith(f"r.json: {message}")

@@ -11,13 +11,11 @@ import pytest
 
 from pytest_mlperf.cli.update import repeated, taken
 from pytest_mlperf.cli.update._proposals import Terms, ToMeasure
-from pytest_mlperf.core.baseline import AccuracyBaseline, Record
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.stores import accuracy_baselines, baselines
-from pytest_mlperf.stores.results import read_results, sealed
-from tests.cli.lab import CASE, PERFORMANCE, Lab
-from tests.cli.text import Say, one_line
+from pytest_mlperf.stores.results import sealed
+from tests.cli.lab import CASE, PERFORMANCE, Lab, performance
+from tests.cli.text import Say, differing, one_line
 from tests.conftest import LEAN
 
 SPEED = Path("baselines/cpu/quick/first/Offline.Acme.fp32.json")
@@ -33,39 +31,22 @@ def update(
 ) -> Say:
     """Run the command, and the processes that it starts, in a project of its own."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
-    monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -p no:cacheprovider")
+    monkeypatch.setenv("PYTEST_ADDOPTS", f"{LEAN} -p no:cacheprovider -omlperf_control=off")
     monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
 
     assert own_lab.path == Path.cwd()
     return Say(capfd)
 
 
-@pytest.mark.parametrize(
-    ("arguments", "again"),
-    [
-        ((), ()),
-        (("--mlperf-profile=official",), ("--mlperf-profile=official",)),
-        (("--mlperf-profile", "official"), ("--mlperf-profile=official",)),
-        (("--mlperf-runs-dir=x", "--mlperf-handicap", "50%"), ()),
-    ],
-)
-def test_options_of_runs_are_repeated(arguments: tuple[str, ...], again: tuple[str, ...]) -> None:
-    assert repeated(arguments) == again
-
-
-def speed() -> Record:
-    """Return the only record of the speed's baseline."""
-    loaded = baselines.load(SPEED)
-    assert loaded is not None
-    (record,) = loaded.records
-    return record
-
-
-def scores() -> AccuracyBaseline:
-    """Return the accuracy baseline; its scores lie beside it."""
-    loaded = accuracy_baselines.load(SCORES)
-    assert loaded is not None
-    return loaded[0]
+def test_options_of_runs_are_repeated() -> None:
+    official = ("--mlperf-profile=official",)
+    rows: dict[tuple[str, ...], tuple[str, ...]] = {
+        (): (),
+        official: official,
+        ("--mlperf-profile", "official"): official,
+        ("--mlperf-runs-dir=x", "--mlperf-handicap", "50%"): (),
+    }
+    assert {arguments: repeated(arguments) for arguments in rows} == rows
 
 
 def content() -> dict[str, bytes]:
@@ -76,53 +57,56 @@ def content() -> dict[str, bytes]:
 def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
     shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "wrote 2, refused 0; review and commit: git add baselines" in shown
-    record = speed()
-    assert record.fingerprint["engine.acme"] == scores().fingerprint["engine.acme"] == "2.0"
+    loaded, scores = baselines.load(SPEED), accuracy_baselines.load(SCORES)
+    assert loaded is not None
+    assert scores is not None
+    (record,) = loaded.records
+    assert record.fingerprint["engine.acme"] == scores[0].fingerprint["engine.acme"] == "2.0"
     assert len(record.runs) == 5
     assert len({run.session for run in record.runs}) == 1
     assert record.runs[0].session not in own_lab.upgraded.parent.name
     assert [entry.reason for entry in record.history] == ["first baseline", "acme 2.0: security"]
-    assert [entry.action for entry in scores().history] == ["record", "replace"]
+    assert [entry.action for entry in scores[0].history] == ["record", "replace"]
     assert list(Path(".mlperf").glob("update-*")) == []
     assert [p.suffix for p in Path("baselines").rglob("*") if p.suffix == ".tmp"] == []
 
 
-def test_a_dry_run_says_what_would_be_measured(own_lab: Lab, update: Say) -> None:
+def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say) -> None:
     before = content()
-
     shown = update.ends(0, "update", own_lab.upgraded, *ACCEPT)
-    runs = len(speed_of(own_lab.upgraded).verdict.runs)
+    runs = len(performance(own_lab.upgraded).verdict.runs)
     assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
     assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
     assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in one_line(shown)
     assert content() == before
+    data = json.loads(own_lab.upgraded.read_text("utf-8"))
+    for case in data["cases"]:
+        case["verdict"]["subject"]["identity"]["cores"] = 192
+    own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
+    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
+    assert "and it was measured on another machine (cores 192 there," in one_line(shown)
+    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
 
-def speed_of(results: Path) -> CaseResult:
-    """Return the only performance test of a session."""
-    (only,) = [r for r in read_results(results).cases if r.verdict.kind == "performance"]
-    return only
-
-
-def test_a_drop_is_not_measured_before_it_is_accepted(own_lab: Lab, update: Say) -> None:
-    shown = update.ends(1, "update", own_lab.upgraded, "--case", CASE)
-    assert "refused: gets worse (PERF DROP samples/s −" in one_line(shown)
-    assert f"to accept it: --accept-regression {CASE}" in one_line(shown)
-
-
-def test_what_is_ok_with_its_baseline_s_build_stays(own_lab: Lab, update: Say) -> None:
+def test_what_stays_and_what_must_be_accepted_first_is_not_measured(
+    own_lab: Lab, update: Say
+) -> None:
+    """What is ok with its baseline's build stays unless its case is named."""
     shown = update.ends(0, "update", own_lab.unchanged)
     assert shown.count("  kept: ok, and the build is the baseline's: ") == 2
     assert shown.endswith("nothing to write, 0 refused\n")
-
-    _, shown = update("update", own_lab.unchanged, "--case", CASE)
-
-    assert "dry run: 0 to write, 2 to measure first" in one_line(shown)
+    chosen = ("dry run: 0 to write, 2 to measure first",)
+    worse = ("refused: gets worse (PERF DROP samples/s −", f"it: --accept-regression {CASE}")
+    rows = [
+        (("update", own_lab.unchanged, "--case", CASE), 0, chosen),
+        (("update", own_lab.upgraded, "--case", CASE), 1, worse),
+    ]
+    assert differing(update, rows) == []
 
 
 @pytest.mark.usefixtures("update")
 def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> None:
-    before, made = speed_of(own_lab.upgraded), speed_of(own_lab.unchanged)
+    before, made = performance(own_lab.upgraded), performance(own_lab.unchanged)
     wanted = ToMeasure(result=before, root=Path("baselines"), reason="2 runs", limits=before.limits)
     terms = Terms(
         baselines=None,
@@ -131,22 +115,10 @@ def test_runs_of_another_build_are_not_taken_for_the_session_s(own_lab: Lab) -> 
         chosen=frozenset(),
         measure=True,
     )
-
     with pytest.raises(BaselineError, match=r"engine\.acme 2\.0 → 1\.0; run pytest again"):
         taken(wanted, made, Path("baselines"), terms)
     with pytest.raises(BaselineError, match="pytest did not measure it: see above"):
         taken(wanted, None, Path("baselines"), terms)
-
-
-def test_a_session_of_another_machine_says_what_to_run_there(own_lab: Lab, update: Say) -> None:
-    data = json.loads(own_lab.upgraded.read_text("utf-8"))
-    for case in data["cases"]:
-        case["verdict"]["subject"]["identity"]["cores"] = 192
-    own_lab.upgraded.write_text(json.dumps(sealed(data)), "utf-8")
-
-    shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
-    assert "and it was measured on another machine (cores 192 there," in one_line(shown)
-    assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
 
 
 @pytest.fixture
@@ -168,7 +140,6 @@ def test_an_interruption_writes_nothing(own_lab: Lab, update: Say) -> None:
         "        raise KeyboardInterrupt\n",
         "utf-8",
     )
-
     shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "pytest-mlperf: interrupted; nothing was written" in shown
     assert content() == before
@@ -179,7 +150,6 @@ def test_a_suite_that_is_gone_refuses_and_writes_nothing(own_lab: Lab, update: S
     before = content()
     suite = Path("suites/first.mlperf.toml")
     suite.write_text(suite.read_text("utf-8").replace('"first"', '"second"'), "utf-8")
-
     shown = update.ends(2, "update", own_lab.upgraded, *ACCEPT, *WRITE)
     assert "pytest ended with exit code 4, see above; nothing was written" in one_line(shown)
     assert content() == before

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -35,6 +36,11 @@ def widest(text: str) -> int:
     """Return the columns of the widest line that may be folded: none with a command or a path."""
     lines = [line for line in text.splitlines() if "/" not in line and '"' not in line]
     return max(map(len, lines), default=0)
+
+
+def page(name: str) -> str:
+    """Return what a command is to print."""
+    return Path(__file__).parent.joinpath("pages", name).read_text("utf-8")
 
 
 def finished(*command: object, **options: Any) -> subprocess.CompletedProcess[str]:
