@@ -43,29 +43,29 @@ def artifact(name: str, **changes: Any) -> dict[str, Any]:
 KEPT = [artifact("merged-results"), artifact("baselines-mlperf-cpu-first"), artifact("plan")]
 
 
-def prepare(measured: Measured, runner: Runner) -> Runner:
+def prepare(recorded: Measured, runner: Runner) -> Runner:
     """Bring a job to where it has its checkout and its downloads of what was recorded."""
     runner.scripts_of_ours()
     folder = runner.workspace
-    shutil.copytree(measured.project / "suites", folder / "suites")
+    shutil.copytree(recorded.project / "suites", folder / "suites")
     (folder / "baselines").mkdir()
-    shutil.copy(measured.project / "baselines" / "README.md", folder / "baselines")
+    shutil.copy(recorded.project / "baselines" / "README.md", folder / "baselines")
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", "suites", "baselines")
     git(folder, "commit", "--quiet", "-m", "suite")
     (folder / "merged").mkdir()
-    shutil.copy(measured.runner.temp / "mlperf" / "results.json", folder / "merged")
+    shutil.copy(recorded.runner.temp / "mlperf" / "results.json", folder / "merged")
     shutil.copytree(
-        measured.project / "baselines", folder / "recorded" / "baselines-mlperf-cpu-first"
+        recorded.project / "baselines", folder / "recorded" / "baselines-mlperf-cpu-first"
     )
     (folder / "artifacts.txt").write_text("- `merged-results` sha256:dd\n", "utf-8")
     return runner
 
 
 @pytest.fixture
-def job(measured: Measured, tmp_path: Path) -> Runner:
+def job(recorded: Measured, tmp_path: Path) -> Runner:
     """Return a job of its own."""
-    return prepare(measured, Runner(tmp_path, env=INPUTS))
+    return prepare(recorded, Runner(tmp_path, env=INPUTS))
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Accepted:
 
 
 @pytest.fixture(scope="session")
-def accepted(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
+def accepted(recorded: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
     """A first job that went through; nobody may change it."""
-    return once(tmp_path_factory, "accepting", lambda folder: accept(measured, folder))
+    return once(tmp_path_factory, "accepting", lambda folder: accept(recorded, folder))
 
 
-def accept(measured: Measured, job: Path) -> Accepted:
+def accept(recorded: Measured, job: Path) -> Accepted:
     """Run the first job; files that no result speaks of lie beside what was recorded."""
-    runner = prepare(measured, Runner(job, env=INPUTS))
+    runner = prepare(recorded, Runner(job, env=INPUTS))
     folder = runner.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(folder / "accuracy" / "first", folder / "accuracy" / "second")
     (folder / "cpu" / "quick" / "first" / "evil.json").write_text("{}", "utf-8")
@@ -127,11 +127,11 @@ def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> 
     assert text.endswith("```\n\n- `merged-results` sha256:dd\n")
 
 
-def test_values_that_get_worse_are_only_taken_by_name(job: Runner, measured: Measured) -> None:
+def test_values_that_get_worse_are_only_taken_by_name(job: Runner, recorded: Measured) -> None:
     """The accepted runs were twice as fast: refused, unless the case is named."""
     file = job.workspace / PERFORMANCE
     file.parent.mkdir(parents=True)
-    baseline = json.loads((measured.project / PERFORMANCE).read_text("utf-8"))
+    baseline = json.loads((recorded.project / PERFORMANCE).read_text("utf-8"))
     for run in baseline["records"][0]["runs"]:
         run["metrics"]["throughput"] *= 2
     file.write_text(json.dumps(baseline), "utf-8")
@@ -167,11 +167,11 @@ def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
             git(job.workspace, "reset", "--quiet")
 
 
-def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: Measured) -> None:
-    scores = accuracy_baselines.scores_path(measured.project / ACCURACY)
-    for name in (PERFORMANCE, ACCURACY, str(scores.relative_to(measured.project))):
+def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, recorded: Measured) -> None:
+    scores = accuracy_baselines.scores_path(recorded.project / ACCURACY)
+    for name in (PERFORMANCE, ACCURACY, str(scores.relative_to(recorded.project))):
         (job.workspace / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(measured.project / name, job.workspace / name)
+        shutil.copy(recorded.project / name, job.workspace / name)
     git(job.workspace, "add", "baselines")
     git(job.workspace, "commit", "--quiet", "-m", "accepted")
 
@@ -192,7 +192,7 @@ def test_a_case_that_is_none_stops_the_job(job: Runner) -> None:
     assert list(job.folder.rglob("pwned")) == []
 
 
-def recorded(job: Runner) -> Path:
+def baseline_of(job: Runner) -> Path:
     """Return the downloaded accuracy baseline."""
     return job.workspace / "recorded/baselines-mlperf-cpu-first/accuracy/first/null.fp32.json"
 
@@ -201,7 +201,7 @@ def second(job: Runner, name: str) -> Path:
     """Return the accuracy baseline in a second artifact, a copy of the first."""
     first = job.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(first, job.workspace / "recorded" / name)
-    return job.workspace / "recorded" / name / recorded(job).relative_to(first)
+    return job.workspace / "recorded" / name / baseline_of(job).relative_to(first)
 
 
 def rescore(path: Path, score: float) -> None:
@@ -246,20 +246,20 @@ def edit_accuracy(job: Runner, edit: Callable[[list[Any]], None]) -> None:
 
 
 def other_scores(job: Runner) -> None:
-    file = accuracy_baselines.scores_path(recorded(job))
+    file = accuracy_baselines.scores_path(baseline_of(job))
     file.write_bytes(file.read_bytes() + b"x")
 
 
 def scores_of_gigabytes(job: Runner) -> None:
-    file = accuracy_baselines.scores_path(recorded(job))
+    file = accuracy_baselines.scores_path(baseline_of(job))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("top1.npy", bytes(65 * 2**20))
     assert file.stat().st_size < 2**20
 
 
 def another_case(job: Runner) -> None:
-    text = recorded(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
-    recorded(job).write_text(text, "utf-8")
+    text = baseline_of(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
+    baseline_of(job).write_text(text, "utf-8")
 
 
 def name_that_is_a_path(job: Runner) -> None:
@@ -269,7 +269,7 @@ def name_that_is_a_path(job: Runner) -> None:
 UNTAKEN: list[tuple[Callable[[Runner], object], str]] = [
     (other_scores, "holds other scores"),
     (scores_of_gigabytes, "unpacks to more than 64 MiB"),
-    (lambda job: recorded(job).write_bytes(b" " * (8 * 2**20 + 1)), "larger than 8 MiB"),
+    (lambda job: baseline_of(job).write_bytes(b" " * (8 * 2**20 + 1)), "larger than 8 MiB"),
     (another_case, "is of another case than its name"),
     (
         lambda job: rescore(second(job, "baselines-mlperf-cpu-second"), 50.0),
