@@ -98,7 +98,7 @@ def pipe() -> Iterator[Pipe]:
         yield found
 
 
-def test_an_event_has_its_fields_and_no_other() -> None:
+def test_an_event_has_its_fields_and_no_other_of_their_types() -> None:
     assert EXAMPLES.keys() == OF_WORKER.keys()
     for name, fields in EXAMPLES.items():
         assert event_of(line_of(name), OF_WORKER) == {"event": name, **fields}
@@ -110,11 +110,6 @@ def test_an_event_has_its_fields_and_no_other() -> None:
         with pytest.raises(NoEventError, match="other fields: more"):
             event_of(line_of(name, more=1), OF_WORKER)
 
-
-WRONG: list[Any] = [None, -1, [], [5], {"a": []}, 2**70, float("inf"), True, "text", 0.5]
-
-
-def test_a_field_of_another_type_makes_it_no_event_or_is_one_that_may_stand_there() -> None:
     few: dict[tuple[str, str], int] = {}
     for name, fields in EXAMPLES.items():
         for field in fields:
@@ -127,6 +122,9 @@ def test_a_field_of_another_type_makes_it_no_event_or_is_one_that_may_stand_ther
             if refused < len(WRONG) - 3:
                 few[name, field] = refused
     assert few == {}
+
+
+WRONG: list[Any] = [None, -1, [], [5], {"a": []}, 2**70, float("inf"), True, "text", 0.5]
 
 
 def test_a_line_that_is_no_event_is_refused_with_its_reason() -> None:
@@ -183,7 +181,8 @@ def test_no_field_is_another_error(name: str, data: st.DataObject) -> None:
     assert found["event"] == name
 
 
-def test_events_come_in_the_order_in_which_a_worker_makes_them() -> None:
+def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
+    """So no phase begins again and again."""
     order = ["python", "started", "loading", "progress", "loaded", "warmed", "progress", "probed"]
     order += ["running", "progress", "finished", "ready", "running", "finished", "ready"]
     pipe = Pipe(follows=FOLLOWS)
@@ -191,8 +190,6 @@ def test_events_come_in_the_order_in_which_a_worker_makes_them() -> None:
         pipe.write(line_of(name) + b"\n")
         assert pipe.events.next(0) is not None
 
-
-def test_an_event_out_of_turn_is_refused_so_that_no_phase_begins_again_and_again() -> None:
     for names, why in (
         (["ready"], "out of turn, after no other"),
         (["started", "loading", "loading"], "out of turn, after loading"),

@@ -200,19 +200,6 @@ def test_who_waits_is_not_overtaken_and_keeps_nothing_but_its_turn(folder: Path)
         assert (folder / "turn.lock").exists()
 
 
-def test_the_folder_is_shared_by_all_users(folder: Path) -> None:
-    """Mode 1777 for the folder, 0666 for the files, whatever the umask."""
-    before = os.umask(0o077)
-    try:
-        with hold():
-            pass
-    finally:
-        os.umask(before)
-
-    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
-    assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
-
-
 def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     """Neither the folder nor a lock file may be a symbolic link."""
     target = tmp_path / "target"
@@ -235,13 +222,23 @@ def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
     assert list(target.iterdir()) == []
 
 
-def test_names_cannot_leave_the_folder(folder: Path) -> None:
-    """Whatever an accelerator is called, its file lies in the folder."""
+def test_links_are_not_followed_and_names_cannot_leave_the_folder(folder: Path) -> None:
+    """Mode 1777 for the folder, 0666 for the files, whatever the umask and the name."""
     with hold("../../etc/passwd"):
         assert {p.name for p in folder.iterdir()} == {
             *("turn.lock", "cpu.lock"),
             ".._.._etc_passwd.lock",
         }
+
+    before = os.umask(0o077)
+    try:
+        with hold():
+            pass
+    finally:
+        os.umask(before)
+
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
+    assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
 
 
 def test_a_lease_folder_that_is_no_use_is_one_sentence(
@@ -266,6 +263,13 @@ def test_a_lease_folder_that_is_no_use_is_one_sentence(
         with pytest.raises(RunError, match=match):
             lease_folder()
 
+    monkeypatch.delenv("PYTEST_MLPERF_LEASES")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    assert tempfile.gettempdir() == str(tmp_path)
+    assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
+
 
 @pytest.mark.process
 def test_a_killed_holder_blocks_nobody_and_is_not_named(folder: Path) -> None:
@@ -280,17 +284,6 @@ def test_a_killed_holder_blocks_nobody_and_is_not_named(folder: Path) -> None:
             pass
     with hold(limit_s=30, waiting=lambda _: None):
         assert (folder / "cpu.lock").read_text() == f"process {os.getpid()}\n"
-
-
-def test_temporary_folders_of_ones_own_do_not_part_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTEST_MLPERF_LEASES")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-
-    assert tempfile.gettempdir() == str(tmp_path)
-    assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
 
 
 @pytest.mark.process
