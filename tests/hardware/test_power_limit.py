@@ -143,7 +143,7 @@ def test_what_is_no_note_is_none(folder: Path) -> None:
         pipe,
         *(partial(Path.write_text, data=text) for text in ("{", "[" * 4000, '"text"')),
         *(
-            lambda place, change=change: leave(place.parent, **change)  # type: ignore[misc]
+            lambda place, change=change: leave(place.parent, **change)
             for change in (
                 {"was_mw": "700000"},
                 {"was_mw": -1},

@@ -149,7 +149,7 @@ def test_several_gpus_are_told_apart(fake: Fake) -> None:
     assert [(gpu["uuid"], gpu["index"]) for gpu in (first, last)] == [("GPU-1", 0), ("GPU-0", 2)]
     assert "same GPU as MIG-2-0" in second["unavailable"]
     powers = {t[1]: t[2] for t in child.of("t")}
-    assert (powers.keys(), powers[0], powers[2]) == ({0, 2, 3}, 400.0, 100.0)
+    assert ({*powers}, powers[0], powers[2]) == ({0, 2, 3}, 400.0, 100.0)
 
 
 def test_without_nvml_there_is_one_record_and_a_good_end(fake: Fake) -> None:

@@ -25,40 +25,26 @@ RESULT = result_of(
 )
 EXAMPLES: dict[str, dict[str, Any]] = {
     "python": {
-        "prefix": "/p",
-        "executable": "/p/bin/python",
-        "version": "3.12.1",
-        "versions": {"numpy": "2.1"},
-        "system": None,
+        "prefix": "/p", "executable": "/p/bin/python", "version": "3.12.1",
+        "versions": {"numpy": "2.1"}, "system": None,
     },
     "started": {"pid": 77},
     "loading": {},
     "loaded": {
         "engine": {"version": "1"},
         "dataset": {"digest": "ab", "samples": 5, "sizes": {"tokens": 4.5}},
-        "load_s": 1,
-        "pages": ["http://127.0.0.1:8000/metrics"],
+        "load_s": 1, "pages": ["http://127.0.0.1:8000/metrics"],
     },
     "warmed": {"warmup_s": 0.5},
     "probed": {"target_qps": 10.5},
     "running": {"phase": "performance", "expected": 5, "settings": {"target_qps": 5.0}},
-    "progress": {
-        "phase": "probe",
-        "done": 4,
-        "outstanding": 1,
-        "fault": None,
-        "elapsed_s": 0.5,
-    },
+    "progress": {"phase": "probe", "done": 4, "outstanding": 1, "fault": None, "elapsed_s": 0.5},
     "finished": {"phase": "accuracy", "folder": "/runs/1", "result": RESULT},
     "ready": {},
     "leaving": {},
     "error": {
-        "layer": "x",
-        "kind": "E",
-        "message": "m",
-        "designed": False,
-        "log": None,
-        "traceback": "",
+        "layer": "x", "kind": "E", "message": "m", "designed": False,
+        "log": None, "traceback": "",
     },
 }
 
@@ -205,7 +191,7 @@ def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
                 pipe.events.next(0)
 
 
-def test_lines_are_put_together_and_taken_apart(pipe: Pipe) -> None:
+def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pipe: Pipe) -> None:
     whole = line_of("loaded") + b"\n"
     pipe.write(whole[:9])
     assert pipe.events.next(0) is None
@@ -214,6 +200,18 @@ def test_lines_are_put_together_and_taken_apart(pipe: Pipe) -> None:
     names = [event["event"] for _ in range(2) if (event := pipe.events.next(0))]
     assert names == ["loaded", "ready"]
     assert pipe.events.next(0) is None
+
+    ours, theirs = os.pipe()
+    os.write(theirs, b'{"event": "rea')
+    os.close(theirs)
+    found = ChildEvents(
+        ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
+    )
+
+    assert found.next(0) is None
+    with pytest.raises(EOFError):
+        found.next(0)
+    os.close(ours)
 
 
 def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
@@ -234,20 +232,6 @@ def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
         other.write(line_of("error", message="x" * 200) + b"\n")
         with pytest.raises(RunError, match="bytes in one line"):
             other.events.next(0)
-
-
-def test_a_closed_pipe_is_the_end_whatever_was_left_in_it() -> None:
-    ours, theirs = os.pipe()
-    os.write(theirs, b'{"event": "rea')
-    os.close(theirs)
-    found = ChildEvents(
-        ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
-    )
-
-    assert found.next(0) is None
-    with pytest.raises(EOFError):
-        found.next(0)
-    os.close(ours)
 
 
 @pytest.mark.parametrize("parts", [1, 3])
