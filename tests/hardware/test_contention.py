@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -99,12 +99,6 @@ def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None) -> Content
     return Contention(**watch.between(start, watch.read()))
 
 
-def test_a_machine_that_tells_nothing_is_unknown_and_not_quiet(tree: Tree) -> None:
-    found = between(tree)
-
-    assert found == Contention(window_s=10.0, cores=2)
-
-
 def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
     """The engine's server and what that starts are its own, in whatever group they are."""
 
@@ -161,6 +155,7 @@ def test_threads_wait_beyond_what_scheduling_takes(tree: Tree) -> None:
 
 
 def test_cores_that_are_not_ours_do_not_matter(tree: Tree) -> None:
+    """Of stolen time the part of ours counts."""
     tree.process(ENGINE)
     tree.cores(0, count=4)
     found = between(tree, lambda: tree.cores(6, count=4))
@@ -171,13 +166,8 @@ def test_cores_that_are_not_ours_do_not_matter(tree: Tree) -> None:
     tree.cores(60, count=4)
     assert elsewhere.between(start, elsewhere.read())["foreign_s"] == 0
 
-
-def test_of_stolen_time_the_part_of_ours_counts(tree: Tree) -> None:
-    tree.cores(0)
-    tree.process(ENGINE)
-
     def meanwhile() -> None:
-        tree.cores(busy_s=8, stolen_s=2)
+        tree.cores(busy_s=68, stolen_s=2)
         tree.process(ENGINE, used_s=6)
 
     assert between(tree, meanwhile).stolen_s == pytest.approx(1.5)
@@ -211,37 +201,24 @@ def test_a_processor_quota_is_seen(tree: Tree, files: dict[str, str]) -> None:
 
 
 def test_pressure_is_that_of_our_group_where_it_tells(tree: Tree) -> None:
+    """Faults and pages that were swapped in are counted."""
+
     def state(path: str, some: int, full: int) -> None:
-        rows = [f"{n} avg10=0.00 avg60=0.00 avg300=0.00 total={t}" for n, t in
-                (("some", some), ("full", full))]  # fmt: skip
-        tree.write(path, "\n".join(rows) + "\n")
+        row = "{} avg10=0.00 avg60=0.00 avg300=0.00 total={}\n"
+        tree.write(path, row.format("some", some) + row.format("full", full))
 
-    state("proc/pressure/memory", 10, 10)
-    state("proc/pressure/cpu", 0, 0)
+    def both(seconds: int, swapped: int) -> None:
+        state("proc/pressure/memory", 10 + 9_000_000 * seconds, 10 + 9_000_000 * seconds)
+        state("proc/pressure/cpu", 2_000_000 * seconds, 0)
+        state("sys/fs/cgroup/job/memory.pressure", 1_000_000 + 500_000 * seconds, 250_000 * seconds)
+        tree.process(ENGINE, faults=5 + 20 * seconds)
+        tree.write("proc/vmstat", f"pgmajfault 1\npswpin {swapped}\npswpout 3\n")
+
     tree.write("proc/self/cgroup", "0::/job\n")
-    state("sys/fs/cgroup/job/memory.pressure", 1_000_000, 0)
+    both(0, 100)
+    found = between(tree, lambda: both(1, 164))
 
-    def meanwhile() -> None:
-        state("proc/pressure/memory", 9_000_000, 9_000_000)
-        state("proc/pressure/cpu", 2_000_000, 0)
-        state("sys/fs/cgroup/job/memory.pressure", 1_500_000, 250_000)
-
-    found = between(tree, meanwhile)
-
-    assert (found.memory_some_s, found.memory_full_s) == (0.5, 0.25)
-    assert found.pressure_s == 2.0
-
-
-def test_faults_and_swap_are_counted(tree: Tree) -> None:
-    tree.process(ENGINE, faults=5)
-    tree.write("proc/vmstat", "pgmajfault 1\npswpin 100\npswpout 3\n")
-
-    def meanwhile() -> None:
-        tree.process(ENGINE, faults=25)
-        tree.write("proc/vmstat", "pgmajfault 1\npswpin 164\npswpout 3\n")
-
-    found = between(tree, meanwhile)
-
+    assert (found.memory_some_s, found.memory_full_s, found.pressure_s) == (0.5, 0.25, 2.0)
     assert (found.faults, found.swapped_in) == (20, 64)
 
 
@@ -273,21 +250,20 @@ while os.getppid() == parent:
 def burning(count: int) -> Iterator[list[int]]:
     """Keep processes that compute, on the core that this thread may use first."""
     core = min(os.sched_getaffinity(0))
-    started = []
-    try:
+    with ExitStack() as stack:
+        started = []
         for _ in range(count):
-            process = subprocess.Popen(
-                [sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True
+            process = stack.enter_context(
+                subprocess.Popen(
+                    [sys.executable, "-c", BURN], stdout=subprocess.PIPE, start_new_session=True
+                )
             )
-            started.append(process)
+            stack.callback(process.kill)
             os.sched_setaffinity(process.pid, {core})
             assert process.stdout is not None
             process.stdout.readline()
-        yield [process.pid for process in started]
-    finally:
-        for process in started:
-            process.kill()
-            process.communicate()
+            started.append(process.pid)
+        yield started
 
 
 @pytest.mark.process
@@ -311,7 +287,8 @@ def test_a_process_that_shares_its_core_waits_and_is_seen_to() -> None:
 
 
 def test_the_peak_of_memory_is_that_of_a_worker_and_all_that_it_started(tree: Tree) -> None:
-    """A kernel that does not tell it is no zero."""
+    """What a kernel does not tell is no zero."""
+    assert between(tree) == Contention(window_s=10.0, cores=2)
     tree.process(ENGINE)
     assert tree.watch().peak_bytes() is None
 

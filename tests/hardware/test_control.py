@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import signal
 import subprocess
@@ -20,11 +21,6 @@ COMMAND = [sys.executable, "-m", "pytest_mlperf.hardware.control"]
 LIMIT_S = 60.0
 
 
-def test_rates_are_operations_and_bytes_both_ways() -> None:
-    """A product of 1000² takes 2·10⁹ operations; a byte copied is one read and one written."""
-    assert control.rates(0.5, 0.25, 1000, 10**9) == {MATMUL: 4e9, COPY: 8e9}
-
-
 def test_the_cpu_is_measured_with_numpy_and_with_torch() -> None:
     """Torch by the same code on every device: here on the CPU, with its clock for events."""
     found = control.on_cpu(TINY)
@@ -37,41 +33,29 @@ def test_the_cpu_is_measured_with_numpy_and_with_torch() -> None:
     assert all(value > 0 for value in found.values())
 
 
-def test_a_figure_is_the_median_of_five_repeats_or_more_after_a_warm_up() -> None:
-    """The first one, ever so slow, does not count; nor does one that is disturbed."""
-    took = iter([9.0, 0.2, 0.1, 0.3, 0.2, 7.0, 5.0])
+def test_a_figure_is_the_median_of_five_repeats_or_more_after_a_warm_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The first one, ever so slow, does not count; repeats fill the measuring time.
 
+    A repeat is a batch, and its time is that of one.
+    """
+    took = iter([9.0, 0.2, 0.1, 0.3, 0.2, 7.0, 5.0])
     assert control.median_s(lambda: next(took), TINY) == 0.2
     assert list(took) == [5.0]
 
-
-def test_repeats_fill_the_measuring_time() -> None:
-    count = 0
+    seconds = itertools.count()
+    monkeypatch.setattr(control, "perf_counter", lambda: float(next(seconds)))
+    sizes = ControlSizes(matrix=1, copied_bytes=(), batch=1, warm_s=10.0, measured_s=20.0)
+    repeats: list[float] = []
 
     def repeat() -> float:
-        nonlocal count
-        count += 1
+        repeats.append(1.0)
         return 1.0
 
-    begun_s = perf_counter()
-    control.median_s(
-        repeat, ControlSizes(matrix=1, copied_bytes=(), batch=1, warm_s=0.01, measured_s=0.02)
-    )
-
-    assert perf_counter() - begun_s >= 0.03
-    assert count > control.FEWEST
-
-
-def test_a_repeat_is_a_batch_and_its_time_is_that_of_one() -> None:
-    begun_s, ends_s = perf_counter(), []
-
-    def work() -> None:
-        ends_s.append(perf_counter())
-
-    took_s = control.by_clock(work, 4)()
-
-    assert len(ends_s) == 4
-    assert 0 < took_s <= (perf_counter() - begun_s) / 4
+    control.median_s(repeat, sizes)
+    assert len(repeats) == 10 + control.FEWEST + 19, "by a clock of a second a look"
+    assert control.by_clock(lambda: None, 4)() == 0.25
 
 
 def test_short_memory_takes_the_next_smaller_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,10 +87,11 @@ def test_a_library_is_known_by_its_versions_and_its_threads(
     assert first != control.library("numpy", "2.4.0")
 
 
-def test_of_several_gpus_the_slowest_counts() -> None:
+def test_rates_are_operations_and_bytes_both_ways_and_the_slowest_gpu_counts() -> None:
+    """A product of 1000² takes 2·10⁹ operations; a byte copied is one read and one written."""
+    assert control.rates(0.5, 0.25, 1000, 10**9) == {MATMUL: 4e9, COPY: 8e9}
     first = {MATMUL: 9e14, COPY: 3.1e12, LIBRARY: 5.0}
     second = {MATMUL: 7e14, COPY: 3.3e12, LIBRARY: 5.0}
-
     assert control.slowest([first, second]) == {MATMUL: 7e14, COPY: 3.1e12, LIBRARY: 5.0}
 
 
@@ -189,20 +174,15 @@ def test_the_slowest_pair_counts_and_each_byte_once(monkeypatch: pytest.MonkeyPa
     with monkeypatch.context() as patch:
         with_gpus(patch, 1)
         assert PEER not in control.on_gpus(1)
+    with monkeypatch.context() as patch:
+        with_gpus(patch, 2, memory=100)
+        with pytest.raises(UnavailableControl, match="too little memory of the GPU is free"):
+            control.between(["cuda:0", "cuda:1"], PAIRS)
 
     with_gpus(monkeypatch, 3)
     took_s = iter([0.5, 4.0, 1.0])
     monkeypatch.setattr(control, "median_s", lambda repeat, sizes: next(took_s))
     assert control.between(["cuda:0", "cuda:1", "cuda:2"], PAIRS) == 16384 / 4.0
-
-
-def test_gpus_without_memory_for_a_copy_between_them_say_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with_gpus(monkeypatch, 2, memory=100)
-
-    with pytest.raises(UnavailableControl, match="too little memory of the GPU is free"):
-        control.between(["cuda:0", "cuda:1"], PAIRS)
 
 
 def test_a_torch_without_its_gpus_is_said() -> None:
@@ -217,18 +197,13 @@ def test_a_torch_without_its_gpus_is_said() -> None:
 
 
 @pytest.mark.process
-def test_started_by_hand_it_prints_one_line() -> None:
+def test_started_by_hand_it_prints_one_line_and_ends_when_a_pipe_at_its_stdin_has() -> None:
     done = subprocess.run(
         COMMAND, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=True
     )
-
     assert set(json.loads(done.stdout)) == {MATMUL, COPY, LIBRARY}
     assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
 
-
-@pytest.mark.process
-def test_it_ends_when_a_pipe_at_its_stdin_has_ended() -> None:
     done = subprocess.run(COMMAND, input=b"", capture_output=True, timeout=LIMIT_S, check=False)
-
     assert done.returncode in (1, -signal.SIGIO)
     assert done.stdout == b""

@@ -46,7 +46,9 @@ def test_int8_saturates_on_cpus_with_avx2_and_without_vnni(tmp_path: Path) -> No
         assert [check.state for check in int8_products(root)] == ["note"] * saturates
 
 
-def test_cores_are_those_this_process_may_use(tmp_path: Path) -> None:
+def test_cores_are_those_this_process_may_use_and_the_governor_is_part_of_the_identity(
+    tmp_path: Path,
+) -> None:
     """Affinity, cut by a container's quota."""
     affinity = len(os.sched_getaffinity(0))
     assert cpu.identity(tmp_path)["cores"] == affinity
@@ -58,8 +60,6 @@ def test_cores_are_those_this_process_may_use(tmp_path: Path) -> None:
     }.items():
         assert cpu.identity(tree(tmp_path, sys__fs__cgroup__cpu__max=quota))["cores"] == cores
 
-
-def test_the_governor_is_part_of_the_identity(tmp_path: Path) -> None:
     assert cpu.identity(tmp_path)["governor"] is None
     folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)

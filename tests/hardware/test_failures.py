@@ -5,7 +5,6 @@ What one call does with one code is in test_nvml.py; here a sampler runs, and it
 
 from __future__ import annotations
 
-import os
 import time
 from itertools import product
 from types import ModuleType
@@ -14,14 +13,12 @@ import pytest
 
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware._nvml import (
-    Lost,
     NvmlDevice,
     NvmlLibrary,
     Probe,
     ReadMethod,
     UnavailableNvml,
     find,
-    patiently,
 )
 from pytest_mlperf.hardware.nvml_quantities import IDENTITY, SLOW, STATE, WAYS, identity, probes
 from pytest_mlperf.run.power.doubts import Doubts, doubts
@@ -67,9 +64,8 @@ SCENARIO = scenario("mig 0")
 @pytest.fixture
 def children(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let child processes find the library too."""
-    for name, value in fake.environment.items():
-        if os.environ.get(name) != value:
-            monkeypatch.setenv(name, value)
+    for name in ("LD_LIBRARY_PATH", "FAKE_NVML_SCENARIO", "FAKE_NVML_LOG"):
+        monkeypatch.setenv(name, fake.environment[name])
 
 
 def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> PowerLog:
@@ -85,18 +81,16 @@ def faults(given: Doubts) -> tuple[str, ...]:
 
 
 @pytest.mark.usefixtures("children")
-@pytest.mark.parametrize("code", [3, 4])
-def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(
-    fake: Fake, code: int
-) -> None:
+def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: Fake) -> None:
     """One GPU for each quantity, refused as not supported or not permitted; all in one run."""
-    rules = [f"fail {f} {code} dev={i}" for i, name in enumerate(REFUSED) for f in REFUSED[name]]
-    fake.write(*rules, *(["device", "wave const 250"] * len(REFUSED)))
-    uuids = [f"GPU-{i}" for i in range(len(REFUSED))]
+    refused = [*((name, 3) for name in REFUSED), *((name, 4) for name in FORBIDDEN)]
+    rules = [f"fail {f} {c} dev={i}" for i, (name, c) in enumerate(refused) for f in REFUSED[name]]
+    fake.write(*rules, *(["device", "wave const 250"] * len(refused)))
+    uuids = [f"GPU-{i}" for i in range(len(refused))]
     log = sampled(fake, *uuids, seconds=4.6, hz=20.0)
 
     assert (log.unavailable, log.ended) == (None, True)
-    for name, gpu in zip(REFUSED, log.gpus, strict=True):
+    for (name, code), gpu in zip(refused, log.gpus, strict=True):
         missing = together_with(name)
         begin_s, end_s = gpu.states[0]["time"] + 0.3, gpu.states[-1]["time"] - 0.3
         found = gpu.energy(begin_s, end_s)
@@ -117,6 +111,10 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(
             assert f"{COUNTER}: Insufficient Permissions (4)" in found.notes
         else:
             assert found.joules == pytest.approx(250 * (end_s - begin_s), rel=0.03), name
+
+
+FORBIDDEN = ("power_w", "energy_j", "reasons", "sm_mhz", "processes", "xids", "nvlink_bytes")
+"""Quantities of each thread and each way of reading."""
 
 
 @pytest.mark.usefixtures("children")
@@ -168,8 +166,10 @@ def found_after(fake: Fake, pynvml: ModuleType, rule: str) -> NvmlDevice | None:
             opened.close()
 
 
-def test_what_passes_at_the_start_is_asked_three_more_times(fake: Fake, pynvml: ModuleType) -> None:
-    """A timeout, what is unknown, and a code without a class."""
+def test_what_passes_at_the_start_is_asked_three_more_times(
+    fake: Fake, pynvml: ModuleType, opened: NvmlLibrary
+) -> None:
+    """A timeout, what is unknown, and a code without a class; what does not pass is asked once."""
     for function, code in product(STARTING, (10, 999, 37)):
         three, four = (
             found_after(fake, pynvml, f"fail {function} {code} calls=1-{n}") for n in (3, 4)
@@ -177,17 +177,16 @@ def test_what_passes_at_the_start_is_asked_three_more_times(fake: Fake, pynvml: 
         assert three is not None
         assert (three.instance, three.instances, three.shared) == (True, 2, True)
         assert four is None or four.instances is None or not four.instance
-
-
-def test_what_does_not_pass_is_asked_once(fake: Fake, opened: NvmlLibrary) -> None:
-    with pytest.raises(UnavailableNvml):
-        find(opened, "GPU-7")
-    fake.write("fail nvmlDeviceGetHandleByUUID 15", "device")
-    with pytest.raises(UnavailableNvml) as caught:
-        find(opened, "GPU-0")
-
-    assert caught.value.code == 15
-    assert fake.calls().count("nvmlDeviceGetHandleByUUID") == 2
+    for rules, uuid, code in (
+        ([], "GPU-7", 6),
+        (["fail nvmlDeviceGetHandleByUUID 15"], "GPU-0", 15),
+    ):
+        fake.write(*rules, "device")
+        calls = fake.calls().count("nvmlDeviceGetHandleByUUID")
+        with pytest.raises(UnavailableNvml) as caught:
+            find(opened, uuid)
+        assert caught.value.code == code
+        assert fake.calls().count("nvmlDeviceGetHandleByUUID") == calls + 1
 
 
 def test_a_function_that_the_driver_lacks_leads_to_the_next_way(opened: NvmlLibrary) -> None:
@@ -238,46 +237,29 @@ def test_a_function_that_the_binding_dropped_leads_to_the_next_way_or_none(fake:
 
 
 @pytest.mark.usefixtures("children")
-@pytest.mark.parametrize(
-    ("code", "words"), [(15, "GPU is lost (15)"), (16, "GPU requires restart (16)")]
-)
-@pytest.mark.parametrize("function", ["nvmlDeviceGetHandleByUUID", "nvmlDeviceGetName", COUNTER])
-def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(
-    fake: Fake, function: str, code: int, words: str
-) -> None:
+def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(fake: Fake) -> None:
     """It is not merely without energy: whatever was measured on it is void."""
-    fake.write(f"fail {function} {code}", "device")
-    log = sampled(fake, seconds=0.0)
+    for function, code, words in (
+        ("nvmlDeviceGetHandleByUUID", 15, "GPU is lost (15)"),
+        ("nvmlDeviceGetName", 16, "GPU requires restart (16)"),
+        (COUNTER, 15, "GPU is lost (15)"),
+    ):
+        fake.write(f"fail {function} {code}", "device")
+        log = sampled(fake, seconds=0.0)
+        (gpu,) = log.gpus
+        (sentence,) = log.lost({})
+        assert words in str(log.unavailable)
+        assert gpu.lost is not None
+        assert sentence.startswith("GPU GPU-0 was lost: ")
+        assert words in sentence
+        energy = gpu.energy(0.0, 30.0)
+        assert (energy.joules, energy.gated) == (None, False)
+        assert f"the GPU was lost: {gpu.lost}" in energy.invalid
 
-    (gpu,) = log.gpus
-    (sentence,) = log.lost({})
-    assert words in str(log.unavailable)
-    assert gpu.lost is not None
-    assert sentence.startswith("GPU GPU-0 was lost: ")
-    assert words in sentence
-    energy = gpu.energy(0.0, 30.0)
-    assert (energy.joules, energy.gated) == (None, False)
-    assert f"the GPU was lost: {gpu.lost}" in energy.invalid
-
-
-@pytest.mark.usefixtures("children")
-def test_a_gpu_that_was_seen_and_is_gone_is_lost(fake: Fake) -> None:
+    fake.write("device")
     log = sampled(fake, "GPU-0", "GPU-3", seconds=0.0)
-
     assert log.lost({}) == ("GPU GPU-3 was lost: there is no GPU GPU-3 here",)
     assert [gpu.unavailable for gpu in log.gpus] == [None, "there is no GPU GPU-3 here"]
-
-
-def test_lost_is_never_asked_again(fake: Fake, opened: NvmlLibrary) -> None:
-    device = find(opened, "GPU-0")
-    for code in (9, 15, 16, 18):
-        fake.write(f"fail {COUNTER} {code}", "device")
-        with pytest.raises(Lost):
-            Probe(device=device, name="energy_j", ways=WAYS["energy_j"]).read()
-        with pytest.raises(opened.nvml.NVMLError):
-            patiently(opened.nvml, opened.nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
-
-    assert fake.calls().count(COUNTER) == 2 * 4
 
 
 @pytest.mark.usefixtures("children")

@@ -9,7 +9,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -55,38 +54,40 @@ def test_an_accelerator_is_here_when_enough_of_its_class_are() -> None:
     """The CPU always is; two MIG instances never are one accelerator, as CUDA shows but one."""
     accelerators = ["cpu", "H200", "2xH200", "8xH200", "9xH200", "H100"]
     accelerators += ["H200_1g.18gb", "2xH200_1g.18gb", "H200_2g.35gb"]
-
-    assert [name for name in accelerators if NONE.has(name)] == ["cpu"]
-    assert [name for name in accelerators if EIGHT.has(name)] == accelerators[:4]
-    assert [name for name in accelerators if SLICED.has(name)] == ["cpu", "H200", "H200_1g.18gb"]
-
-
-def test_messages_list_what_is_here() -> None:
-    assert EIGHT.names == "8xH200, cpu"
-    assert NONE.names == "cpu"
-    assert SLICED.names == "H200, 2xH200_1g.18gb, cpu"
+    expected = {
+        "cpu": (NONE, ["cpu"]),
+        "8xH200, cpu": (EIGHT, accelerators[:4]),
+        "H200, 2xH200_1g.18gb, cpu": (SLICED, ["cpu", "H200", "H200_1g.18gb"]),
+    }
+    for names, (here, found) in expected.items():
+        assert here.names == names
+        assert [name for name in accelerators if here.has(name)] == found
     assert SLICED.classes == Counter({"H200": 1, "H200_1g.18gb": 2})
-    assert split("8xH100") == (8, "H100")
-    assert split("2xH200_1g.18gb") == (2, "H200_1g.18gb")
+    assert [split(name) for name in ("8xH100", "2xH200_1g.18gb")] == [
+        (8, "H100"),
+        (2, "H200_1g.18gb"),
+    ]
 
 
 def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
     """Their count is part of it, their UUIDs are not, and links matter to several only."""
     one: dict[str, Property] = {"gpu": "NVIDIA H200", "mig": False, "power_limit_w": 700}
+    profile: dict[str, Property] = {"gpu": "NVIDIA H200 MIG 1g.18gb", "mig": "1g.18gb"}
 
     assert EIGHT.identity("H200") == {"gpus": 1, **one}
     assert EIGHT.identity("2xH200") == {"gpus": 2, **one, "topology": None}
     assert NUMBERED.identity("2xH200") == EIGHT.identity("2xH200")
     assert EIGHT.identity("cpu") == CPU
-    assert SLICED.identity("H200_1g.18gb") == {
-        "gpus": 1,
-        "gpu": "NVIDIA H200 MIG 1g.18gb",
-        "mig": "1g.18gb",
-        "power_limit_w": 700,
-    }
+    assert SLICED.identity("H200_1g.18gb") == {"gpus": 1, **one, **profile}
+
+    shared = replace(EIGHT, shared=True)
+    assert shared.identity("H200") == {**EIGHT.identity("H200"), "shared_host": True}
+    assert shared.identity("cpu") == EIGHT.identity("cpu")
+    assert EIGHT.as_in(shared.identity("H200")) == shared
+    assert shared.as_in(EIGHT.identity("H200")) == EIGHT
 
 
-def test_gpus_are_shared_out_in_their_order() -> None:
+def test_gpus_are_shared_out_in_their_order_and_named_with_place_and_replica() -> None:
     """Each process sees its own GPUs by their numbers, and no other."""
     here = machine(*(gpu(number, index=number) for number in range(8)))
 
@@ -101,23 +102,28 @@ def test_gpus_are_shared_out_in_their_order() -> None:
     assert [share.gpus for share in EIGHT.shares("2xH200", 2)] == [("GPU-9",), ("GPU-8",)]
     assert EIGHT.shares("H200", 1)[0].title == "GPU GPU-9"
 
+    numbered = machine(*(gpu(n, index=n + 4, bus=f"0000:0{n}:00.0") for n in range(4)))
+    unnumbered = machine(gpu(0, index=None, bus=None))
 
-def test_the_processors_of_a_cpu_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 3, 5, 6})
+    used = numbered.used("4xH200", replicas=2)
+    assert [one.name for one in used.values()] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
+    assert used["GPU-2"].title == "GPU 6 (GPU-2, PCI 0000:02:00.0) of replica 1"
+    assert used["GPU-2"].limit_w == 700
+    assert unnumbered.used("H200")["GPU-0"].title == "GPU GPU-0"
+    assert machine().used("cpu") == {}
 
-    assert [share.cpus for share in NONE.shares("cpu", 2)] == [(0, 2), (3, 5)]
-    assert [share.cpus for share in NONE.shares("cpu", 9)] == [()] * 9
 
-
-def test_processors_near_a_gpu_are_those_the_kernel_lists(
+def test_processors_are_shared_out_and_near_a_gpu_those_that_the_kernel_lists(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 4, 8, 9})
+    assert [share.cpus for share in NONE.shares("cpu", 2)] == [(1, 2), (4, 8)]
+    assert [share.cpus for share in NONE.shares("cpu", 9)] == [()] * 9
+
     for bus, cpus in (("0000:3b:00.0", "0-2,8\n"), ("0000:af:00.0", "4\n")):
         folder = tmp_path / "sys/bus/pci/devices" / bus
         folder.mkdir(parents=True)
         (folder / "local_cpulist").write_text(cpus)
-    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {1, 2, 4, 8, 9})
-
     assert nearest(["0000:3b:00.0"], tmp_path) == (1, 2, 8)
     assert nearest(["0000:3b:00.0", "0000:af:00.0"], tmp_path) == (1, 2, 4, 8)
     assert nearest(["0000:3b:00.0", None], tmp_path) == ()
@@ -132,6 +138,18 @@ def test_gpus_that_differ_are_not_passed_off_as_equal() -> None:
     ):
         assert machine(gpu(0), second).identity("2xH200")["power_limit_w"] == value
         assert machine(second, gpu(0)).identity("2xH200")["power_limit_w"] == value
+
+    gpus = [gpu(n, index=n, bus=f"0000:0{n}:00.0", ecc=True) for n in range(4)]
+    cards = {f"GPU-{n}": {"vbios": "96.00", "card": f"{n}"} for n in range(4)}
+    gpus[2] |= {"power_limit_w": 500, "ecc": None}
+    cards["GPU-3"]["vbios"] = "97.00"
+    here = machine(*gpus, cards=cards)
+    assert here.differing("2xH200") == here.differing("cpu") == []
+    assert here.differing("4xH200") == [
+        "power_limit_w is 700, 500 on GPU 2",
+        "ecc is True, None on GPU 2",
+        "vbios is 96.00, 97.00 on GPU 3",
+    ]
 
 
 def test_how_several_gpus_reach_each_other_is_part_of_their_identity() -> None:
@@ -155,43 +173,8 @@ def test_how_several_gpus_reach_each_other_is_part_of_their_identity() -> None:
         assert "topology" not in here.identity("H200")
 
 
-def test_what_gpus_of_one_accelerator_differ_in_is_told_with_whose_it_is() -> None:
-    gpus = [gpu(n, index=n, bus=f"0000:0{n}:00.0", ecc=True) for n in range(4)]
-    cards = {f"GPU-{n}": {"vbios": "96.00", "card": f"{n}"} for n in range(4)}
-    gpus[2] |= {"power_limit_w": 500, "ecc": None}
-    cards["GPU-3"]["vbios"] = "97.00"
-    here = machine(*gpus, cards=cards)
-
-    assert here.differing("2xH200") == here.differing("cpu") == []
-    assert here.differing("4xH200") == [
-        "power_limit_w is 700, 500 on GPU 2",
-        "ecc is True, None on GPU 2",
-        "vbios is 96.00, 97.00 on GPU 3",
-    ]
-
-
-def test_gpus_that_are_used_are_named_with_place_and_replica() -> None:
-    numbered = machine(*(gpu(n, index=n + 4, bus=f"0000:0{n}:00.0") for n in range(4)))
-    unnumbered = machine(gpu(0, index=None, bus=None))
-
-    used = numbered.used("4xH200", replicas=2)
-    assert [one.name for one in used.values()] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
-    assert used["GPU-2"].title == "GPU 6 (GPU-2, PCI 0000:02:00.0) of replica 1"
-    assert used["GPU-2"].limit_w == 700
-    assert unnumbered.used("H200")["GPU-0"].title == "GPU GPU-0"
-    assert machine().used("cpu") == {}
-
-
-def test_a_pretended_accelerator_equals_no_baseline() -> None:
-    """Its identity says so, and it runs on the CPU: its lease, no variables, no GPU to sample."""
-    assert NONE.identity("H200") == {"pretended": "H200"}
-    assert NONE.leases("H200") == ["cpu"]
-    assert NONE.uuids("H200") == []
-    assert NONE.environment("H200") == {}
-    assert NONE.surroundings("H200") == NONE.surroundings("cpu")
-
-
-def test_leases_go_by_uuid_sorted_and_any_gpu_of_the_class_will_do() -> None:
+def test_leases_go_by_uuid_sorted_and_a_pretended_accelerator_equals_no_baseline() -> None:
+    """Any GPU of the class will do; a pretended one has the lease of the CPU."""
     assert EIGHT.leases("2xH200") == ["GPU-8", "GPU-9"]
     assert EIGHT.leases("cpu") == ["cpu"]
     assert EIGHT.choice("2xH200") == [f"GPU-{n}" for n in range(9, 1, -1)]
@@ -201,14 +184,11 @@ def test_leases_go_by_uuid_sorted_and_any_gpu_of_the_class_will_do() -> None:
     assert two.uuids("2xH200") == ["GPU-5", "GPU-3"]
     assert not two.has("3xH200")
 
-
-def test_a_host_that_is_shared_is_another_one() -> None:
-    shared = replace(EIGHT, shared=True)
-
-    assert shared.identity("H200") == {**EIGHT.identity("H200"), "shared_host": True}
-    assert shared.identity("cpu") == EIGHT.identity("cpu")
-    assert EIGHT.as_in(shared.identity("H200")) == shared
-    assert shared.as_in(EIGHT.identity("H200")) == EIGHT
+    assert NONE.identity("H200") == {"pretended": "H200"}
+    assert NONE.leases("H200") == ["cpu"]
+    assert NONE.uuids("H200") == []
+    assert NONE.environment("H200") == {}
+    assert NONE.surroundings("H200") == NONE.surroundings("cpu")
 
 
 def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other() -> None:
@@ -269,11 +249,13 @@ def look() -> Machine:
 
 
 def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
-    """Identity, links and versions of each GPU; nothing of NVML is in this process."""
-    found = look()
+    """Identity, links and versions of each GPU; nobody asks NVML for the CPU."""
+    cpu = detect.__wrapped__(gpus=False)
+    assert (cpu.gpus, cpu.nvml_trouble, fake.log.exists()) == ((), None, False)
+    assert cpu.surroundings("cpu")["machine.python"]
 
-    assert found.names == "2xH200, cpu"
-    assert found.nvml_trouble is None
+    found = look()
+    assert (found.names, found.nvml_trouble) == ("2xH200, cpu", None)
     assert found.identity("H200")["power_limit_w"] == 700
     assert found.identity("2xH200")["power_limit_w"] == "500, 700"
     assert found.identity("2xH200")["topology"] == "NV18 NVSwitch"
@@ -283,14 +265,6 @@ def test_a_machine_is_looked_at_through_a_child(fake: Fake) -> None:
     code = "import sys; from pytest_mlperf.hardware.machine import detect; detect(gpus=True);"
     code += "assert 'pynvml' not in sys.modules and 'ctypes' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
-
-
-def test_nobody_asks_nvml_for_the_cpu(fake: Fake) -> None:
-    found = detect.__wrapped__(gpus=False)
-
-    assert (found.gpus, found.nvml_trouble) == ((), None)
-    assert found.surroundings("cpu")["machine.python"]
-    assert not fake.log.exists()
 
 
 def test_only_visible_gpus_are_here(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -334,41 +308,20 @@ def test_a_worker_gets_the_number_that_the_driver_counts(
 def test_a_number_that_may_mean_another_gpu_is_not_guessed(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Instances are classes of their own, named by their address."""
     fake.write("device", "name NVIDIA A100-PCIE-40GB", "device", "mig 2")
+    assert look().names == "A100, 2xH200_1g.18gb, cpu"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-1/2/0")
+    found = look()
+    assert found.environment("H200_1g.18gb")["CUDA_VISIBLE_DEVICES"] == "MIG-1-1"
+    assert found.identity("H200_1g.18gb")["mig"] == "1g.18gb"
+
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     found = look()
     assert found.gpus == ()
     assert "products differ (NVIDIA A100-PCIE-40GB, NVIDIA H200)" in (found.nvml_trouble or "")
-
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "PCI_BUS_ID")
     assert look().names == "A100, cpu"
-
-
-def test_instances_are_classes_of_their_own(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake.write("device", "mig 2", "device", "mig 0")
-
-    assert look().names == "2xH200_1g.18gb, H200, cpu"
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-0/2/0")
-    found = look()
-    assert found.environment("H200_1g.18gb")["CUDA_VISIBLE_DEVICES"] == "MIG-0-1"
-    assert found.identity("H200_1g.18gb")["mig"] == "1g.18gb"
-
-
-def test_a_driver_that_does_not_work_is_no_gpu_and_says_why(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    for rule, trouble in (
-        ("9", "NVIDIA's kernel driver is not loaded"),
-        ("18", "NVIDIA's driver was upgraded while loaded: reboot"),
-    ):
-        fake.write(f"fail nvmlInit* {rule}", *TWO)
-        found = look()
-        assert found.names == "cpu"
-        assert (found.nvml_trouble or "").startswith(trouble)
-
-    (tmp_path / SONAME).write_text("no library")
-    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
-    assert "libnvidia-ml.so.1 is not here" in (look().nvml_trouble or "")
 
 
 CRASH = "int nvmlInitWithFlags(unsigned flags) { return *(volatile int *)0; }\n"
@@ -391,35 +344,46 @@ def test_a_library_that_crashes_is_no_gpu(
     )
 
 
-def test_a_driver_that_hangs_is_no_gpu(fake: Fake, tmp_path: Path) -> None:
-    fake.write("latency nvmlInitWithFlags 900000", "latency nvmlDeviceGet* 900000", *TWO)
-    began = time.monotonic()
-    found = ask_nvml(limit_s=1)
-
-    assert time.monotonic() - began < 20
-    assert found["gpus"] == []
-    assert found["trouble"] == ("NVIDIA's driver did not answer within 1 s: see dmesg, or reboot")
-
-
-def test_a_child_that_cannot_run_says_its_last_word(
+def test_a_driver_that_does_not_work_or_hangs_is_no_gpu_and_says_why(
     fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """Here because a module of the standard library is hidden by one that is broken."""
-    (tmp_path / "hashlib.py").write_text("raise RuntimeError('nothing works here')\n")
+    for rules, trouble in (
+        (["fail nvmlInit* 9"], "NVIDIA's kernel driver is not loaded"),
+        (["fail nvmlInit* 18"], "NVIDIA's driver was upgraded while loaded: reboot"),
+        (
+            ["latency nvmlInitWithFlags 900000", "latency nvmlDeviceGet* 900000"],
+            "NVIDIA's driver did not answer within 1 s: see dmesg, or reboot",
+        ),
+    ):
+        fake.write(*rules, *TWO)
+        found = ask_nvml(limit_s=1 if "latency" in rules[0] else 60)
+        assert found["gpus"] == []
+        assert (found["trouble"] or "").startswith(trouble)
+
+    (tmp_path / SONAME).write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    assert look().names == "cpu"
+    assert "libnvidia-ml.so.1 is not here" in (look().nvml_trouble or "")
+
+
+def test_a_child_that_cannot_run_or_has_no_binding_says_its_last_word(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """In the last case a module of the standard library is hidden by one that is broken."""
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     monkeypatch.setenv("PYTHONPATH", path)
-
-    assert ask_nvml()["trouble"] == ("NVML could not be asked: RuntimeError: nothing works here")
-
-
-def test_a_broken_binding_says_what_to_install(
-    fake: Fake, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    (tmp_path / "pynvml.py").write_text("raise ImportError('no pynvml')\n")
-    absent = ask_nvml()["trouble"]
-    (tmp_path / "pynvml.py").write_text("nvmlInit = None\n")
-    other = ask_nvml()["trouble"]
-
-    assert absent == "NVIDIA's binding: no pynvml; pip install nvidia-ml-py"
-    assert "is not nvidia-ml-py 12.575.51 or newer" in (other or "")
+    for module, text, trouble in (
+        (
+            "pynvml",
+            "raise ImportError('no pynvml')\n",
+            "NVIDIA's binding: no pynvml; pip install nvidia-ml-py",
+        ),
+        ("pynvml", "nvmlInit = None\n", "is not nvidia-ml-py 12.575.51 or newer"),
+        (
+            "hashlib",
+            "raise RuntimeError('nothing works here')\n",
+            "NVML could not be asked: RuntimeError: nothing works here",
+        ),
+    ):
+        (tmp_path / f"{module}.py").write_text(text)
+        assert trouble in (ask_nvml()["trouble"] or "")

@@ -34,47 +34,27 @@ def looks(fake: Fake, *scenarios: list[str]) -> tuple[Callable[[float], None], l
 
 
 def test_it_waits_until_every_gpu_has_as_much_as_before(fake: Fake, pynvml: ModuleType) -> None:
-    """Two ranks that end one after the other; the second GPU is freed last."""
+    """Two ranks that end one after the other; without a word of before, while memory falls."""
     fake.write(*gpu(70_000), *gpu(70_000))
     sleep, slept = looks(fake, gpu(500) + gpu(70_000), gpu(500) + gpu(40_000), gpu(500) + gpu(600))
-
     last = memory.wait(pynvml, {"GPU-0": 400 * MIB, "GPU-1": 400 * MIB}, 60.0, sleep=sleep)
+    found = [(each["used"], each["free"]) for each in last.values()]
+    assert (len(slept), found) == (3, [(500 * MIB, True), (600 * MIB, True)])
 
-    assert len(slept) == 3
-    assert [(each["used"], each["free"]) for each in last.values()] == [
-        (500 * MIB, True),
-        (600 * MIB, True),
-    ]
-
-
-def test_without_a_word_of_before_it_waits_while_memory_falls(
-    fake: Fake, pynvml: ModuleType
-) -> None:
     fake.write(*gpu(70_000))
     sleep, slept = looks(fake, gpu(40_000), gpu(2_000), gpu(2_000))
-
-    last = memory.wait(pynvml, {"GPU-0": None}, 60.0, sleep=sleep)
-
-    assert len(slept) == 3
-    assert (last["GPU-0"]["used"], last["GPU-0"]["free"]) == (2_000 * MIB, True)
+    (only,) = memory.wait(pynvml, {"GPU-0": None}, 60.0, sleep=sleep).values()
+    assert (len(slept), only["used"], only["free"]) == (3, 2_000 * MIB, True)
 
 
 def test_what_is_still_taken_is_told_with_who_has_it(fake: Fake, pynvml: ModuleType) -> None:
+    """An instance has memory of its own."""
     fake.write(*gpu(70_000, f"proc 4711 {69_000 * MIB}"))
-
-    last = memory.wait(pynvml, {"GPU-0": 400 * MIB}, -1.0)
-
-    assert last == {
+    assert memory.wait(pynvml, {"GPU-0": 400 * MIB}, -1.0) == {
         "GPU-0": {"used": 70_000 * MIB, "free": False, "processes": [[4711, 69_000 * MIB]]}
     }
-
-
-def test_an_instance_has_memory_of_its_own(fake: Fake, pynvml: ModuleType) -> None:
     fake.write(*gpu(70_000, "mig 2"))
-
-    last = memory.wait(pynvml, {"MIG-0-1": None}, -1.0)
-
-    assert list(last) == ["MIG-0-1"]
+    assert list(memory.wait(pynvml, {"MIG-0-1": None}, -1.0)) == ["MIG-0-1"]
     assert "nvmlDeviceGetDeviceHandleFromMigDeviceHandle" not in fake.calls()
 
 

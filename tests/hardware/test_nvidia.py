@@ -54,16 +54,6 @@ def identity_of(fake: Fake, pynvml: ModuleType, lines: str) -> dict[str, Propert
     return only(nvidia.read(pynvml))["identity"]
 
 
-def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
-    fake: Fake, pynvml: ModuleType
-) -> None:
-    """The power limit is rounded to 5 W; no uuid, serial number or version is among it."""
-    gpu = only(nvidia.read(pynvml))
-
-    assert gpu["identity"] == H200
-    assert (gpu["uuid"], gpu["parent"], gpu["address"], gpu["index"]) == ("GPU-0", "GPU-0", None, 0)
-
-
 PROPERTIES: dict[str, dict[str, Property]] = {
     "name NVIDIA H100 PCIe": {"gpu": "NVIDIA H100 PCIe"},
     "mem 85899345920 0": {"memory_gib": 80},
@@ -95,10 +85,21 @@ PROPERTIES: dict[str, dict[str, Property]] = {
 }
 
 
-def test_each_property_follows_the_gpu(fake: Fake, pynvml: ModuleType) -> None:
-    found = {lines: identity_of(fake, pynvml, lines) for lines in PROPERTIES}
+def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
+    fake: Fake, pynvml: ModuleType
+) -> None:
+    """The power limit is rounded to 5 W; no uuid, serial number or version is among it.
 
-    assert found == {lines: {**H200, **changed} for lines, changed in PROPERTIES.items()}
+    What is not supported, forbidden, unknown to the driver or broken is None, all else is known.
+    """
+    gpu = only(nvidia.read(pynvml))
+    assert (gpu["uuid"], gpu["parent"], gpu["address"], gpu["index"]) == ("GPU-0", "GPU-0", None, 0)
+    expected = {lines: {**H200, **changed} for lines, changed in PROPERTIES.items()}
+    for function, names in READS.items():
+        for code in (3, 4, 13, 999):
+            expected[f"fail {function} {code}"] = {**H200, **dict.fromkeys(names)}
+
+    assert {line: identity_of(fake, pynvml, line) for line in expected} == expected
 
 
 READS = {
@@ -111,17 +112,6 @@ READS = {
     "nvmlDeviceGetCurrentClocks*": {"clocks"},
     "nvmlDeviceGetVirtualizationMode": {"virtualization"},
 }
-
-
-def test_what_nvml_does_not_tell_is_none_alone(fake: Fake, pynvml: ModuleType) -> None:
-    """Not supported, forbidden, unknown to the driver, broken: all else is still known."""
-    expected = {
-        f"fail {function} {code}": {**H200, **dict.fromkeys(names)}
-        for function, names in READS.items()
-        for code in (3, 4, 13, 999)
-    }
-
-    assert {line: identity_of(fake, pynvml, line) for line in expected} == expected
 
 
 NONE = "device | nvlink none"
@@ -201,11 +191,15 @@ def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleT
 
 
 def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> None:
-    """Versions, link and settings; the card is there as a hash that does not name it."""
-    fake.write("driver 580.95.05", "cuda 12090", *scenario(*PLAIN, "gsp 580.95.05"))
-    gpu = only(nvidia.read(pynvml))
+    """Versions, link and settings; the card is there as a hash that does not name it.
 
-    assert gpu["surroundings"] == {
+    What is not known is left out.
+    """
+    lines = ["driver 580.95.05", "cuda 12090", *scenario(*PLAIN, "gsp 580.95.05")]
+    fake.write(*lines)
+    whole = only(nvidia.read(pynvml))["surroundings"]
+
+    assert whole == {
         "driver": "580.95.05",
         "cuda": "12.9",
         "vbios": "96.00.A1",
@@ -215,8 +209,13 @@ def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> N
         "compute_mode": "default",
         "card": hashed("GPU-0"),
     }
-    assert re.fullmatch(r"[0-9a-f]{8}", gpu["surroundings"]["card"])
+    assert re.fullmatch(r"[0-9a-f]{8}", whole["card"])
     assert hashed("GPU-1") != hashed("GPU-0")
+    for function, name in SHOWN.items():
+        fake.write(f"fail {function} 4", *lines)
+        found = only(nvidia.read(pynvml))
+        assert found["surroundings"] == {n: value for n, value in whole.items() if n != name}
+        assert found["identity"] == H200
 
 
 SHOWN = {
@@ -230,30 +229,25 @@ SHOWN = {
 }
 
 
-def test_what_is_not_known_of_it_is_left_out(fake: Fake, pynvml: ModuleType) -> None:
-    fake.write(*scenario(*PLAIN, "gsp 1"))
-    whole = only(nvidia.read(pynvml))["surroundings"]
-    for function, name in SHOWN.items():
-        fake.write(f"fail {function} 4", *scenario(*PLAIN, "gsp 1"))
-        found = only(nvidia.read(pynvml))
-        assert found["surroundings"] == {n: value for n, value in whole.items() if n != name}
-        assert found["identity"] == H200
-
-
 def test_a_gpu_with_mig_is_its_instances(fake: Fake, pynvml: ModuleType) -> None:
-    """Each has a name, memory and profile of its own; all else is of the GPU that they share."""
-    fake.write(*scenario(*PLAIN, "mig 2"), "device", *PLAIN)
-    found = nvidia.read(pynvml)
+    """Each has a name, memory and profile of its own; all else is of the GPU that they share.
 
-    assert [gpu["uuid"] for gpu in found["gpus"]] == ["MIG-0-0", "MIG-0-1", "GPU-1"]
-    assert [gpu["index"] for gpu in found["gpus"]] == [0, 0, 1]
-    assert [gpu["address"] for gpu in found["gpus"]] == ["MIG-GPU-0/1/0", "MIG-GPU-0/2/0", None]
-    assert found["gpus"][1]["identity"] == {
-        **H200,
-        "gpu": "NVIDIA H200 MIG 1g.18gb",
-        "mig": "1g.18gb",
-    }
-    assert {gpu["surroundings"]["card"] for gpu in found["gpus"][:2]} == {hashed("GPU-0")}
+    Nothing is ever set.
+    """
+    fake.write(*scenario(*PLAIN, "mig 2"), "device", *PLAIN)
+    gpus = nvidia.read(pynvml)["gpus"]
+
+    assert [(gpu["uuid"], gpu["index"], gpu["address"]) for gpu in gpus] == [
+        ("MIG-0-0", 0, "MIG-GPU-0/1/0"),
+        ("MIG-0-1", 0, "MIG-GPU-0/2/0"),
+        ("GPU-1", 1, None),
+    ]
+    own: dict[str, Property] = {"gpu": "NVIDIA H200 MIG 1g.18gb", "mig": "1g.18gb"}
+    assert gpus[1]["identity"] == {**H200, **own}
+    assert {gpu["surroundings"]["card"] for gpu in gpus[:2]} == {hashed("GPU-0")}
+    calls = fake.calls()
+    assert set(calls) & set(library.setters()) == set()
+    assert (calls[0], calls[-1]) == ("nvmlInitWithFlags", "nvmlShutdown")
 
 
 def test_an_instance_whose_gpu_may_not_be_asked_is_there_all_the_same(
@@ -274,7 +268,10 @@ def test_an_instance_whose_gpu_may_not_be_asked_is_there_all_the_same(
 
 
 def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: ModuleType) -> None:
-    """One that does not tell its profile, and a GPU whose instances may not be listed."""
+    """One that does not tell its profile, and a GPU whose instances may not be listed.
+
+    A GPU without any cannot be used; the fake has an instance and hides it.
+    """
     for rule, uuid in (
         ("fail nvmlDeviceGetName 3 dev=100", "MIG-0-0"),
         ("fail nvmlDeviceGetMigDeviceHandleByIndex 4", "GPU-0"),
@@ -283,17 +280,11 @@ def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: Module
         gpu = only(nvidia.read(pynvml))
         identity = gpu["identity"]
         assert (gpu["uuid"], identity["gpu"], identity["mig"]) == (uuid, "NVIDIA H200", True)
-
-
-def test_a_gpu_with_mig_and_no_instance_cannot_be_used(fake: Fake, pynvml: ModuleType) -> None:
-    """The fake has an instance and hides it, as one has it before any is created."""
     for code in (6, 2):
         fake.write(f"fail nvmlDeviceGetMigDeviceHandleByIndex {code}", *scenario(*PLAIN, "mig 1"))
+        trouble = "GPU 0: MIG is on and it has no instance: create one, or turn MIG off"
         found = nvidia.read(pynvml)
-        assert found["gpus"] == []
-        assert found["trouble"] == (
-            "GPU 0: MIG is on and it has no instance: create one, or turn MIG off"
-        )
+        assert (found["gpus"], found["trouble"]) == ([], trouble)
 
 
 INSTANCES: dict[tuple[str, Property], str] = {
@@ -311,12 +302,14 @@ INSTANCES: dict[tuple[str, Property], str] = {
 }
 
 
-def test_instances_have_class_names_that_suites_may_use() -> None:
+def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
     """A legal accelerator of a suite, and a legal part of a case's id."""
     found = {known: nvidia.instance_class(*known) for known in INSTANCES}
 
     assert found == INSTANCES
     assert all(re.fullmatch(_ACCELERATOR, n) and NAME.fullmatch(n) for n in found.values())
+    classes = {name: {nvidia.accelerator_class(one) for one in PRODUCTS[name]} for name in PRODUCTS}
+    assert classes == {name: {name} for name in PRODUCTS}
 
 
 def test_without_a_gpu_there_is_a_reason(fake: Fake, pynvml: ModuleType) -> None:
@@ -341,29 +334,18 @@ def test_without_a_gpu_there_is_a_reason(fake: Fake, pynvml: ModuleType) -> None
 def test_one_gpu_that_is_broken_leaves_the_others(fake: Fake, pynvml: ModuleType) -> None:
     for rule, reason in (
         (
-            "fail nvmlDeviceGetHandleByIndex_v2 4 calls=2-2",
+            "nvmlDeviceGetHandleByIndex_v2 4 calls=2-2",
             "GPU 1 may not be asked: this user may not open NVIDIA's device files",
         ),
-        ("fail nvmlDeviceGetHandleByIndex_v2 15 calls=2-2", "GPU 1 may not be asked: "),
-        ("fail nvmlDeviceGetEccMode 15 dev=1", "GPU 1: "),
-        ("fail nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not tell its UUID"),
+        ("nvmlDeviceGetHandleByIndex_v2 15 calls=2-2", "GPU 1 may not be asked: "),
+        ("nvmlDeviceGetEccMode 15 dev=1", "GPU 1: "),
+        ("nvmlDeviceGetUUID 999 dev=1", "GPU 1: it does not tell its UUID"),
     ):
-        fake.write(rule, *["device", *PLAIN] * 3)
+        fake.write(f"fail {rule}", *["device", *PLAIN] * 3)
         found = nvidia.read(pynvml)
-        assert [(gpu["uuid"], gpu["index"]) for gpu in found["gpus"]] == [
-            ("GPU-0", 0),
-            ("GPU-2", 2),
-        ]
+        gpus = [(gpu["uuid"], gpu["index"]) for gpu in found["gpus"]]
+        assert gpus == [("GPU-0", 0), ("GPU-2", 2)]
         assert (found["trouble"] or "").startswith(reason)
-
-
-def test_nothing_is_ever_set(fake: Fake, pynvml: ModuleType) -> None:
-    fake.write(*scenario(*PLAIN, "mig 2"))
-    nvidia.read(pynvml)
-
-    assert set(fake.calls()) & set(library.setters()) == set()
-    assert fake.calls()[0] == "nvmlInitWithFlags"
-    assert fake.calls()[-1] == "nvmlShutdown"
 
 
 def test_the_child_process_prints_what_nvml_tells(fake: Fake) -> None:
@@ -391,9 +373,3 @@ PRODUCTS = {
     "RTX_PRO_6000": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
     "A6000": ["NVIDIA RTX A6000"],
 }
-
-
-def test_products_have_the_class_names_that_suites_use() -> None:
-    found = {name: {nvidia.accelerator_class(one) for one in PRODUCTS[name]} for name in PRODUCTS}
-
-    assert found == {name: {name} for name in PRODUCTS}

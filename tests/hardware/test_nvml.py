@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import time
-from itertools import product
 from types import ModuleType, SimpleNamespace
-from typing import Any
 
 import pytest
 
-from pytest_mlperf.hardware import _nvml as nvml
 from pytest_mlperf.hardware._nvml import (
     Lost,
     NvmlDevice,
@@ -19,6 +16,7 @@ from pytest_mlperf.hardware._nvml import (
     averages,
     covers,
     find,
+    patiently,
     scope,
 )
 from pytest_mlperf.hardware.nvml_quantities import REASONS, identity, probes
@@ -93,131 +91,81 @@ def test_another_package_of_the_same_name_is_told_apart() -> None:
         NvmlLibrary(SimpleNamespace(__file__="/old/pynvml.py"))
 
 
-def test_the_first_way_answers_and_is_remembered(opened: NvmlLibrary) -> None:
+FIELD = "field TOTAL_ENERGY_CONSUMPTION"
+
+READS: list[tuple[str, str, str | None, int | None]] = [
+    ("", "...", COUNTER, 3),
+    # The third "not supported" in a row leads to the next way, in the same read.
+    ("3", "--..", FIELD, 3),
+    # Two of them, something that passes, two more (a rule counts the calls that the ones above
+    # let pass): they are not in a row.
+    ("3 calls=1-2 | 10 calls=1-1 | 3 calls=1-2", "-----.", COUNTER, None),
+    # In mid run the sensor was asked too soon, however often, and will answer again.
+    ("3 calls=3-7", "..-----.", COUNTER, 8),
+    # What the driver does not know is asked another way at once.
+    *((str(code), ".", FIELD, 1) for code in (13, 2, 25, 26)),
+    # Another way to what is forbidden would not be allowed either; it is not asked again.
+    ("4", "-----", None, 1),
+    # A passing failure is asked three more times, a dead sensor once a time after that.
+    *((f"{code} calls=2-{n}", "..", COUNTER, n + 1) for code in (10, 999, 37, 21) for n in (2, 4)),
+    *((f"{code} calls=2-5", ".-", COUNTER, 5) for code in (10, 999, 37, 21)),
+    ("999 calls=2-99", ".-----", COUNTER, 1 + 4 + 4),
+    ("999", "-" * 20, None, None),
+]
+"""Rules, what is read ("-" is a missed sample), the way that is left, calls of the first way."""
+
+
+def test_each_failure_has_its_reaction(fake: Fake, opened: NvmlLibrary) -> None:
     with pytest.raises(UnavailableNvml, match="there is no GPU GPU-7 here"):
         find(opened, "GPU-7")
-    counter = probe(opened)
+    found = []
+    for rules, reads, way, calls in READS:
+        fake.write(*(f"fail {COUNTER} {rule}" for rule in rules.split(" | ") if rule), "device")
+        counter, before = probe(opened), fake.calls().count(COUNTER)
+        read = "".join("-" if counter.read() is None else "." for _ in reads)
+        counter.settle()
+        asked = fake.calls().count(COUNTER) - before
+        found.append((rules, read, counter.way, calls and asked))
+        if way:
+            assert counter.missed == (reads.count("-") if reads[0] == "." else 0), rules
+        elif rules == "4":
+            assert counter.failure == f"{COUNTER}: Insufficient Permissions (4)"
+        else:
+            assert counter.failure == f"{COUNTER} never answered, last with: Unknown Error (999)"
 
-    assert counter.read() == pytest.approx(1e6, rel=0.1)
-    assert counter.way == COUNTER
-    assert (counter.failure, counter.missed) == (None, 0)
-
-
-def test_three_refusals_from_the_start_are_meant(fake: Fake, opened: NvmlLibrary) -> None:
-    """The third "not supported" in a row leads to the next way, in the same read."""
-    fake.write(f"fail {COUNTER} 3", "device")
-    counter = probe(opened)
-
-    assert [counter.read() is None for _ in range(4)] == [True, True, False, False]
-    assert counter.way == "field TOTAL_ENERGY_CONSUMPTION"
-    assert fake.calls().count(COUNTER) == 3
-
-
-def test_refusals_that_are_not_in_a_row_are_not_meant(fake: Fake, opened: NvmlLibrary) -> None:
-    """Two of them, something that passes, two more: then it answers."""
-    fake.write(
-        f"fail {COUNTER} 3 calls=1-2",
-        f"fail {COUNTER} 10 calls=1-1",
-        f"fail {COUNTER} 3 calls=1-2",  # a rule counts the calls that the ones above let pass
-        "device",
-    )
-    counter = probe(opened)
-
-    assert [counter.read() is None for _ in range(6)] == [True] * 5 + [False]
-    assert counter.way == COUNTER
+    assert found == READS
 
 
-def test_a_refusal_in_mid_run_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> None:
-    """However many: the sensor was asked too soon, and will answer again."""
-    fake.write(f"fail {COUNTER} 3 calls=3-7", "device")
-    counter = probe(opened)
-
-    assert [counter.read() is None for _ in range(8)] == [False] * 2 + [True] * 5 + [False]
-    assert (counter.way, counter.missed) == (COUNTER, 5)
-
-
-def test_what_the_driver_does_not_know_is_asked_another_way_at_once(
-    fake: Fake, opened: NvmlLibrary
-) -> None:
-    for code in (13, 2, 25, 26):
-        fake.write(f"fail {COUNTER} {code}", "device")
-        counter = probe(opened)
-        assert counter.read() is not None
-        assert counter.way == "field TOTAL_ENERGY_CONSUMPTION"
-
-
-def test_without_permission_the_quantity_is_given_up(fake: Fake, opened: NvmlLibrary) -> None:
-    """Another way to the same thing would not be allowed either; it is not asked again."""
-    fake.write(f"fail {COUNTER} 4", "device")
-    counter = probe(opened)
-
-    assert [counter.read() for _ in range(5)] == [None] * 5
-    assert counter.failure == f"{COUNTER}: Insufficient Permissions (4)"
-    assert fake.calls().count(COUNTER) == 1
-
-
-def test_a_gpu_that_is_gone_is_lost(fake: Fake, opened: NvmlLibrary) -> None:
+def test_a_gpu_that_is_gone_is_lost_and_never_asked_again(fake: Fake, opened: NvmlLibrary) -> None:
+    device = find(opened, "GPU-0")
     for code in (15, 16, 9, 18):
         fake.write(f"fail {COUNTER} {code} calls=2-99", "device")
-        counter = probe(opened)
+        counter, calls = probe(opened), fake.calls().count(COUNTER)
         assert counter.read() is not None
         with pytest.raises(Lost) as caught:
             counter.read()
         assert caught.value.code == code
         assert str(caught.value)
+        with pytest.raises(opened.nvml.NVMLError):
+            patiently(opened.nvml, opened.nvml.nvmlDeviceGetTotalEnergyConsumption, device.handle)
+        assert fake.calls().count(COUNTER) == calls + 3
     for code in (15, 16):
         fake.write(f"fail field:77 {code}", "device")
         with pytest.raises(Lost):
             probe(opened, "throttle_ns").read()
 
 
-def test_a_passing_failure_is_asked_three_more_times(fake: Fake, opened: NvmlLibrary) -> None:
-    for code, failures in product([10, 999, 37, 21], [1, 3, 4]):
-        fake.write(f"fail {COUNTER} {code} calls=2-{1 + failures}", "device")
-        counter = probe(opened)
-        counter.read()
-        calls = fake.calls().count(COUNTER)
-
-        assert (counter.read() is not None) == (failures < 4)
-        assert counter.missed == (failures == 4)
-        assert fake.calls().count(COUNTER) - calls == min(failures + 1, 4)
-
-
-def test_a_dead_sensor_is_asked_once_a_time_and_given_up_after_its_chances(
-    fake: Fake, opened: NvmlLibrary
-) -> None:
-    """Four calls for each missed sample would slow the others down."""
-    fake.write(f"fail {COUNTER} 999 calls=2-99", "device")
-    counter = probe(opened)
-    assert [counter.read() is None for _ in range(6)] == [False] + [True] * 5
-    assert fake.calls().count(COUNTER) == 1 + 4 + 4
-
-    fake.write(f"fail {COUNTER} 999", "device")
-    counter = probe(opened)
-    assert [counter.read() for _ in range(20)] == [None] * 20
-    counter.settle()
-    assert counter.failure == f"{COUNTER} never answered, last with: Unknown Error (999)"
-
-
 def test_a_shut_down_library_is_started_again_once(fake: Fake, opened: NvmlLibrary) -> None:
-    counter = probe(opened)
+    counter, other = probe(opened), probe(opened)
     fake.write("shutdown 0", "device")
     assert counter.read() is not None
     assert fake.calls().count("nvmlInitWithFlags") == 2
-
     fake.write("shutdown 0.0", "device")
     with pytest.raises(Lost, match="shut down twice"):
         counter.read()
-
-
-def test_a_shut_down_library_that_does_not_start_again_is_lost(
-    fake: Fake, opened: NvmlLibrary
-) -> None:
-    counter = probe(opened)
     fake.write("shutdown 0", "fail nvmlInitWithFlags 9", "device")
-
     with pytest.raises(Lost, match="did not start again"):
-        counter.read()
+        other.read()
 
 
 def test_a_quantity_that_is_not_supported_leaves_the_others(
@@ -297,19 +245,6 @@ def test_an_older_driver_is_asked_the_older_way(fake: Fake, opened: NvmlLibrary)
         assert str(old.way).startswith(way)
 
 
-def test_power_of_the_module_is_asked_where_the_gpu_alone_does_not_tell(
-    fake: Fake, opened: NvmlLibrary
-) -> None:
-    """On a superchip the answer is that of GPU, CPU and memory together, and says so."""
-    fake.write("device", "name NVIDIA GB200", "module only", "wave const 900")
-    device = find(opened, "GPU-0")
-    power = all_probes(device)["power_w"]
-    read = [power.read() for _ in range(3)]
-
-    assert read[-1] == pytest.approx(900)
-    assert scope(identity(device), power) == "module"
-
-
 def test_a_mean_of_a_second_is_never_taken_for_power(fake: Fake, opened: NvmlLibrary) -> None:
     """Before Ampere, and on GA100, the plain reading is that of the moment."""
     for architecture, name, allowed in (
@@ -326,12 +261,6 @@ def test_a_mean_of_a_second_is_never_taken_for_power(fake: Fake, opened: NvmlLib
             power.read()
         assert power.way == ("nvmlDeviceGetPowerUsage" if allowed else None), name
         assert bool(power.failure) != allowed
-
-
-def test_a_power_of_zero_is_a_missed_sample(fake: Fake, opened: NvmlLibrary) -> None:
-    fake.write("device", "wave const 0")
-
-    assert probe(opened, "power_w").read() is None
 
 
 def test_only_sensors_known_to_see_all_of_the_time_are_witnesses() -> None:
@@ -352,8 +281,10 @@ def test_only_sensors_known_to_see_all_of_the_time_are_witnesses() -> None:
     assert {key: (covers(gpu), averages(gpu)) for key, gpu in known.items()} == witnesses
 
 
-def test_where_the_counter_is_the_modules_so_is_the_power(fake: Fake, opened: NvmlLibrary) -> None:
-    """On a superchip the counter counts the CPU too: its witness must as well."""
+def test_power_is_of_the_module_where_the_counter_or_nothing_else_is(
+    fake: Fake, opened: NvmlLibrary
+) -> None:
+    """On a superchip both are of GPU, CPU and memory together; a power of 0 is a missed sample."""
     for name, first in (("NVIDIA GH200 480GB", "of the module"), ("NVIDIA H200", "POWER_")):
         fake.write("device", f"name {name}", "module here")
         for quantity in ("power_w", "average_w"):
@@ -361,22 +292,28 @@ def test_where_the_counter_is_the_modules_so_is_the_power(fake: Fake, opened: Nv
             assert found.read() == pytest.approx(300)
             assert first in (found.way or "")
             assert ("module" in (found.way or "")) == (first == "of the module")
+    fake.write("device", "name NVIDIA GB200", "module only", "wave const 900")
+    device = find(opened, "GPU-0")
+    power = all_probes(device)["power_w"]
+    assert [power.read() for _ in range(3)][-1] == pytest.approx(900)
+    assert scope(identity(device), power) == "module"
+    fake.write("device", "wave const 0")
+    assert probe(opened, "power_w").read() is None
 
 
 def test_slowdowns_are_counted_whatever_the_number_of_their_field(
     fake: Fake, opened: NvmlLibrary
 ) -> None:
-    """The numbers changed within driver branch 580."""
+    """The numbers changed within driver branch 580; an old driver counts in another function."""
     fake.t0 -= 10
+    events = (
+        "event 0x20 after=1 until=1.5",
+        "event 0x40 after=2 until=2.25",
+        "event 0x80 after=3 until=3.125",
+        "event 0x4 after=4 until=5",
+    )
     for driver in ("575.51.03", "580.65.06", "580.82.07", "595.45.04"):
-        fake.write(
-            f"driver {driver}",
-            "device",
-            "event 0x20 after=1 until=1.5",
-            "event 0x40 after=2 until=2.25",
-            "event 0x80 after=3 until=3.125",
-            "event 0x4 after=4 until=5",
-        )
+        fake.write(f"driver {driver}", "device", *events)
         found = probe(opened, "throttle_ns").read()
         assert {name: ns / 1e9 for name, ns in found.items() if ns} == pytest.approx(
             {
@@ -387,30 +324,17 @@ def test_slowdowns_are_counted_whatever_the_number_of_their_field(
                 "hw_power_brake_slowdown": 0.125,
             }
         ), driver
-
-
-def test_an_old_driver_counts_in_another_function(fake: Fake, opened: NvmlLibrary) -> None:
-    fake.t0 -= 10
-    fake.write(
-        "device", "counters none", "event 0x20 after=1 until=1.5", "event 0x4 after=1 until=2"
-    )
+    fake.write("device", "counters none", events[0], events[3])
     counted = probe(opened, "throttle_ns")
     found = [counted.read() for _ in range(3)][-1]
-
     assert counted.way == "nvmlDeviceGetViolationStatus"
-    assert found["thermal"] == pytest.approx(5e8)
-    assert found["sw_power_cap"] == pytest.approx(1e9)
+    assert (found["thermal"], found["sw_power_cap"]) == pytest.approx((5e8, 1e9))
 
 
-def test_each_event_reason_is_read_as_it_is(fake: Fake, opened: NvmlLibrary) -> None:
+def test_event_reasons_and_processes_are_read_as_they_are(fake: Fake, opened: NvmlLibrary) -> None:
     for bit in (*REASONS, 0x800):
-        fake.write("device", f"event {bit:#x}")
+        fake.write("device", f"event {bit:#x}", "proc 4321 1000", "proc 77 5000 until=0")
         assert probe(opened, "reasons").read() == bit
-
-
-def test_processes_are_listed_with_their_memory(fake: Fake, opened: NvmlLibrary) -> None:
-    fake.write("device", "proc 4321 1000", "proc 77 5000 until=0")
-
     assert probe(opened, "processes").read() == [[4321, 1000]]
 
 
@@ -424,13 +348,6 @@ def test_an_identity_tells_what_decides_speed(fake: Fake, opened: NvmlLibrary) -
     assert (found["ecc"], found["mig"]) == ([1, 0], [0, 0])
     assert found["memory_gib"] == 140
     assert found["pci_device"] == 0x233510DE
-
-
-def test_an_identity_leaves_out_what_is_not_told(fake: Fake, opened: NvmlLibrary) -> None:
-    fake.write("fail nvmlDeviceGetVbiosVersion 3", "device", "ecc none")
-    found = identity(find(opened, "GPU-0"))
-
-    assert (found["vbios"], found["ecc"], found["mig"]) == (None, None, None)
 
 
 def test_an_instance_is_read_as_the_whole_gpu(fake: Fake, opened: NvmlLibrary) -> None:
@@ -457,10 +374,7 @@ def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: NvmlLibrar
     assert [found[name].read() for name in ("energy_j", "power_w")] == [None, None]
     assert "Insufficient Permissions (4)" in str(found["energy_j"].failure)
 
-
-def test_an_instance_whose_gpu_is_not_told_is_unavailable(fake: Fake, opened: NvmlLibrary) -> None:
     fake.write("fail nvmlDeviceGetDeviceHandleFromMigDeviceHandle 4", "device", "mig 2")
-
     with pytest.raises(UnavailableNvml, match="the GPU of instance MIG-0-1 may not be asked"):
         find(opened, "MIG-0-1")
 
@@ -475,9 +389,3 @@ def test_nothing_is_ever_set(fake: Fake, opened: NvmlLibrary) -> None:
     assert len(called) > 25
     assert called & set(library.setters()) == set()
     assert "nvmlDeviceSetPersistenceMode" in fake.calls()
-
-
-def test_codes_are_told_with_their_number(pynvml: Any) -> None:
-    words = {3: "Not Supported (3)", 37: "an error of the fake library (37)"}
-
-    assert {code: nvml.words(pynvml.NVMLError(code)) for code in words} == words

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -54,26 +55,19 @@ def leave(folder: Path, **changes: Any) -> Path:
 def test_the_limit_before_is_noted_and_given_back(
     fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
+    """What somebody else set meanwhile, as an administrator does or a reboot, is left alone."""
     set_to(opened, folder, 500)
-    during = fake.limit_w(), noted(folder)
-
+    assert (fake.limit_w(), noted(folder)) == (500, {"GPU-0": NOTE})
     done = power_limit.restore_all(opened, ["GPU-0", "GPU-1"], folder)
-
-    assert during == (500, {"GPU-0": NOTE})
     assert (fake.limit_w(), noted(folder)) == (700, {})
     assert done["done"] == ["GPU-0 has its power limit of 700 W back, from 500 W"]
     assert fake.limit_w(1) is None
 
-
-def test_a_limit_that_is_there_already_needs_no_right(
-    fake: Fake, opened: NvmlLibrary, folder: Path
-) -> None:
-    fake.write(f"fail {SET} 4", *TWO)
-
-    set_to(opened, folder, 700)
-
-    assert noted(folder) == {}
-    assert SET not in fake.calls()
+    set_to(opened, folder, 500)
+    opened.nvml.nvmlDeviceSetPowerManagementLimit(find(opened, "GPU-0").handle, 600_000)
+    done = power_limit.restore_all(opened, ["GPU-0"], folder)
+    assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which somebody else set"]
+    assert (fake.limit_w(), noted(folder)) == (600, {})
 
 
 SET = "nvmlDeviceSetPowerManagementLimit"
@@ -81,13 +75,7 @@ SET = "nvmlDeviceSetPowerManagementLimit"
 REFUSED: list[tuple[str, str, int, str, str]] = [
     ("", "GPU-0", 705, "suite", r"power_limit_w = 705: GPU-0 can be set to 200 to 700 W"),
     ("", "GPU-0", 195, "suite", r"power_limit_w = 195: .* 200 to 700 W"),
-    (
-        f"fail {SET} 4",
-        "GPU-0",
-        500,
-        "permission",
-        r"this user may not set .* of GPU-0; run as root .* sudo nvidia-smi -i GPU-0 -pl 500",
-    ),
+    (f"fail {SET} 4", "GPU-0", 500, "permission", "sudo nvidia-smi -i GPU-0 -pl 500"),
     (f"fail {SET} 3", "GPU-0", 500, "suite", "the limit of GPU-0 cannot be set"),
     (f"fail {SET} 999", "GPU-0", 500, "gpu", r"GPU-0 could not be set to 500 W: .*\(999\)"),
     ("mig 2", "GPU-0", 500, "suite", "GPU-0 is divided by MIG"),
@@ -99,6 +87,10 @@ REFUSED: list[tuple[str, str, int, str, str]] = [
 def test_what_cannot_be_set_is_refused_in_one_sentence(
     fake: Fake, opened: NvmlLibrary, folder: Path
 ) -> None:
+    """A limit that is there already needs no right."""
+    fake.write(f"fail {SET} 4", *TWO)
+    set_to(opened, folder, 700)
+    assert (SET in fake.calls(), noted(folder)) == (False, {})
     for line, uuid, watts, layer, message in REFUSED:
         fake.write(*(["device", H200, line] if line == "mig 2" else [line, *TWO]))
         with pytest.raises(Refused, match=message) as error:
@@ -106,30 +98,16 @@ def test_what_cannot_be_set_is_refused_in_one_sentence(
         assert error.value.layer == layer
         assert (fake.limit_w(), noted(folder)) == (None, {})
 
-
-def test_a_limit_that_is_not_kept_to_is_refused(
-    fake: Fake, opened: NvmlLibrary, folder: Path
-) -> None:
     fake.write("device", f"{H200} enforced=450")
-
     with pytest.raises(Refused, match="GPU-0 was set to 500 W and keeps to 450 W"):
         set_to(opened, folder, 500)
     power_limit.restore_all(opened, ["GPU-0"], folder)
-
     assert fake.limit_w() == 700
 
-
-def test_what_somebody_else_set_meanwhile_is_left_alone(
-    fake: Fake, opened: NvmlLibrary, folder: Path
-) -> None:
-    """As an administrator does, or a reboot: the note is of no use any more."""
-    set_to(opened, folder, 500)
-    opened.nvml.nvmlDeviceSetPowerManagementLimit(find(opened, "GPU-0").handle, 600_000)
-
-    done = power_limit.restore_all(opened, ["GPU-0"], folder)
-
-    assert done["done"] == ["GPU-0 keeps its power limit of 600 W, which somebody else set"]
-    assert (fake.limit_w(), noted(folder)) == (600, {})
+    (folder / "GPU-0.power-limit.json").mkdir()
+    with pytest.raises(Refused, match="is noted there before another is set, and it cannot be"):
+        set_to(opened, folder, 500)
+    assert (fake.limit_w(), noted(folder)) == (700, {})
 
 
 def test_what_cannot_be_given_back_says_how_to(
@@ -149,18 +127,6 @@ def test_what_cannot_be_given_back_says_how_to(
     assert noted(folder).keys() == {"GPU-0"}
 
 
-def test_a_note_that_cannot_be_written_lets_nothing_be_set(
-    fake: Fake, opened: NvmlLibrary, folder: Path
-) -> None:
-    (folder / "GPU-0.power-limit.json").mkdir()
-
-    with pytest.raises(Refused, match="is noted there before another is set, and it cannot be"):
-        set_to(opened, folder, 500)
-
-    assert fake.limit_w() is None
-    assert noted(folder) == {}
-
-
 def link(place: Path) -> None:
     place.rename(place.with_name("elsewhere"))
     place.symlink_to(place.with_name("elsewhere"))
@@ -171,34 +137,38 @@ def pipe(place: Path) -> None:
     os.mkfifo(place)
 
 
-@pytest.mark.parametrize(
-    "spoil",
-    [
+def test_what_is_no_note_is_none(folder: Path) -> None:
+    spoils: list[Callable[[Path], object]] = [
         link,
         pipe,
-        lambda place: place.write_text("{"),
-        lambda place: place.write_text("[" * 4000),
-        lambda place: place.write_text('"text"'),
-        lambda place: leave(place.parent, was_mw="700000"),
-        lambda place: leave(place.parent, was_mw=-1),
-        lambda place: leave(place.parent, set_mw=10**12),
-        lambda place: leave(place.parent, uuid="GPU-1"),
-        lambda place: leave(place.parent, more=1),
-    ],
-    ids=["link", "pipe", "cut", "deep", "text", "words", "negative", "huge", "other's", "more"],
-)
-def test_what_is_no_note_is_none(folder: Path, spoil: Callable[[Path], object]) -> None:
-    place = leave(folder)
-    assert noted(folder) == {"GPU-0": NOTE}
+        *(partial(Path.write_text, data=text) for text in ("{", "[" * 4000, '"text"')),
+        *(
+            lambda place, change=change: leave(place.parent, **change)
+            for change in (
+                {"was_mw": "700000"},
+                {"was_mw": -1},
+                {"set_mw": 10**12},
+                {"uuid": "GPU-1"},
+                {"more": 1},
+            )
+        ),
+    ]
+    for number, spoil in enumerate(spoils):
+        own = folder / str(number)
+        own.mkdir()
+        place = leave(own)
+        assert noted(own) == {"GPU-0": NOTE}
+        spoil(place)
+        assert noted(own) == {}, number
 
-    spoil(place)
 
-    assert noted(folder) == {}
-
-
-def test_a_note_of_another_user_is_none(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_note_of_another_user_or_limit_is_none(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """He could have any limit set by who may; root's are trusted."""
     leave(folder)
+    seen: Any = {"uuid": "GPU-0", "identity": {"power_limit_w": 600}}
+    assert machine._limit_before(seen, noted(folder)) == {}
     monkeypatch.setattr(os, "geteuid", lambda: os.getuid() + 1)
 
     assert noted(folder) == ({"GPU-0": NOTE} if os.getuid() == 0 else {})
@@ -286,10 +256,3 @@ def test_a_session_sees_the_limit_that_a_gpu_will_have_again(
         guard.end()
 
     assert seen == [(500, [700, 700]), (700, [700, 700])]
-
-
-def test_a_note_of_a_limit_that_is_no_more_counts_nothing(folder: Path) -> None:
-    leave(folder)
-    seen: Any = {"uuid": "GPU-0", "identity": {"power_limit_w": 600}}
-
-    assert machine._limit_before(seen, noted(folder)) == {}

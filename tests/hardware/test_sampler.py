@@ -11,7 +11,6 @@ import sys
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
@@ -56,15 +55,19 @@ def test_it_says_first_what_it_reads_and_how(fake: Fake) -> None:
 
 
 def test_records_are_ticks_with_a_counter_at_some_and_states_now_and_then(fake: Fake) -> None:
+    """Whatever the sampler called from its start to its end is in the log: no setter is."""
     child = sampled(fake, 2.1)
     (end,) = child.of("end")
-    ticks, states = child.of("t"), child.of("s")
+    ticks, states, called = child.of("t"), child.of("s"), fake.calls()
 
     assert len(ticks) == end["ticks"] + 1
     assert [t[0] for t in ticks] == sorted(t[0] for t in ticks)
     assert 0 < len([t for t in ticks if len(t) == 6]) < len(ticks)
     assert {tuple(s)[2:] for s in states} >= {STATE, SLOW}
     assert {tuple(s)[2:] for s in states} <= {STATE, SLOW, STATE + SLOW}
+    assert called.count(COUNTER) > 20
+    assert (called[0], called[-1]) == ("nvmlInitWithFlags", "nvmlShutdown")
+    assert set(called) & set(library.setters()) == set()
 
 
 @pytest.mark.quiet
@@ -112,56 +115,41 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
 
 
 @pytest.mark.parametrize(
-    ("mean", "until"), [("mean=167", 0.3), ("mean=1000 steps=1000 after=-5", 0.9)]
+    ("util", "expected"),
+    [
+        ("until=0.3 mean=167", False),
+        ("until=0.9 mean=1000 steps=1000 after=-5", False),
+        ("mean=1000", True),
+    ],
 )
-def test_what_worked_just_before_has_faded_from_the_utilisation(
-    fake: Fake, mean: str, until: float
+def test_what_worked_just_before_has_faded_from_the_utilisation_and_who_works_on_is_seen(
+    fake: Fake, util: str, *, expected: bool
 ) -> None:
-    fake.restart("device", f"util 100 0 until={until} {mean}")
+    fake.restart("device", f"util 100 0 {util}", "proc 42 1000 after=0.4")
     with Child(fake, watch_s=0.02) as child:
         (gpu,) = child.ready["gpus"]
 
-    assert gpu["utilization_percent"] < 10
-
-
-def test_who_works_on_is_seen(fake: Fake) -> None:
-    fake.restart("device", "util 100 0 mean=1000", "proc 42 1000 after=0.4")
-    with Child(fake, watch_s=0.02) as child:
-        (gpu,) = child.ready["gpus"]
-
-    assert gpu["utilization_percent"] == 100
-    assert gpu["processes"] == [[42, 1000]]
-
-
-def test_nothing_is_ever_set(fake: Fake) -> None:
-    """Whatever the sampler called from its start to its end is in the log: no setter is."""
-    sampled(fake, 1.2)
-    called = fake.calls()
-
-    assert called.count(COUNTER) > 20
-    assert called[0] == "nvmlInitWithFlags"
-    assert called[-1] == "nvmlShutdown"
-    assert set(called) & set(library.setters()) == set()
+    if expected:
+        assert (gpu["utilization_percent"], gpu["processes"]) == (100, [[42, 1000]])
+    else:
+        assert gpu["utilization_percent"] < 10
 
 
 def test_several_gpus_are_told_apart(fake: Fake) -> None:
-    """By the index in the order asked for, not NVML's order; also where one is not here."""
-    fake.write("device", "wave const 100", "device", "wave const 400")
-    child = sampled(fake, 0.3, "GPU-1", "GPU-9", "GPU-0")
-    first, missing, last = child.ready["gpus"]
+    """By the index in the order asked for, not NVML's order; also where one is not here.
+
+    Of two instances of one GPU one is counted.
+    """
+    fake.write("device", "wave const 100", "device", "wave const 400", "device", "mig 2")
+    child = sampled(fake, 0.3, "GPU-1", "GPU-9", "GPU-0", "MIG-2-0", "MIG-2-1")
+    first, missing, last, _, second = child.ready["gpus"]
 
     why = "there is no GPU GPU-9 here"
     assert missing == {"index": 1, "uuid": "GPU-9", "unavailable": why, "lost": True}
     assert [(gpu["uuid"], gpu["index"]) for gpu in (first, last)] == [("GPU-1", 0), ("GPU-0", 2)]
-    assert {(t[1], t[2]) for t in child.of("t")} == {(0, 400.0), (2, 100.0)}
-
-
-def test_two_instances_of_one_gpu_are_counted_once(fake: Fake) -> None:
-    fake.write("device", "mig 2", "device")
-    child = sampled(fake, 0.1, "MIG-0-0", "MIG-0-1", "GPU-1")
-
-    assert "same GPU as MIG-0-0" in child.ready["gpus"][1]["unavailable"]
-    assert {t[1] for t in child.of("t")} == {0, 2}
+    assert "same GPU as MIG-2-0" in second["unavailable"]
+    powers = {t[1]: t[2] for t in child.of("t")}
+    assert ({*powers}, powers[0], powers[2]) == ({0, 2, 3}, 400.0, 100.0)
 
 
 def test_without_nvml_there_is_one_record_and_a_good_end(fake: Fake) -> None:
@@ -173,6 +161,11 @@ def test_without_nvml_there_is_one_record_and_a_good_end(fake: Fake) -> None:
         assert child.ready["unavailable"]
         assert child.ready["suspect"] is suspect
         assert len(child.records) == 1
+
+    fake.write(f"fail {COUNTER} 15 dev=0 calls=30", "device", "device")
+    child = sampled(fake, 0.1, "GPU-0", "GPU-1", watch_s=0.3)
+    assert "lost" in child.ready["gpus"][0]["unavailable"], "lost while it is first looked at"
+    assert {t[1] for t in child.of("t")} == {1}
 
 
 def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
@@ -193,6 +186,7 @@ def test_a_machine_without_the_library_says_so(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("code", [15, 16])
 def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) -> None:
+    """Without a GPU left the sampler ends by itself."""
     fake.write("device", "device")
     with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:
         fake.write(f"fail * {code} dev=0", "device", "device")
@@ -200,26 +194,32 @@ def test_a_gpu_lost_in_mid_run_is_said_and_asked_no_more(fake: Fake, code: int) 
         lost_s = time.monotonic()
         calls = len(fake.log.read_text().splitlines())
         time.sleep(0.3)
-    (lost,) = child.of("lost")
-    after = fake.log.read_text().splitlines()[calls:]
+        after = fake.log.read_text().splitlines()[calls:]
+        fake.write(f"fail * {code}", "device", "device")
+        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    first, second = child.of("lost")
 
-    assert (lost["gpu"], lost["code"]) == (0, code)
-    assert lost["time"] < lost_s
-    assert {line.split()[3] for line in after[:-1]} == {"1"}
-    assert {t[1] for t in child.of("t") if t[0] > lost["time"]} == {1}
+    assert (first["gpu"], first["code"], second["gpu"]) == (0, code, 1)
+    assert first["time"] < lost_s
+    assert {line.split()[3] for line in after} == {"1"}
+    assert {t[1] for t in child.of("t") if t[0] > first["time"]} == {1}
+    assert child.of("end")
 
 
 def test_a_gpu_whose_driver_hangs_makes_no_other_wait(fake: Fake) -> None:
+    """The sampler ends when its stdin does, even in such a call."""
     fake.write("device", "device")
     with Child(fake, "GPU-0", "GPU-1", watch_s=0.02) as child:
         fake.restart("latency nvmlDeviceGetFieldValues 9000000 dev=0", "device", "device")
         time.sleep(0.8)
+        begin = time.monotonic()
     ticks = {index: [t for t in child.of("t") if t[1] == index] for index in (0, 1)}
     after = [t for t in ticks[1] if t[0] > fake.t0 + 0.1]
 
     assert len(after) > 5
     assert all(t[0] < fake.t0 + 0.1 for t in ticks[0])
     assert not child.of("end")
+    assert time.monotonic() - begin < 6
 
 
 def test_gpus_that_lose_the_library_at_once_start_it_again_once(fake: Fake) -> None:
@@ -234,24 +234,6 @@ def test_gpus_that_lose_the_library_at_once_start_it_again_once(fake: Fake) -> N
     assert {t[1] for t in child.of("t") if t[0] > fake.t0 + 0.4} == {0, 1, 2, 3}
 
 
-@pytest.mark.parametrize("code", [15, 16])
-def test_without_a_gpu_left_it_ends_by_itself(fake: Fake, code: int) -> None:
-    with Child(fake, watch_s=0.02) as child:
-        fake.write(f"fail * {code} dev=0", "device")
-        os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-
-    assert child.of("lost")
-    assert child.of("end")
-
-
-def test_a_gpu_lost_while_it_is_first_looked_at_is_unavailable(fake: Fake) -> None:
-    fake.write(f"fail {COUNTER} 15 dev=0 calls=30", "device", "device")
-    child = sampled(fake, 0.1, "GPU-0", "GPU-1", watch_s=0.3)
-
-    assert "lost" in child.ready["gpus"][0]["unavailable"]
-    assert {t[1] for t in child.of("t")} == {1}
-
-
 def test_missed_samples_are_null_and_counted(fake: Fake) -> None:
     """Every fifth power reading fails, four times in a row and more: none becomes a 0."""
     with Child(fake, watch_s=0.02) as child:
@@ -264,21 +246,11 @@ def test_missed_samples_are_null_and_counted(fake: Fake) -> None:
     assert end["gpus"][0]["missed"]["power_w"] == [t[2] for t in child.of("t")].count(None)
 
 
-def test_it_ends_when_its_stdin_does_even_in_a_call_that_hangs(fake: Fake) -> None:
-    with Child(fake, watch_s=0.02) as child:
-        fake.write("latency nvmlDeviceGetFieldValues 9000000", "device")
-        time.sleep(0.1)
-        begin = time.monotonic()
-
-    assert time.monotonic() - begin < 6
-    assert not child.of("end")
-
-
 def test_it_dies_with_its_parent(fake: Fake, tmp_path: Path) -> None:
     """Even when the parent is killed and someone else still holds the child's stdin open."""
     parent = (
-        "import subprocess, sys, time\n"
-        "keeper, held = __import__('os').pipe()\n"
+        "import os, subprocess, sys, time\n"
+        "keeper, held = os.pipe()\n"
         "child = subprocess.Popen([sys.executable, '-m', 'pytest_mlperf.hardware.sampler',"
         " '--gpu', 'GPU-0', '--watch-s', '0.02'], stdin=keeper, stdout=subprocess.PIPE)\n"
         "holder = subprocess.Popen(['sleep', '60'], pass_fds=[held])\n"
@@ -286,20 +258,15 @@ def test_it_dies_with_its_parent(fake: Fake, tmp_path: Path) -> None:
         "print(child.pid, holder.pid, flush=True)\n"
         "time.sleep(60)\n"
     )
-    process = subprocess.Popen(
+    with subprocess.Popen(
         [sys.executable, "-c", parent], stdout=subprocess.PIPE, text=True, env=fake.environment
-    )
-    assert process.stdout is not None
-    sampler_pid, holder_pid = map(int, process.stdout.readline().split())
-    sampler = psutil.Process(sampler_pid)
-    ended = os.pidfd_open(sampler_pid)
-    try:
-        assert sampler.is_running()
+    ) as process:
+        assert process.stdout is not None
+        sampler, holder = map(int, process.stdout.readline().split())
+        ended = os.pidfd_open(sampler)
         process.send_signal(signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
-
+    try:
         assert select.select([ended], [], [], LIMIT_S)[0]
     finally:
         os.close(ended)
-        os.kill(holder_pid, signal.SIGKILL)
+        os.kill(holder, signal.SIGKILL)

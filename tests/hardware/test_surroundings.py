@@ -20,12 +20,6 @@ def tree(root: Path, files: dict[str, str]) -> Path:
     return root
 
 
-def test_a_machine_that_tells_nothing_has_its_python_alone(tmp_path: Path) -> None:
-    found = surroundings.read(tmp_path, {})
-
-    assert found == {"python": f"{platform.python_implementation()} {platform.python_version()}"}
-
-
 NODES = {
     "sys/devices/system/node/node0/cpulist": "0-3\n",
     "sys/devices/system/node/node1/cpulist": "4-7\n",
@@ -102,7 +96,7 @@ def test_a_container_is_known_by_its_image_else_by_its_kind(tmp_path: Path) -> N
     assert found == CONTAINERS
 
 
-def test_this_machine_is_read_without_naming_its_host_or_its_user() -> None:
+def test_this_machine_is_read_without_naming_its_host_or_its_user(tmp_path: Path) -> None:
     found = surroundings.read()
 
     assert found["python"].endswith(platform.python_version())
@@ -110,3 +104,7 @@ def test_this_machine_is_read_without_naming_its_host_or_its_user() -> None:
     # A name as short as "root" or "vm" may be part of anything.
     names = {os.uname().nodename, os.environ.get("USER") or getpass.getuser()}
     assert not [n for n in names for value in found.values() if len(n) > 4 and n in value]
+
+    found = surroundings.read(tmp_path, {})
+
+    assert found == {"python": f"{platform.python_implementation()} {platform.python_version()}"}

@@ -90,15 +90,6 @@ def test_instances_are_named_by_their_uuid_or_their_older_address() -> None:
     assert {form: visible(SLICED, {"CUDA_VISIBLE_DEVICES": form}) for form in expected} == expected
     assert visible(SLICED, {}) == [A, "MIG-b0", "MIG-b1", "MIG-c0"]
 
-
-def test_without_the_variable_all_are_visible() -> None:
-    """The container's own variable has done its work before: it is not read."""
-    assert visible(THREE, {}) == [A, B, C]
-    assert visible(THREE, {"NVIDIA_VISIBLE_DEVICES": "1"}) == [A, B, C]
-    assert visible([], {"CUDA_VISIBLE_DEVICES": "0"}) == []
-
-
-def test_a_number_means_nothing_where_the_fastest_comes_first_and_products_differ() -> None:
     for order in ({}, {"CUDA_DEVICE_ORDER": "FASTEST_FIRST"}):
         with pytest.raises(AmbiguousOrder) as caught:
             visible(MIXED, {"CUDA_VISIBLE_DEVICES": "1", **order})
@@ -109,7 +100,12 @@ def test_a_number_means_nothing_where_the_fastest_comes_first_and_products_diffe
         )
 
 
-def test_all_else_is_clear_on_a_machine_of_several_products() -> None:
+def test_without_the_variable_all_are_visible() -> None:
+    """The container's own variable has done its work before: it is not read."""
+    assert visible(THREE, {}) == [A, B, C]
+    assert visible(THREE, {"NVIDIA_VISIBLE_DEVICES": "1"}) == [A, B, C]
+    assert visible([], {"CUDA_VISIBLE_DEVICES": "0"}) == []
+
     expected = {f"{C},GPU-8932a": [C, B], "-1": [], "7": [], "": []}
 
     assert {form: visible(MIXED, {"CUDA_VISIBLE_DEVICES": form}) for form in expected} == expected

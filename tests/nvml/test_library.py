@@ -75,6 +75,12 @@ def test_the_counter_steps_and_trails(fake: Fake, pynvml: ModuleType, gpu: Any) 
 
     assert found == [1_002_000, 930_000, 1000 * 100 * 2]
 
+    fake.t0 -= 10
+    fake.write("device", "event 0x4 after=1 until=1.25", "event 0x20 after=2 until=2.004")
+    entries = pynvml.nvmlDeviceGetFieldValues(gpu, [74, 75])
+
+    assert [entry.value.ullVal for entry in entries] == [250_000_000, 4_000_000]
+
 
 def test_power_is_a_mean_over_the_sensors_window(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
     """Held from one refresh to the next; the plain reading of a new part is a mean of a second."""
@@ -86,7 +92,9 @@ def test_power_is_a_mean_over_the_sensors_window(fake: Fake, pynvml: ModuleType,
     assert pynvml.nvmlDeviceGetPowerUsage(gpu) == pytest.approx(400_000, rel=0.01)
 
 
-def test_failures_come_when_the_scenario_says(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
+def test_failures_come_when_and_where_the_scenario_says(
+    fake: Fake, pynvml: ModuleType, gpu: Any
+) -> None:
     def code() -> int:
         try:
             pynvml.nvmlDeviceGetPerformanceState(gpu)
@@ -112,6 +120,12 @@ def test_failures_come_when_the_scenario_says(fake: Fake, pynvml: ModuleType, gp
     states = [int(line[4]) for line in log if "PerformanceState" in line[2]]
     assert states == [code for row in codes.values() for code in row]
 
+    fake.write("fail nvmlDeviceGetPerformanceState 15 dev=1", "device", "device")
+
+    assert pynvml.nvmlDeviceGetPerformanceState(pynvml.nvmlDeviceGetHandleByIndex(0)) == 0
+    with pytest.raises(pynvml.NVMLError_GpuIsLost):
+        pynvml.nvmlDeviceGetPerformanceState(pynvml.nvmlDeviceGetHandleByIndex(1))
+
 
 def test_the_log_has_time_thread_function_device_and_code(
     fake: Fake, pynvml: ModuleType, gpu: Any
@@ -122,13 +136,17 @@ def test_the_log_has_time_thread_function_device_and_code(
     assert rest == ["nvmlDeviceGetName", "0", "0"]
     assert int(time_ns) / 1e9 == pytest.approx(fake.t0, abs=10)
 
+    found = []
+    for clock in (1100, 1200, 1300):
+        fake.write("device", f"clocks {clock} 3201")
+        found.append(pynvml.nvmlDeviceGetClockInfo(gpu, 1))
 
-def test_each_gpu_has_its_own_failures(fake: Fake, pynvml: ModuleType) -> None:
-    fake.write("fail nvmlDeviceGetPerformanceState 15 dev=1", "device", "device")
+    assert found == [1100, 1200, 1300]
 
-    assert pynvml.nvmlDeviceGetPerformanceState(pynvml.nvmlDeviceGetHandleByIndex(0)) == 0
-    with pytest.raises(pynvml.NVMLError_GpuIsLost):
-        pynvml.nvmlDeviceGetPerformanceState(pynvml.nvmlDeviceGetHandleByIndex(1))
+    fake.write("device", "pcie 3 8 5 16")
+    names = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration")
+
+    assert [getattr(pynvml, f"nvmlDeviceGet{name}")(gpu) for name in names] == [3, 8, 5]
 
 
 @pytest.mark.parametrize(("how", "busy"), [("", False), (" spin", True)])
@@ -197,13 +215,6 @@ def test_processes_come_and_go(fake: Fake, pynvml: ModuleType, gpu: Any) -> None
     assert found == [ours, {42: 1000, **ours}, ours]
 
 
-def test_the_link_has_its_width_and_its_most(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
-    fake.write("device", "pcie 3 8 5 16")
-    names = ("CurrPcieLinkGeneration", "CurrPcieLinkWidth", "MaxPcieLinkGeneration")
-
-    assert [getattr(pynvml, f"nvmlDeviceGet{name}")(gpu) for name in names] == [3, 8, 5]
-
-
 def test_instances_are_listed_and_have_no_energy_of_their_own(
     fake: Fake, pynvml: ModuleType, gpu: Any
 ) -> None:
@@ -220,23 +231,3 @@ def test_instances_are_listed_and_have_no_energy_of_their_own(
         pynvml.nvmlDeviceGetTotalEnergyConsumption(first)
     fake.write("device", "mig 2 energy=parent", *lines)
     assert pynvml.nvmlDeviceGetTotalEnergyConsumption(first) == pytest.approx(1e6, rel=0.2)
-
-
-def test_events_are_counted_in_ns(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
-    fake.t0 -= 10
-    fake.write("device", "event 0x4 after=1 until=1.25", "event 0x20 after=2 until=2.004")
-    entries = pynvml.nvmlDeviceGetFieldValues(gpu, [74, 75])
-
-    assert [entry.value.ullVal for entry in entries] == [250_000_000, 4_000_000]
-
-
-def test_a_scenario_that_is_replaced_is_read_again(
-    fake: Fake, pynvml: ModuleType, gpu: Any
-) -> None:
-    """By the next call, even when its size and its second are the same."""
-    found = []
-    for clock in (1100, 1200, 1300):
-        fake.write("device", f"clocks {clock} 3201")
-        found.append(pynvml.nvmlDeviceGetClockInfo(gpu, 1))
-
-    assert found == [1100, 1200, 1300]

@@ -102,9 +102,7 @@ def pynvml() -> ModuleType:
     return library.binding()
 
 
-def test_structs_have_the_sizes_and_members_that_the_library_was_written_for(
-    pynvml: ModuleType,
-) -> None:
+def test_structs_and_numbers_are_those_that_the_library_was_written_for(pynvml: ModuleType) -> None:
     offsets = {}
     for struct, text in MEMBERS.items():
         members = [pair.split()[0] for pair in text.split(", ")]
@@ -114,24 +112,18 @@ def test_structs_have_the_sizes_and_members_that_the_library_was_written_for(
     assert {name: ctypes.sizeof(getattr(pynvml, name)) for name in SIZES} == SIZES
     assert offsets == MEMBERS
 
-
-def test_numbers_are_those_of_the_binding(pynvml: ModuleType) -> None:
     assert {name: getattr(pynvml, name) for name in CONSTANTS} == CONSTANTS
 
+    from pytest_mlperf.hardware.nvml_quantities import KINDS
 
-def test_the_source_asserts_every_size() -> None:
+    assert tuple(name for name, _ in pynvml.c_nvmlValue_t._fields_) == KINDS
+    assert len(KINDS) == pynvml.NVML_VALUE_TYPE_COUNT
+
     asserted = {
         int(size) for size in re.findall(r"sizeof\(\w+_t\) == (\d+)", library.SOURCE.read_text())
     }
 
     assert asserted == set(SIZES.values())
-
-
-def test_the_kinds_of_values_are_the_members_of_the_union(pynvml: ModuleType) -> None:
-    from pytest_mlperf.hardware.nvml_quantities import KINDS
-
-    assert tuple(name for name, _ in pynvml.c_nvmlValue_t._fields_) == KINDS
-    assert len(KINDS) == pynvml.NVML_VALUE_TYPE_COUNT
 
 
 def test_every_setter_of_the_binding_is_in_the_library() -> None:

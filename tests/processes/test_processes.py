@@ -66,24 +66,19 @@ def test_a_child_whose_stdin_ends_may_end_by_itself() -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("term_s", [0.0, 0.2])
-def test_a_child_that_will_not_end_is_killed_with_its_own(term_s: float) -> None:
-    child = python(STUBBORN)
-    grandchild = int(child.line(within(), 100) or 0)
+def test_a_child_that_will_not_end_is_killed_with_its_own() -> None:
+    for term_s in (0.0, 0.2):
+        child = python(STUBBORN)
+        grandchild = int(child.line(within(), 100) or 0)
+        assert not child.end(alone_s=0.1, term_s=term_s)
+        assert child.returncode == -9
+        assert is_gone(grandchild)
+        child.close()
 
-    assert not child.end(alone_s=0.1, term_s=term_s)
-    assert child.returncode == -9
-    assert is_gone(grandchild)
-    child.close()
-
-
-@pytest.mark.process
-def test_what_a_child_left_behind_is_killed_as_well() -> None:
     child = python("import subprocess; print(subprocess.Popen(['sleep', '600']).pid)")
     grandchild = int(child.line(within(), 100) or 0)
-
     assert child.end(alone_s=LIMIT_S)
-    assert is_gone(grandchild)
+    assert is_gone(grandchild), "what it left behind"
     child.close()
 
 
@@ -103,26 +98,17 @@ def test_a_child_is_told_and_heard_line_by_line() -> None:
 
 
 @pytest.mark.process
-def test_bytes_without_an_end_are_not_waited_for() -> None:
-    child = python("import os, time; os.write(1, b'x' * 200); time.sleep(600)")
+def test_an_answer_is_all_that_a_child_printed() -> None:
+    """Who does not answer in time is killed; bytes without an end are not waited for."""
+    command = [sys.executable, "-c", "import sys; print(1); sys.exit('no')"]
+    assert answer_of(command, limit_s=LIMIT_S, killed_s=LIMIT_S) == (1, b"1\n", b"no\n")
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    assert answer_of(command, limit_s=0.2, killed_s=LIMIT_S) is None
 
+    child = python("import os, time; os.write(1, b'x' * 200); time.sleep(600)")
     assert child.line(within(), 100) == b"x" * 200
     child.end()
     child.close()
-
-
-@pytest.mark.process
-def test_an_answer_is_all_that_a_child_printed() -> None:
-    command = [sys.executable, "-c", "import sys; print(1); sys.exit('no')"]
-
-    assert answer_of(command, limit_s=LIMIT_S, killed_s=LIMIT_S) == (1, b"1\n", b"no\n")
-
-
-@pytest.mark.process
-def test_who_does_not_answer_in_time_is_killed() -> None:
-    command = [sys.executable, "-c", "import time; time.sleep(600)"]
-
-    assert answer_of(command, limit_s=0.2, killed_s=LIMIT_S) is None
 
 
 @pytest.mark.process
@@ -134,7 +120,7 @@ def test_what_cannot_start_leaves_no_descriptor() -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) == before
 
 
-def test_how_a_process_ended_is_said() -> None:
+def test_how_a_process_ended_and_its_last_line_are_said() -> None:
     assert {code: ended(code) for code in (0, 3, -9, -64, -99)} == {
         0: "ended with exit code 0",
         3: "ended with exit code 3",
@@ -143,8 +129,6 @@ def test_how_a_process_ended_is_said() -> None:
         -99: "was killed by signal 99",
     }
 
-
-def test_the_last_line_is_the_last_that_says_something() -> None:
     texts = (b"", b"one\n two \n\n", b"\xff")
     assert [last_line(text) for text in texts] == ["", "two", "\ufffd"]
 

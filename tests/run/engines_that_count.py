@@ -64,8 +64,3 @@ class SaysNothing(Counts):
         sink.done(ids, None, [0] * len(ids))
 
 
-class Miscounts(Counts):
-    """Gives one count too few."""
-
-    def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        sink.done(ids, None, [3] * (len(ids) - 1))

@@ -22,13 +22,13 @@ def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:
     return path
 
 
-def test_token_fields_change_nothing(tmp_path: Path) -> None:
+def test_token_fields_change_nothing_and_the_first_answer_of_a_sample_counts(
+    tmp_path: Path,
+) -> None:
     for more in ("", ', "token_count" : 4', ', "token_data" : "05000000"'):
         log = AccuracyLog(written(tmp_path, (3, b"abc"), (0, b""), more=more))
         assert dict(log) == {3: b"abc", 0: b""}
 
-
-def test_of_a_repeated_sample_the_first_answer_counts(tmp_path: Path) -> None:
     log = AccuracyLog(written(tmp_path, (1, b"first"), (0, b"other"), (1, b"second")))
 
     assert dict(log) == {1: b"first", 0: b"other"}

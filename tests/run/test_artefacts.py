@@ -81,18 +81,9 @@ def test_what_is_no_artefact_is_refused(monkeypatch: pytest.MonkeyPatch) -> None
         assert raised.value.layer == "engine"
 
 
-def test_a_run_keeps_no_more_than_its_bound(
+def test_an_archive_that_cannot_be_written_or_was_cut_or_is_too_large_is_an_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(artefacts, "MOST_IN_ALL", 20)
-    writer = ArtefactWriter(tmp_path / ARTEFACTS)
-    writer.add(0, {"text": bytes(20)})
-
-    with pytest.raises(RunError, match="more than 20 bytes at sample 1"):
-        writer.add(1, {"text": b"x"})
-
-
-def test_an_archive_that_cannot_be_written_or_was_cut_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"cannot write artefacts to .*: No such file"):
         ArtefactWriter(tmp_path / "nowhere" / ARTEFACTS).add(0, {"text": b""})
     path = tmp_path / ARTEFACTS
@@ -107,6 +98,13 @@ def test_an_archive_that_cannot_be_written_or_was_cut_is_an_error(tmp_path: Path
     path.write_bytes(whole.replace(b"xxxx", b"xxyx"))
     with pytest.raises(RunError, match="is damaged: Bad CRC"):
         ArtefactArchive(path).read(0)
+
+    monkeypatch.setattr(artefacts, "MOST_IN_ALL", 20)
+    writer = ArtefactWriter(tmp_path / ARTEFACTS)
+    writer.add(0, {"text": bytes(20)})
+
+    with pytest.raises(RunError, match="more than 20 bytes at sample 1"):
+        writer.add(1, {"text": b"x"})
 
 
 def test_artefacts_belong_to_samples_that_are_outstanding_and_come_once(tmp_path: Path) -> None:

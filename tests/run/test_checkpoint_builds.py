@@ -157,13 +157,10 @@ def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
     assert later.facts["build.quantisation"] == "none at all"
 
     built = [first, later, lab.build("int4"), lab.build(more=", size = 3")]
-    (lab.model / "config.json").write_text("{}", "utf-8")
-    built.append(lab.build())
-    (lab.model / "model.safetensors").write_bytes(NO_WEIGHTS + b" ")
-    built.append(lab.build())
-    builder.write_text(builder.read_text("utf-8") + "# changed\n", "utf-8")
-    lab.version("1.1")
-    built.append(lab.build())
+    for file in (lab.model / "config.json", lab.model / "model.safetensors", builder):
+        file.write_bytes(file.read_bytes() + b" \n")
+        lab.version("1.1")
+        built.append(lab.build())
     keys = {checkpoint.folder.parent.name for checkpoint in built}
     assert len(keys) == len(built) == lab.times_built
 
@@ -171,71 +168,54 @@ def test_whatever_decides_a_checkpoint_makes_another_one(lab: Lab) -> None:
 def test_calibration_data_is_part_of_a_checkpoint(lab: Lab) -> None:
     shutil.copy(HERE / "prompts_of_ones_own.py", lab.path)
     more = ", calibration = {{ use = 'prompts_of_ones_own:prompts', first = {} }}"
-    built = [lab.build(more=more.format(first)) for first in (3, 7, 3)]
+    three, seven = (lab.build(more=more.format(first)) for first in (3, 7))
 
-    made = [json.loads((each.folder / "config.json").read_text("utf-8")) for each in built]
-    assert made[0] == {"prompts": [[3, 4], [4, 5, 6]]}
-    assert built[0] == built[2] != built[1]
-    assert lab.times_built == 2
-    assert built[0].facts["build.calibration"] == "prompts_of_ones_own:prompts, 2 samples"
-    differing = {k for k, v in built[0].facts.items() if built[1].facts[k] != v}
+    made = json.loads((three.folder / "config.json").read_text("utf-8"))
+    assert made == {"prompts": [[3, 4], [4, 5, 6]]}
+    assert three != seven
+    assert three.facts["build.calibration"] == "prompts_of_ones_own:prompts, 2 samples"
+    differing = {k for k, v in three.facts.items() if seven.facts[k] != v}
     assert differing == {"build.calibration_digest"}
 
 
 def test_what_cannot_be_built_of_is_refused_before_anything_is_built(lab: Lab) -> None:
-    with pytest.raises(RunError, match=r"sample \d+ of the data set is int; "):
-        lab.build(more=", calibration = 4")
-    with pytest.raises(RunError, match="calibration asks for 40 samples, and the data set has 32"):
-        lab.build(more=", calibration = 40")
-    (lab.model / "model.safetensors").rename(lab.model / "pytorch_model.bin")
-    with pytest.raises(RunError, match="has no safetensors files to quantise"):
-        lab.build()
-    assert lab.times_built == 0
+    """What is not there is a skip, and looking at a suite imports nothing."""
+    with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
+        lab.build(more=', python = "nowhere/bin/python"')
+    assert state_of(job_of(lab.planned()).build, lab.path / ".mlperf") == ""
+    for more, message in (
+        (", calibration = 4", r"sample \d+ of the data set is int; "),
+        (", calibration = 40", "calibration asks for 40 samples, and the data set has 32"),
+        ("", "has no safetensors files to quantise"),
+    ):
+        if not more:
+            (lab.model / "model.safetensors").rename(lab.model / "pytorch_model.bin")
+        with pytest.raises(RunError, match=message):
+            lab.build(more=more)
+    assert (lab.times_built, lab.left()) == (0, [])
 
 
-def test_what_is_unchanged_is_not_read_again(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
-    old = time.time() - 3600
-    for file in lab.model.iterdir():
-        os.utime(file, (old, old))
-    # A file's change time cannot be set: the margin for it is what waits otherwise.
-    monkeypatch.setattr(checkpoint_source, "SETTLED_S", -1.0)
-    first = lab.build()
-    monkeypatch.setattr("pytest_mlperf.run.checkpoints.build.digests", None)
-
-    assert lab.build() == first
-
-
-@pytest.mark.parametrize(
-    ("recipe", "message", "log"),
-    [
+def test_a_builder_that_fails_leaves_an_error_and_nothing_else(lab: Lab) -> None:
+    """One sentence and the log; no half-built checkpoint, and the next try is a fresh one."""
+    for recipe, message, log in (
         ("breaks", "ZeroDivisionError: a scale of 0", "the quantiser said this"),
         ("refuses", "this model has an odd number of heads", ""),
         ("is-killed", "the builder was killed by SIGKILL; if nobody killed it, the machine", ""),
         ("pickles", "the builder wrote pytorch_model.bin, which can carry code", ""),
         ("no-weights", "the builder wrote no safetensors files, so no weights", ""),
         ("no-config", "the builder wrote no config.json, so it made no model", ""),
-    ],
-)
-def test_a_builder_that_fails_leaves_an_error_and_nothing_else(
-    lab: Lab, recipe: str, message: str, log: str
-) -> None:
-    """One sentence and the log; no half-built checkpoint, and the next try is a fresh one."""
-    with pytest.raises(RunError, match=message) as caught:
-        lab.build(recipe)
+    ):
+        with pytest.raises(RunError, match=message) as caught:
+            lab.build(recipe)
 
-    assert caught.value.layer == "build"
-    assert str(caught.value).startswith(f"building builders_that_fail:Acme {recipe}: ")
-    assert log in "\n".join(log_tail(caught.value.log, 60))
-    assert lab.left() == []
-
-
-def test_a_builder_that_hangs_is_killed(lab: Lab) -> None:
-    with pytest.raises(RunError, match="no progress for 5 s, 1 of 2 layers; killed; raise the ini"):
-        lab.build("hangs", progress_s=5)
-
-    for pid in lab.journal.read_text("utf-8").split() if lab.journal.exists() else ():
-        with pytest.raises(ProcessLookupError):
-            os.kill(int(pid), 0)
+        assert caught.value.layer == "build"
+        assert str(caught.value).startswith(f"building builders_that_fail:Acme {recipe}: ")
+        assert log in "\n".join(log_tail(caught.value.log, 60))
+        assert lab.left() == []
+    with pytest.raises(RunError, match="no progress for 2 s, 1 of 2 layers; killed; raise the ini"):
+        lab.build("hangs", progress_s=2)
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(lab.journal.read_text("utf-8").split()[-1]), 0)
     assert lab.left() == []
 
 
@@ -281,13 +261,18 @@ def test_two_at_once_build_one(lab: Lab) -> None:
 
 
 def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:
+    """What a killed builder of another checkpoint left is removed."""
     folder = lab.build().folder
     (folder / "model.safetensors").write_bytes(b"")
     assert lab.build().folder == folder
     (folder / "tokenizer.json").unlink()
     assert lab.build().folder == folder
     (folder.parent / "provenance.json").write_text("{", "utf-8")
-    assert lab.build().folder == folder
+    with CheckpointStore(lab.builds).alone("busy", limit_s=1, waiting=lambda _: None):
+        for name in (".busy.1.tmp", ".dead.2.tmp"):
+            (lab.builds / name / "model").mkdir(parents=True)
+        assert lab.build().folder == folder
+        assert [name for name in lab.left() if name.endswith(".tmp")] == [".busy.1.tmp"]
 
     assert lab.times_built == 4
     assert (folder / "model.safetensors").read_bytes() == NO_WEIGHTS
@@ -296,10 +281,18 @@ def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:
 def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PYTEST_MLPERF_BUILDS names it; options stand there as the suite writes them."""
+    """PYTEST_MLPERF_BUILDS names it; options stand there as the suite writes them.
+
+    What is unchanged is not read again.
+    """
     monkeypatch.setenv(SHARED, str(lab.path / "shared"))
     monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
     monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")
+    old = time.time() - 3600
+    for file in lab.model.iterdir():
+        os.utime(file, (old, old))
+    # A file's change time cannot be set: the margin for it is what waits otherwise.
+    monkeypatch.setattr(checkpoint_source, "SETTLED_S", -1.0)
 
     built = lab.build()
 
@@ -309,6 +302,8 @@ def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     assert builds_folder(Path("/x/.mlperf/runs/id")) == lab.path / "shared"
     assert "${ACME_JOURNAL}" in built.facts["build.options"]
     assert str(lab.path) not in (built.folder.parent / "provenance.json").read_text("utf-8")
+    monkeypatch.setattr("pytest_mlperf.run.checkpoints.build.digests", None)
+    assert lab.build() == built
 
 
 def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
@@ -333,20 +328,3 @@ def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
     built = lab.build(more=more)
     made = json.loads((built.folder.parent / "provenance.json").read_text("utf-8"))
     assert made["versions"] == {"acme-quantiser": "1.0"}
-
-
-def test_what_is_not_there_is_a_skip_and_looking_at_a_suite_imports_nothing(lab: Lab) -> None:
-    with pytest.raises(UnavailableError, match=r"engines\[0\]\.build\.python, nowhere/bin/python"):
-        lab.build(more=', python = "nowhere/bin/python"')
-    assert state_of(job_of(lab.planned()).build, lab.path / ".mlperf") == ""
-    assert lab.left() == []
-
-
-def test_what_a_killed_builder_of_another_checkpoint_left_is_removed(lab: Lab) -> None:
-    store = CheckpointStore(lab.builds)
-    with store.alone("busy", limit_s=1, waiting=lambda _: None):
-        for name in (".busy.1.tmp", ".dead.2.tmp"):
-            (lab.builds / name / "model").mkdir(parents=True)
-        lab.build()
-
-        assert [name for name in lab.left() if name.endswith(".tmp")] == [".busy.1.tmp"]

@@ -41,6 +41,7 @@ def checked(engine: Engine, **changes: Any) -> float | None:
 
 
 def test_it_has_as_many_under_way_and_answers_as_long() -> None:
+    """An open loop has as many as were under way, and sixteen at least."""
     engine = Asked()
 
     reach = checked(engine, concurrency=4)
@@ -52,8 +53,6 @@ def test_it_has_as_many_under_way_and_answers_as_long() -> None:
     assert 0 < reach < 4 / engine.null.takes_s
     assert not engine.seen
 
-
-def test_an_open_loop_has_as_many_as_were_under_way_and_sixteen_at_least() -> None:
     window = OpenWindow(before=1, after=1, most=40, unanswered=0, late={})
     few, many = Asked(), Asked()
 

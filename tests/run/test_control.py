@@ -8,7 +8,6 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -65,43 +64,29 @@ def test_a_cpu_is_measured_and_this_process_stays_light() -> None:
     assert 1e8 < values[COPY] < 1e13
 
 
-@pytest.mark.parametrize(
-    ("numbers", "named"),
-    [((2, 5), "2,5"), ((None, None), "GPU-2,GPU-5")],
-    ids=["by number", "beside what is divided"],
-)
 def test_gpus_are_named_to_cuda_as_to_an_engine(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    numbers: Sequence[int | None],
-    named: str,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    says = instead(
-        tmp_path, "torch", "import os\nraise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'])"
-    )
-    for name, value in {**says, "CUDA_VISIBLE_DEVICES": "7"}.items():
-        monkeypatch.setenv(name, value)
-    gpus = [
-        {"uuid": uuid, "gpu": "NVIDIA H200", "index": number}
-        for uuid, number in zip(("GPU-2", "GPU-5"), numbers, strict=True)
-    ]
-    here = Conditions(folder=tmp_path, session="s", machine=Machine(cpu={}, gpus=tuple(gpus)))
+    """By number, or by UUID beside what is divided; without torch it is said what to install."""
+    text = "import os\nraise SystemExit(os.environ['CUDA_VISIBLE_DEVICES'])"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    monkeypatch.setenv("PYTHONPATH", instead(tmp_path, "torch", text)["PYTHONPATH"])
+    for numbers, named in (((2, 5), "2,5"), ((None, None), "GPU-2,GPU-5")):
+        gpus = tuple(
+            {"uuid": uuid, "gpu": "NVIDIA H200", "index": number}
+            for uuid, number in zip(("GPU-2", "GPU-5"), numbers, strict=True)
+        )
+        here = Conditions(folder=tmp_path, session="s", machine=Machine(cpu={}, gpus=gpus))
+        why = f"the control ended with exit code 1: {named}"
+        assert Placement(conditions=here).control("2xH200") == ControlRun(unavailable=why)
 
-    measured = Placement(conditions=here).control("2xH200")
-
-    assert measured == ControlRun(unavailable=f"the control ended with exit code 1: {named}")
-
-
-def test_without_torch_it_is_said_what_to_install(tmp_path: Path) -> None:
-    values, why = control(1, environment=instead(tmp_path, "torch", "raise ImportError"))
-
-    assert values == {}
-    assert why == "no library here that multiplies matrices on the GPU: pip install torch"
+    without = instead(tmp_path, "torch", "raise ImportError")
+    why = "no library here that multiplies matrices on the GPU: pip install torch"
+    assert control(1, environment=without) == ({}, why)
 
 
-@pytest.mark.parametrize(
-    ("module", "says"),
-    [
+def test_a_broken_child_is_one_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module, reason in (
         ("os.kill(os.getpid(), 11)", "the control ended with signal 11 (Segmentation fault)"),
         (
             "raise RuntimeError('::error::no\\x1b[31m driver')",
@@ -111,17 +96,10 @@ def test_without_torch_it_is_said_what_to_install(tmp_path: Path) -> None:
         ("os._exit(0)", "the control printed no figures"),
         ("print('{}', flush=True); os._exit(0)", "the control's figures are not positive"),
         ("print('[1]', flush=True); os._exit(0)", "the control printed no figures"),
-    ],
-)
-def test_a_broken_child_is_one_reason(tmp_path: Path, module: str, says: str) -> None:
-    variables = instead(tmp_path, "numpy", f"import os\n{module}")
-
-    assert control(0, environment=variables) == ({}, says)
-
-
-def test_what_cannot_start_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    ):
+        variables = instead(tmp_path, "numpy", f"import os\n{module}")
+        assert control(0, environment=variables) == ({}, reason)
     monkeypatch.setattr(sys, "executable", "/nowhere/python")
-
     assert control(0) == ({}, "the control cannot start: No such file or directory")
 
 

@@ -65,6 +65,7 @@ def run(
 
 
 def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
+    """A session is of one conversation under way in one run."""
     engine = Seen()
     run(engine, [3])
 
@@ -81,8 +82,6 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     ended = [turns for turns in engine.asked.values() if turns[-1] in (2, 3, 5)]
     assert len(ended) >= len(engine.asked) - 3, "at most one of each slot is broken off at the end"
 
-
-def test_a_session_is_of_one_conversation_under_way_in_one_run() -> None:
     one, other = Seen(), Seen()
     run(one, [1])
     run(other, [1])
@@ -117,7 +116,7 @@ def test_pauses_are_no_requests_under_way_and_hold_a_slot_nevertheless(tmp_path:
     assert read_curve(tmp_path / LOG).points[0].paused == window["paused"]
 
 
-def test_turns_are_told_apart(tmp_path: Path) -> None:
+def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
     log, sink = run(Answers(tokens=3), [2], ms=200)
 
     (window,) = log["points"]
@@ -134,8 +133,6 @@ def test_turns_are_told_apart(tmp_path: Path) -> None:
     notes = curve_figures(read_curve(tmp_path / LOG), "cpu").notes
     assert any(note.startswith("at 2: median TTFT ") for note in notes)
 
-
-def test_late_turns_are_told_together() -> None:
     log, _ = run(Answers(takes_s=0.0005), [4], [None, *[0.0] * 39], ms=200)
 
     turns = [row[0] for row in log["points"][0]["turns"]]
@@ -171,8 +168,6 @@ def test_a_note_sets_first_turns_beside_later_ones() -> None:
         assert note.startswith(f"at 4: median {expected}")
     assert not curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu").notes
 
-
-def test_a_window_in_which_tools_work_is_not_stalled() -> None:
     parts = [(10, 100, 0.4)] * 9 + [(0, 0, 0.0)]
 
     assert curve_figures(log_of(point(4, parts=parts)), "cpu").notes
@@ -188,8 +183,6 @@ def test_turns_count_from_their_conversations_begin() -> None:
     assert Conversations(range(6)).turn(3) is None
     assert conversations(Samples(["x"] * 6), range(2)).indices == range(2)
 
-
-def test_a_data_set_that_says_what_cannot_be_is_refused() -> None:
     for pauses_s, expected in (
         ([0.0], "sample 0 is 0.0; None, as the first sample follows none, is needed"),
         ([None, -1.0], "sample 1 is -1.0; seconds, or None, is needed"),

@@ -113,18 +113,6 @@ def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
         assert point["requests"] == sum(requests for requests, _, _ in point["parts"])
         assert point["metrics"]["throughput"] == point["requests"] / point["duration_s"]
 
-
-def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
-    log = run(Answers(tokens=5), [2], tokens=True)
-
-    (point,) = log["points"]
-    assert point["tokens"] == 5 * point["requests"]
-    assert point["metrics"]["tokens_per_sample"] == 5
-    assert point["metrics"]["ttft_p90"] > 0
-    assert point["metrics"]["tps_per_user"] == 1 / point["metrics"]["tpot_p90"]
-
-
-def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
     sink = SlotSink(refuse, tokens=False)
     completed: list[int] = []
 
@@ -133,8 +121,16 @@ def test_every_slot_is_replaced_twice_before_a_window_begins() -> None:
     assert completed[0] >= WARM * 4
 
 
-def test_a_window_with_too_few_requests_goes_on_by_whole_lengths() -> None:
-    """A slow server costs time, and no run that says to raise min_duration."""
+def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
+    """A window with too few requests goes on by whole lengths."""
+    log = run(Answers(tokens=5), [2], tokens=True)
+
+    (point,) = log["points"]
+    assert point["tokens"] == 5 * point["requests"]
+    assert point["metrics"]["tokens_per_sample"] == 5
+    assert point["metrics"]["ttft_p90"] > 0
+    assert point["metrics"]["tps_per_user"] == 1 / point["metrics"]["tpot_p90"]
+
     log = run(Answers(takes_s=0.03), [2])
 
     (point,) = log["points"]
@@ -184,16 +180,6 @@ def test_an_engine_that_answers_inside_submit_cannot_have_two_under_way(tmp_path
     assert "of 2 requests were under way" in reason.text
 
 
-def test_a_language_model_that_does_not_count_ends_the_run() -> None:
-    for tokens, text in ((None, "no n_tokens"), ([1], "at least 2 tokens")):
-        sink = SlotSink(refuse, tokens=True)
-        sink.take_slot(1, Asked(5), 0)
-        with pytest.raises(RunError, match=text):
-            sink.done([1], None, tokens)
-    assert SlotSink(refuse, tokens=True).needs_first_tokens
-    assert not SlotSink(refuse, tokens=False).needs_first_tokens
-
-
 def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: Path) -> None:
     """The load goes on, and the share decides; no other figure has them."""
 
@@ -227,7 +213,7 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
     assert failed == [1, 1, 0]
 
 
-def test_what_was_not_asked_for_frees_no_slot() -> None:
+def test_what_was_not_asked_for_frees_no_slot_and_what_is_not_counted_ends_the_run() -> None:
     sink = SlotSink(refuse, tokens=False)
     sink.take_slot(1, Asked(5), 0)
 
@@ -237,6 +223,14 @@ def test_what_was_not_asked_for_frees_no_slot() -> None:
 
     assert sink.faults.count == 2
     assert sink.freed.qsize() == 1
+
+    for tokens, text in ((None, "no n_tokens"), ([1], "at least 2 tokens")):
+        sink = SlotSink(refuse, tokens=True)
+        sink.take_slot(1, Asked(5), 0)
+        with pytest.raises(RunError, match=text):
+            sink.done([1], None, tokens)
+    assert SlotSink(refuse, tokens=True).needs_first_tokens
+    assert not SlotSink(refuse, tokens=False).needs_first_tokens
 
 
 def point(concurrency: int = 4, **changes: Any) -> PointWindow:
@@ -272,6 +266,12 @@ def test_a_curve_has_the_geometric_mean_of_its_points_and_each_of_them() -> None
     assert (figures.samples, figures.queries) == (300, 200)
     assert figures.duration_s == 610
 
+    parts = [(10, 100, 0.4)] * (PARTS - 1) + [(1, 10, 4.0)]
+
+    notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
+
+    assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
+
 
 RISING = [(10, 80 + 5 * n, 0.4) for n in range(PARTS)]
 
@@ -293,14 +293,6 @@ def test_a_window_must_be_held_full_long_enough_and_steady() -> None:
         reasons = curve_validity(log_of(point(**changes))).invalid
         assert [reason.key for reason in reasons] == ([key] if key else [])
         assert all(words in reason.text for reason in reasons)
-
-
-def test_a_stall_is_told() -> None:
-    parts = [(10, 100, 0.4)] * (PARTS - 1) + [(1, 10, 4.0)]
-
-    notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
-
-    assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
 
 
 @FEWER
@@ -330,8 +322,6 @@ def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=words):
             read_curve(tmp_path / LOG)
 
-
-def test_a_log_of_an_earlier_build_does_not_tell_of_its_client(tmp_path: Path) -> None:
     told = {key: value for key, value in asdict(point()).items() if "client" not in key}
     rest = {"schema": 2, "samples": 1, "arrivals": "", "burstiness": None}
     (tmp_path / LOG).write_text(json.dumps({**rest, "points": [told]}))

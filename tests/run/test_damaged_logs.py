@@ -106,7 +106,7 @@ def read_all(detail: Detail) -> None:
     assert {error.log for error in refused} <= {detail.path}
 
 
-def test_a_warning_after_the_last_key_is_no_cut(tmp_path: Path) -> None:
+def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Path) -> None:
     """LoadGen adds it when a thread that completed many samples has ended."""
     detail = parse_detail(written(tmp_path, WHOLE + WARNING + WARNING))
 
@@ -119,8 +119,6 @@ def test_a_warning_after_the_last_key_is_no_cut(tmp_path: Path) -> None:
         with pytest.raises(RunError, match="goes on after 'num_errors', with"):
             parse_detail(written(tmp_path, WHOLE + more))
 
-
-def test_an_error_that_was_logged_counts_whatever_the_count_says(tmp_path: Path) -> None:
     log = written(tmp_path, entry("error_runtime", "twice", is_error=True) + WHOLE)
 
     assert parse_detail(log).num_errors == 1
@@ -158,8 +156,6 @@ def test_a_value_of_another_type_is_refused_with_file_and_line(tmp_path: Path) -
         assert place in str(raised.value)
         assert words in str(raised.value)
 
-
-def test_what_a_log_does_not_hold_is_no_figure(tmp_path: Path) -> None:
     for rate in (float("inf"), float("nan"), 0):
         values = {**VALUES, "result_samples_per_second": rate}
         detail = parse_detail(written(tmp_path, "".join(map(entry, values, values.values()))))
@@ -249,7 +245,7 @@ def answer(index: object, data: str) -> str:
 ANSWERS = ("[\n" + ",\n".join(answer(i, 4 * f"0{i}") for i in range(3)) + "\n]\n").encode()
 
 
-def test_a_log_of_something_else_is_called_empty_or_damaged(tmp_path: Path) -> None:
+def test_a_log_of_something_else_and_samples_of_no_block_are_named(tmp_path: Path) -> None:
     for text in ("[\n]\n", "[\n\n]\n", "[\n\n]"):
         with pytest.raises(RunError, match="is empty: LoadGen logged no answer"):
             AccuracyLog(accuracy(tmp_path, text.encode()))
@@ -257,8 +253,6 @@ def test_a_log_of_something_else_is_called_empty_or_damaged(tmp_path: Path) -> N
         with pytest.raises(RunError, match=rf"{ACCURACY}:2 is damaged: .* is no answer"):
             AccuracyLog(accuracy(tmp_path, f"[\n{line}\n]\n".encode()))
 
-
-def test_samples_of_no_block_of_two_or_missing_are_named(tmp_path: Path) -> None:
     log = accuracy(tmp_path, ANSWERS)
     block = {"log": log, "indices": [7, 8, 9]}
 

@@ -32,37 +32,17 @@ from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.doubts import Doubts, doubts
 from pytest_mlperf.run.power.figures import SUSPECT, Meter, Sampled
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
-from pytest_mlperf.run.reading import Evidence
 from pytest_mlperf.suite.plan import plan_suite
 from tests.jobs import job_of
 from tests.nvml.library import Fake
 from tests.run.conftest import fake_gpus
 from tests.run.harness import entry, result_of, settings
+from tests.run.test_reading import evidence
 
 pytestmark = pytest.mark.process
 
 BEGIN_S, END_S = 1.0, 3.0
 """The window, in the scenario's time."""
-
-INVALID = {
-    0x8: "a hardware slowdown",
-    0x20: "heat (software slowdown)",
-    0x40: "heat (hardware slowdown)",
-    0x80: "the power supply's brake",
-}
-NOTED = {
-    0x1: "the GPU had nothing to do",
-    0x2: "clocks are set by hand",
-    0x4: "clocks are held back to stay within the power limit",
-    0x10: "another GPU of the group dictates the clocks",
-    0x100: "a display's setting holds the clocks back",
-    0x200: "the board's limit holds the clocks back",
-    0x400: "a reliability limit holds the clocks back",
-    0x800: "clock event reason unknown 0x800",
-    0x80000000: "clock event reason unknown 0x80000000",
-}
-COUNTED = [0x20, 0x40, 0x80]
-"""Reasons for heat and brake that a GPU counts in ns, so that a short one is not missed."""
 
 
 def until(moment_s: float) -> None:
@@ -122,8 +102,6 @@ USED = {
 }
 """What a session knows of its GPUs, each with a process of its own."""
 
-ALL_REASONS = sum([*INVALID, *NOTED])
-
 GPUS = {
     "steady": ["wave const 300"],
     "weaker": ["wave const 200"],
@@ -140,8 +118,8 @@ GPUS = {
     "with errors": ["xid 31 at=0.2", "xid 94 at=2"],
     "without events": ["xid 31 at=0.2", "xid 94 at=2"],
     "held back outside": [
-        f"event {ALL_REASONS:#x} after=0 until=0.3",
-        f"event {ALL_REASONS:#x} after=3.7",
+        f"event {sum(REASONS):#x} after=0 until=0.3",
+        f"event {sum(REASONS):#x} after=3.7",
     ],
     "resting": ["wave steps 0:80 1:500 3:80"],
     "restless": ["wave square 80 500 0.3"],
@@ -199,42 +177,46 @@ def logged(fake: Fake, folder: Path, **values: object) -> Path:
     return log
 
 
-def test_every_reason_is_in_one_of_the_tables() -> None:
-    assert set(INVALID) | set(NOTED) >= set(REASONS)
-    assert set(INVALID) & set(NOTED) == set()
-
-
-def test_each_event_reason_has_the_verdict_of_its_share(fake: Fake) -> None:
+def test_event_reasons_have_the_verdicts_of_their_shares(fake: Fake) -> None:
     """Heat that no sample shows is judged by the time that the GPU counted."""
-    window_s = END_S - BEGIN_S
-    seen = [(bit, share * window_s) for bit in [*INVALID, *NOTED] for share in (0.1, 1 / 3)]
-    counted = [(bit, share * window_s) for bit in COUNTED for share in (0.005, 0.02)]
-    gpus = [[f"event {bit:#x} after=2 until={2 + s:.4f}"] for bit, s in (*seen, *counted)]
-    blind = range(len(seen), len(gpus))
-    general = [f"fail nvmlDeviceGetCurrentClocks* 3 dev={n}" for n in blind]
+    cases: list[tuple[int, float, bool, str, str]] = [
+        (0x40, 0.2, False, "heat (hardware slowdown)", "invalid"),
+        (0x40, 0.04, True, "heat (hardware slowdown)", "invalid"),
+        (0x80, 0.01, True, "the power supply's brake", "told"),
+        (0x4, 0.7, False, "clocks are held back to stay within the power limit", "told"),
+        (0x800, 0.2, False, "clock event reason unknown 0x800", "told"),
+        (0x1, 0.2, False, "", ""),
+    ]
+    general = [
+        f"fail nvmlDeviceGetCurrentClocks* 3 dev={n}" for n, case in enumerate(cases) if case[2]
+    ]
+    gpus = [[f"event {bit:#x} after=2 until={2 + s:.4f}"] for bit, s, *_ in cases]
     found = Watched(fake, sampled(fake, general, *gpus))
 
-    for gpu, (bit, seconds) in zip(found.log.gpus, (*seen, *counted), strict=True):
+    for gpu, (bit, seconds, blind, words, verdict) in zip(found.log.gpus, cases, strict=True):
         given = found.judged(gpu)
-        case = f"{bit:#x} for {seconds:.3f} s: {given}"
         invalid = [str(reason) for reason in given.invalid]
         signs = [sign.in_words() for sign in given.signs]
-        assert given.energy == (), case
-        if bit == 0x1 and seconds < 0.2 * window_s:
-            assert (invalid, signs) == ([], []), case
-            continue
-        (sentence,) = [*invalid, *signs]
-        assert bool(invalid) == (bit in INVALID and seconds > 0.01 * window_s), case
-        assert sentence.startswith({**INVALID, **NOTED}[bit]), case
-        assert "% of the window" in sentence, case
-        if int(gpu.uuid.removeprefix("GPU-")) in blind:
-            assert f"for {seconds:.2f} s" in sentence, case
+        assert given.energy == (), bit
+        assert (len(invalid), len(signs)) == (verdict == "invalid", verdict == "told"), given
+        for sentence in (*invalid, *signs):
+            assert sentence.startswith(words)
+            assert "% of the window" in sentence
+            assert not blind or f"for {seconds:.2f} s" in sentence
+        if blind:
             held_s = gpu.held_back_s(found.at(BEGIN_S), found.at(END_S))
-            assert max(held_s.values()) == pytest.approx(seconds, abs=0.001), case
+            assert max(held_s.values()) == pytest.approx(seconds, abs=0.001)
 
 
 def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
+    """An error of the driver in it is told."""
     assert watched.judged(watched.gpu("held back outside")) == Doubts()
+
+    run = watched.run("with errors", "without events")
+    name = f"GPU {watched.names.index('with errors')}"
+    assert run.notes == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
+    assert "xids" in watched.gpu("without events").missing
+    assert run.invalid == ()
 
 
 def test_counts_of_errors_and_clocks_are_those_of_the_window(watched: Watched) -> None:
@@ -254,26 +236,32 @@ def test_counts_of_errors_and_clocks_are_those_of_the_window(watched: Watched) -
         assert {reading.value for reading in clocks} == {mhz}
 
 
-@pytest.mark.parametrize(("name", "code"), [("lost", 15), ("needs reset", 16)])
-def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(
-    watched: Watched, name: str, code: int
-) -> None:
-    """With its speed, and with the energy of the one that still answers."""
-    run, gpu = watched.run("steady", name), watched.gpu(name)
+def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
+    """With its speed, and with the energy of the one that still answers.
 
-    (why,) = run.invalid
-    assert why.key is Key.GPU_LOST
-    assert why.text.startswith(f"{watched.title(name)} was lost at ")
-    assert f"({code})" in why.text
-    moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", why.text)
-    assert moment
-    assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
-    energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
-    assert f"the GPU was lost: {gpu.lost}" in energy.invalid
-    assert run.power is not None
-    assert (run.power.joules, run.power.gated) == (None, False)
-    assert run.power.by_gpu["GPU-0"] == pytest.approx(600, rel=0.03)
-    assert "samples_per_joule" not in run.metrics
+    One that fell off the bus is lost whatever NVML answers by then: by the driver's XID 79.
+    """
+    for name, code in (("lost", 15), ("needs reset", 16)):
+        run, gpu = watched.run("steady", name), watched.gpu(name)
+        (why,) = run.invalid
+        assert why.key is Key.GPU_LOST
+        assert why.text.startswith(f"{watched.title(name)} was lost at ")
+        assert f"({code})" in why.text
+        moment = re.search(r" at \d\d:\d\d:\d\d UTC, (.*) s into the run: ", why.text)
+        assert moment
+        assert float(moment[1]) == pytest.approx(2 - BEGIN_S, abs=0.2)
+        energy = gpu.energy(watched.at(BEGIN_S), watched.at(END_S))
+        assert f"the GPU was lost: {gpu.lost}" in energy.invalid
+        assert run.power is not None
+        assert (run.power.joules, run.power.gated) == (None, False)
+        assert run.power.by_gpu["GPU-0"] == pytest.approx(600, rel=0.03)
+        assert "samples_per_joule" not in run.metrics
+
+    names = ("told by XID", "told by both")
+    ends = ("it has fallen off the bus; the driver reported XID 79", "; the driver reported XID 79")
+    for name, end, reason in zip(names, ends, watched.run(*names).invalid, strict=True):
+        assert reason.text.startswith(f"{watched.title(name)} was lost at ")
+        assert reason.text.endswith(end)
 
 
 def _lose_and_stop(fake: Fake, records: Path) -> None:
@@ -313,52 +301,20 @@ def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: P
     }
 
 
-def test_a_gpu_that_fell_off_the_bus_is_lost_whatever_nvml_answers_by_then(
-    watched: Watched,
-) -> None:
-    """By the driver's XID 79, which is told beside NVML's own word where both come."""
-    names = ("told by XID", "told by both")
-    first, second = (reason.text for reason in watched.run(*names).invalid)
-
-    assert first.startswith(f"{watched.title(names[0])} was lost at ")
-    assert first.endswith("it has fallen off the bus; the driver reported XID 79")
-    assert second.startswith(f"{watched.title(names[1])} was lost at ")
-    assert second.endswith("; the driver reported XID 79")
-
-
-def test_traffic_over_nvlink_is_a_figure_of_each_gpu(watched: Watched) -> None:
+def test_traffic_over_nvlink_and_energy_are_figures_of_each_gpu(watched: Watched) -> None:
     """Bytes by the counters' growth over the window; not known is not 0."""
     first, second = watched.run("linked", "unlinked").gpus
-
     assert first.state["nvlink_sent"] == pytest.approx(3e9, rel=1e-3)
     assert first.state["nvlink_received"] == pytest.approx(1e9, rel=1e-3)
     assert "nvlink_sent" not in second.state
-    assert [gpu.name for gpu in (first, second)] == [
-        f"GPU {watched.names.index(name)}" for name in ("linked", "unlinked")
-    ]
+    names = [f"GPU {watched.names.index(name)}" for name in ("linked", "unlinked")]
+    assert [gpu.name for gpu in (first, second)] == names
 
-
-def test_each_gpus_energy_is_kept_with_its_uncertainty(watched: Watched) -> None:
     run = watched.run("steady", "weaker")
-
     assert [gpu.joules for gpu in run.gpus] == pytest.approx([600, 400], rel=0.03)
     assert run.power is not None
     assert run.power.joules == pytest.approx(sum(gpu.joules or 0 for gpu in run.gpus))
     assert run.power.uncertainty_j == pytest.approx(sum(g.uncertainty_j or 0 for g in run.gpus))
-
-
-def test_a_process_that_comes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
-    """And one that is there from the start to the warm-up's end is ours."""
-    text = (
-        f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
-    )
-    assert watched.run("steady", "used").invalid == (Reason(key=Key.USED_BY_OTHERS, text=text),)
-
-    gpu = watched.gpu("used")
-    (other,) = gpu.foreign(watched.at(0.9))
-    assert (other.pid, other.memory) == (666, 2**30)
-    assert watched.at(1.8) <= other.seen_s <= watched.at(1.8) + 1.1
-    assert gpu.foreign(watched.at(0.9), allowed=[666]) == gpu.before_us() == ()
 
 
 def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) -> None:
@@ -389,16 +345,12 @@ def test_a_counter_that_goes_back_is_not_gated(watched: Watched) -> None:
     assert any("the energy counter went back from" in why for why in energy.invalid)
 
 
-LATE_OFFLINE = {
-    "result_samples_per_second": 150.0,
-    "result_validity": "INVALID",
-    "result_min_duration_met": False,
-}
-
-
-def evidence(fake: Fake, log: PowerLog, folder: Path) -> Evidence:
-    """Return what is left of a run of which each witness has something to say."""
-    path = logged(fake, folder, **LATE_OFFLINE)
+def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
+    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = sampled(fake, [], ["event 0x4 after=0"])
+    late = {"result_samples_per_second": 150.0, "result_validity": "INVALID"}
+    path = logged(fake, tmp_path / "run", result_min_duration_met=False, **late)
     result = result_of(
         token_metrics={"goodput": 0},
         notes={"tokens_together": "tokens came together"},
@@ -407,26 +359,17 @@ def evidence(fake: Fake, log: PowerLog, folder: Path) -> Evidence:
         duration_s=END_S - BEGIN_S,
         client={"issue_p99": 0.0, "loop_p99": 0.0},
     )
-    return Evidence(
+    told = evidence(
+        path.parent,
+        result,
         settings=settings("Offline"),
-        finished={"event": "finished", "folder": str(path.parent), "result": result},
-        loaded={"event": "loaded", "engine": {}, "dataset": {"sizes": {}}},
         subject=Subject(identity={"pretended": True}, fingerprint={}),
-        target_qps=100.0,
-        started="2026-01-01T00:00:00+00:00",
         power=log,
         warm_s=fake.t0 + 0.9,
         control=ControlRun(unavailable="no compiler"),
         warmed=True,
         notes=("the worker was slow to end",),
-        usual=0.0,
     )
-
-
-def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
-    fake: Fake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    log = sampled(fake, [], ["event 0x4 after=0"])
     (tmp_path / "meter.csv").write_text("time,watts\n", "utf-8")
     suite = tmp_path / "s.mlperf.toml"
     suite.write_text(
@@ -443,35 +386,26 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         return parse_detail(path)
 
     monkeypatch.setattr(reading, "parse_detail", counted)
-    job = job_of(plan_suite(suite)[0])
 
-    run = reading.read_run(evidence(fake, log, tmp_path / "run"), job, conditions)
+    run = reading.read_run(told, job_of(plan_suite(suite)[0]), conditions)
 
     assert run is not None
-    assert reads == [tmp_path / "run" / DETAIL]
-    ours, zero, capped, own_speed, worker = run.notes
-    assert ours == "tokens came together"
-    assert zero.startswith("goodput is 0: ")
-    assert capped.startswith("clocks are held back to stay within the power limit")
-    assert own_speed == "the machine's own speed is not known: no compiler"
-    assert worker == "the worker was slow to end"
+    assert reads == [path]
+    beginnings = (
+        "tokens came together",
+        "goodput is 0: ",
+        "clocks are held back to stay within the power limit",
+        "the machine's own speed is not known: no compiler",
+        "the worker was slow to end",
+    )
+    assert [note[: len(begin)] for note, begin in zip(run.notes, beginnings, strict=True)] == [
+        *beginnings
+    ]
     assert run.invalid == (Reason(key=Key.LOADGEN, text="LoadGen: the run was too short"),)
     assert run.wall is not None
     assert run.power is not None
     assert run.power.joules is not None
     assert run.metrics["samples_per_joule"] == pytest.approx(300 / run.power.joules)
-
-
-@pytest.mark.parametrize("code", [9, 15, 16])
-def test_a_driver_that_is_gone_at_the_samplers_start_makes_the_run_invalid(
-    fake: Fake, code: int
-) -> None:
-    """The session has seen the GPU: it was lost since, as in the retry of a run that lost it."""
-    run = started(fake, f"fail nvmlInitWithFlags {code}", "device").run()
-
-    (why,) = run.invalid
-    assert why.key is Key.GPU_LOST
-    assert why.text == f"the GPU was lost: {run.power_unknown}"
 
 
 @pytest.mark.parametrize(
@@ -510,46 +444,46 @@ def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
     assert max(reading.value for reading in trace) == 300
 
 
-def test_a_sampler_that_broke_before_the_run_saw_nothing_of_it(fake: Fake) -> None:
-    fake.restart("device")
-    with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
-        assert running._process is not None
-        running._process.kill()
-    run = Watched(fake, running.log).run()
-
-    assert (run.invalid, run.power) == ((), None)
-    assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler broke (signal 9")
-
-
 def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
-    """As on a disk that is full; here a file may not grow by more than half a second's records."""
+    """As on a disk that is full; here a file may not grow by more than half a second's records.
+
+    One that broke before the run saw nothing of it.
+    """
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("device", *OURS)
         assert running._process is not None
         most = running.path.stat().st_size + 1000
         resource.prlimit(running._process.pid, resource.RLIMIT_FSIZE, (most, most))
         until(fake.t0 + END_S + 0.2)
-
     assert "File too large" in str(Watched(fake, running.log).run().power_unknown)
 
-
-def test_errors_of_the_driver_in_the_run_are_told(watched: Watched) -> None:
-    run = watched.run("with errors", "without events")
-
-    name = f"GPU {watched.names.index('with errors')}"
-    assert run.notes == (f"{name}: the driver reported XID 94 during the run: dmesg says more",)
-    assert "xids" in watched.gpu("without events").missing
-    assert run.invalid == ()
+    fake.restart("device")
+    with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
+        assert running._process is not None
+        running._process.kill()
+    run = Watched(fake, running.log).run()
+    assert (run.invalid, run.power) == ((), None)
+    assert run.notes[-1].startswith("not watched from 0.0 s on: the sampler broke (signal 9")
 
 
 def test_a_power_limit_that_changes_in_mid_run_makes_it_invalid(watched: Watched) -> None:
+    """So does a process that comes in; one that is there to the warm-up's end is ours."""
     run = watched.run("capped", "narrowed")
     capped, narrowed = (f"GPU {watched.names.index(name)}" for name in ("capped", "narrowed"))
-
     (why,) = run.invalid
     assert why.key is Key.POWER_LIMIT_CHANGED
     assert f"{capped}: the power limit changed from 700 to 500 W" in why.text
     assert run.notes == (f"{narrowed}: the PCIe link fell from x16 to x8 in the run",)
+
+    text = (
+        f"GPU {watched.names.index('used')}: used by others during the run: process 666 (1.0 GiB)"
+    )
+    assert watched.run("steady", "used").invalid == (Reason(key=Key.USED_BY_OTHERS, text=text),)
+    gpu = watched.gpu("used")
+    (other,) = gpu.foreign(watched.at(0.9))
+    assert (other.pid, other.memory) == (666, 2**30)
+    assert watched.at(1.8) <= other.seen_s <= watched.at(1.8) + 1.1
+    assert gpu.foreign(watched.at(0.9), allowed=[666]) == gpu.before_us() == ()
 
 
 def test_one_of_two_gpus_that_only_holds_a_context_is_named(fake: Fake) -> None:
@@ -593,34 +527,34 @@ def test_an_instance_in_a_container_has_a_speed_and_no_energy(fake: Fake) -> Non
     assert (gpu.facts["shared"], gpu.trace, gpu.counter) == (None, (), ())
 
 
-@pytest.mark.parametrize(
-    ("code", "gpu", "words"),
-    [
+def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -> None:
+    """A GPU that is lost makes it invalid: it was seen, and is gone at the sampler's start."""
+    for code, gpu, words in (
         (12, "GPU-0", "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
         (4, "GPU-0", "may not open"),
         (999, "GPU-0", "NVML does not start"),
         (18, "GPU-0", "reboot; until then its performance is suspect"),
+        (9, "GPU-0", ""),
+        (15, "GPU-0", ""),
         (None, "GPU-5", "GPU-5: there is no GPU GPU-5 here"),
-    ],
-)
-def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(
-    fake: Fake, code: int | None, gpu: str, words: str
-) -> None:
-    fails = [f"fail nvmlInitWithFlags {code}"] if code else []
-    found = started(fake, *fails, "device", gpus=[gpu])
-    run = found.run()
+    ):
+        fails = [f"fail nvmlInitWithFlags {code}"] if code else []
+        found = started(fake, *fails, "device", gpus=[gpu])
+        run = found.run()
 
-    assert words in str(found.log.unavailable)
-    lost = [] if code else [Key.GPU_LOST]
-    assert (run.power, [why.key for why in run.invalid]) == (None, lost)
-    assert run.metrics == {}  # of energy; the speed is of another witness
-    assert words in str(run.power_unknown)
-    assert found.log.suspect == (code == 18)
-    assert run.notes == ((SUSPECT,) if code == 18 else ())
-    for each in found.log.gpus:
-        energy = each.energy(0.0, 10.0)
-        assert (energy.joules, energy.mean_w, energy.peak_w) == (None, None, None)
-        assert energy.notes
+        assert words in str(found.log.unavailable)
+        assert (run.power, run.metrics) == (None, {})  # the speed is of another witness
+        assert [why.key for why in run.invalid] == [Key.GPU_LOST] * (code in (9, 15, None))
+        assert run.notes or not code or [why.text for why in run.invalid] == [
+            f"the GPU was lost: {run.power_unknown}"
+        ] * (code in (9, 15))
+        assert words in str(run.power_unknown)
+        assert found.log.suspect == (code == 18)
+        assert run.notes == ((SUSPECT,) if code == 18 else ())
+        for each in found.log.gpus:
+            energy = each.energy(0.0, 10.0)
+            assert (energy.joules, energy.mean_w, energy.peak_w) == (None, None, None)
+            assert energy.notes
 
 
 def test_joules_above_idle_are_a_metric_where_idle_was_seen(watched: Watched) -> None:

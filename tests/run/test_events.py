@@ -25,40 +25,26 @@ RESULT = result_of(
 )
 EXAMPLES: dict[str, dict[str, Any]] = {
     "python": {
-        "prefix": "/p",
-        "executable": "/p/bin/python",
-        "version": "3.12.1",
-        "versions": {"numpy": "2.1"},
-        "system": None,
+        "prefix": "/p", "executable": "/p/bin/python", "version": "3.12.1",
+        "versions": {"numpy": "2.1"}, "system": None,
     },
     "started": {"pid": 77},
     "loading": {},
     "loaded": {
         "engine": {"version": "1"},
         "dataset": {"digest": "ab", "samples": 5, "sizes": {"tokens": 4.5}},
-        "load_s": 1,
-        "pages": ["http://127.0.0.1:8000/metrics"],
+        "load_s": 1, "pages": ["http://127.0.0.1:8000/metrics"],
     },
     "warmed": {"warmup_s": 0.5},
     "probed": {"target_qps": 10.5},
     "running": {"phase": "performance", "expected": 5, "settings": {"target_qps": 5.0}},
-    "progress": {
-        "phase": "probe",
-        "done": 4,
-        "outstanding": 1,
-        "fault": None,
-        "elapsed_s": 0.5,
-    },
+    "progress": {"phase": "probe", "done": 4, "outstanding": 1, "fault": None, "elapsed_s": 0.5},
     "finished": {"phase": "accuracy", "folder": "/runs/1", "result": RESULT},
     "ready": {},
     "leaving": {},
     "error": {
-        "layer": "x",
-        "kind": "E",
-        "message": "m",
-        "designed": False,
-        "log": None,
-        "traceback": "",
+        "layer": "x", "kind": "E", "message": "m", "designed": False,
+        "log": None, "traceback": "",
     },
 }
 
@@ -98,7 +84,7 @@ def pipe() -> Iterator[Pipe]:
         yield found
 
 
-def test_an_event_has_its_fields_and_no_other() -> None:
+def test_an_event_has_its_fields_and_no_other_of_their_types() -> None:
     assert EXAMPLES.keys() == OF_WORKER.keys()
     for name, fields in EXAMPLES.items():
         assert event_of(line_of(name), OF_WORKER) == {"event": name, **fields}
@@ -110,11 +96,6 @@ def test_an_event_has_its_fields_and_no_other() -> None:
         with pytest.raises(NoEventError, match="other fields: more"):
             event_of(line_of(name, more=1), OF_WORKER)
 
-
-WRONG: list[Any] = [None, -1, [], [5], {"a": []}, 2**70, float("inf"), True, "text", 0.5]
-
-
-def test_a_field_of_another_type_makes_it_no_event_or_is_one_that_may_stand_there() -> None:
     few: dict[tuple[str, str], int] = {}
     for name, fields in EXAMPLES.items():
         for field in fields:
@@ -127,6 +108,9 @@ def test_a_field_of_another_type_makes_it_no_event_or_is_one_that_may_stand_ther
             if refused < len(WRONG) - 3:
                 few[name, field] = refused
     assert few == {}
+
+
+WRONG: list[Any] = [None, -1, [], [5], {"a": []}, 2**70, float("inf"), True, "text", 0.5]
 
 
 def test_a_line_that_is_no_event_is_refused_with_its_reason() -> None:
@@ -183,7 +167,8 @@ def test_no_field_is_another_error(name: str, data: st.DataObject) -> None:
     assert found["event"] == name
 
 
-def test_events_come_in_the_order_in_which_a_worker_makes_them() -> None:
+def test_events_come_in_order_and_one_out_of_turn_is_refused() -> None:
+    """So no phase begins again and again."""
     order = ["python", "started", "loading", "progress", "loaded", "warmed", "progress", "probed"]
     order += ["running", "progress", "finished", "ready", "running", "finished", "ready"]
     pipe = Pipe(follows=FOLLOWS)
@@ -191,8 +176,6 @@ def test_events_come_in_the_order_in_which_a_worker_makes_them() -> None:
         pipe.write(line_of(name) + b"\n")
         assert pipe.events.next(0) is not None
 
-
-def test_an_event_out_of_turn_is_refused_so_that_no_phase_begins_again_and_again() -> None:
     for names, why in (
         (["ready"], "out of turn, after no other"),
         (["started", "loading", "loading"], "out of turn, after loading"),
@@ -208,7 +191,7 @@ def test_an_event_out_of_turn_is_refused_so_that_no_phase_begins_again_and_again
                 pipe.events.next(0)
 
 
-def test_lines_are_put_together_and_taken_apart(pipe: Pipe) -> None:
+def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pipe: Pipe) -> None:
     whole = line_of("loaded") + b"\n"
     pipe.write(whole[:9])
     assert pipe.events.next(0) is None
@@ -217,6 +200,18 @@ def test_lines_are_put_together_and_taken_apart(pipe: Pipe) -> None:
     names = [event["event"] for _ in range(2) if (event := pipe.events.next(0))]
     assert names == ["loaded", "ready"]
     assert pipe.events.next(0) is None
+
+    ours, theirs = os.pipe()
+    os.write(theirs, b'{"event": "rea')
+    os.close(theirs)
+    found = ChildEvents(
+        ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
+    )
+
+    assert found.next(0) is None
+    with pytest.raises(EOFError):
+        found.next(0)
+    os.close(ours)
 
 
 def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
@@ -237,20 +232,6 @@ def test_bytes_without_an_end_return_after_every_read_and_are_bounded(
         other.write(line_of("error", message="x" * 200) + b"\n")
         with pytest.raises(RunError, match="bytes in one line"):
             other.events.next(0)
-
-
-def test_a_closed_pipe_is_the_end_whatever_was_left_in_it() -> None:
-    ours, theirs = os.pipe()
-    os.write(theirs, b'{"event": "rea')
-    os.close(theirs)
-    found = ChildEvents(
-        ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
-    )
-
-    assert found.next(0) is None
-    with pytest.raises(EOFError):
-        found.next(0)
-    os.close(ours)
 
 
 @pytest.mark.parametrize("parts", [1, 3])

@@ -27,12 +27,25 @@ def test_what_is_asked_for_passes(tmp_path: Path) -> None:
     assert {event["event"] for event in events} >= {"loaded", "finished"}
 
 
-def test_another_size_names_both_numbers() -> None:
+def test_another_size_or_a_length_that_changes_names_both_numbers() -> None:
     check_count(2, Expected())
     for samples in (49_999, 50_001, 1):
         with pytest.raises(RunError, match=f"has {samples:,} samples, .* has 50,000") as raised:
             check_count(samples, Expected(samples=50_000, whose="MLPerf's resnet50"))
         assert raised.value.layer == "dataset"
+
+    for length, message in ((0, "at least one sample is needed"), (2**40, "1,099,511,627,776 sam")):
+        with pytest.raises(RunError, match=message) as raised:
+            count(as_data(Odd(length)))
+        assert raised.value.layer == "dataset"
+    as_many_as_any_benchmark = 89_137_319
+    assert count(as_data(Odd(as_many_as_any_benchmark))) == as_many_as_any_benchmark
+
+    odd = Odd(4)
+    require_same(as_data(odd), 4)
+    for odd.length in (3, 5):
+        with pytest.raises(RunError, match=f"had 4 samples, and has {odd.length} now"):
+            require_same(as_data(odd), 4)
 
 
 @pytest.mark.process
@@ -66,31 +79,12 @@ def as_data(odd: Odd) -> Dataset:
     return cast("Dataset", odd)
 
 
-def test_none_and_impossibly_many_samples_are_refused() -> None:
-    for length, message in ((0, "at least one sample is needed"), (2**40, "1,099,511,627,776 sam")):
-        with pytest.raises(RunError, match=message) as raised:
-            count(as_data(Odd(length)))
-        assert raised.value.layer == "dataset"
-    as_many_as_any_benchmark = 89_137_319
-    assert count(as_data(Odd(as_many_as_any_benchmark))) == as_many_as_any_benchmark
-
-
-def test_a_length_that_changes_is_refused_with_both() -> None:
-    odd = Odd(4)
-    require_same(as_data(odd), 4)
-    for odd.length in (3, 5):
-        with pytest.raises(RunError, match=f"had 4 samples, and has {odd.length} now"):
-            require_same(as_data(odd), 4)
-
-
-def test_a_digest_is_a_text() -> None:
+def test_a_digest_is_a_text_and_sizes_are_finite_numbers_from_0() -> None:
     assert check_digest("abc", Expected()) == "abc"
     for digest in (None, "", 5, b"ab", ["a"]):
         with pytest.raises(RunError, match=r"digest is .*; it must be a text that changes"):
             check_digest(digest, Expected())
 
-
-def test_sizes_are_finite_numbers_from_0_by_name() -> None:
     for size in (0, 5, 77.5):
         assert sizes(as_data(Odd(4, tokens=size)), 4) == {"tokens": float(size)}
     for wrong in (float("nan"), float("inf"), -1, -0.5, True, None, "5", 10**400, [5.0]):

@@ -81,11 +81,6 @@ def test_what_is_not_known_to_be_the_same_differs(history: tuple[Path, dict[str,
     assert {case: code_differs(folder, *case) for case in cases} == cases
     assert not (folder / "a").exists()
 
-
-@pytest.mark.process
-def test_a_baseline_that_was_written_is_no_change_of_the_code(
-    history: tuple[Path, dict[str, str]],
-) -> None:
     folder, commits = history
     (folder / "baselines/cpu/quick/a/Offline.null.fp32.json").write_text("grown")
     (folder / "accepted/cpu.json").write_text("grown")

@@ -66,6 +66,15 @@ def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[s
     return process
 
 
+def refused(match: str, *gpus: str, count: int = 1, alone: bool = True) -> None:
+    """Hold what somebody else has, without a wait."""
+    with (
+        pytest.raises(RunError, match=match),
+        hold(*gpus, count=count, alone=alone, limit_s=0.0, waiting=lambda _: None),
+    ):
+        pass
+
+
 @pytest.mark.process
 def test_neighbours_take_the_next_free_gpus() -> None:
     four = [f"GPU-{n}" for n in range(4)]
@@ -74,11 +83,7 @@ def test_neighbours_take_the_next_free_gpus() -> None:
             assert (third.gpus, last.gpus) == (("GPU-2",), ("GPU-3",))
         with hold(*four, count=2, alone=False) as both:
             assert both.gpus == ("GPU-2", "GPU-3")
-        with (
-            pytest.raises(RunError, match="waited 0 s for GPU-0, held by"),
-            hold(*four, count=3, alone=False, limit_s=0.0, waiting=lambda _: None),
-        ):
-            pass
+        refused("waited 0 s for GPU-0, held by", *four, count=3, alone=False)
 
 
 @pytest.mark.process
@@ -88,17 +93,9 @@ def test_who_measures_alone_has_no_neighbour() -> None:
         with holder("GPU-1", alone=alone) as other:
             held = f"held by process {other.pid}.*mlperf_lease_timeout"
             for ours in {True, not alone}:
-                with (
-                    pytest.raises(RunError, match=f"waited 0 s for cpu, {held}"),
-                    hold("GPU-2", alone=ours, limit_s=0.0, waiting=lambda _: None),
-                ):
-                    pass
+                refused(f"waited 0 s for cpu, {held}", "GPU-2", alone=ours)
             if not alone:
-                with (
-                    pytest.raises(RunError, match=f"waited 0 s for GPU-1, {held}"),
-                    hold("GPU-1", alone=False, limit_s=0.0, waiting=lambda _: None),
-                ):
-                    pass
+                refused(f"waited 0 s for GPU-1, {held}", "GPU-1", alone=False)
 
 
 LIMITS_W = {"GPU-0": 700, "GPU-1": 500, "GPU-2": 700, "GPU-3": 700}
@@ -181,11 +178,7 @@ def test_who_waits_is_not_overtaken_and_keeps_nothing_but_its_turn(folder: Path)
     def later(_: str) -> None:
         with (folder / "GPU-b.lock").open() as file:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        with (
-            pytest.raises(RunError, match=f"for turn, held by process {os.getpid()}"),
-            hold("GPU-b", alone=False, limit_s=0.0, waiting=lambda _: None),
-        ):
-            pass
+        refused(f"for turn, held by process {os.getpid()}", "GPU-b", alone=False)
         heard.append("waits behind")
 
     with (
@@ -200,8 +193,28 @@ def test_who_waits_is_not_overtaken_and_keeps_nothing_but_its_turn(folder: Path)
         assert (folder / "turn.lock").exists()
 
 
-def test_the_folder_is_shared_by_all_users(folder: Path) -> None:
-    """Mode 1777 for the folder, 0666 for the files, whatever the umask."""
+def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
+    """Neither the folder nor a lock file may be a symbolic link."""
+    target = tmp_path / "target"
+    target.mkdir()
+    folder.symlink_to(target)
+    refused("is no folder")
+
+    folder.unlink()
+    folder.mkdir()
+    (folder / "cpu.lock").symlink_to(target / "elsewhere")
+    refused("cannot open")
+    assert list(target.iterdir()) == []
+
+
+def test_links_are_not_followed_and_names_cannot_leave_the_folder(folder: Path) -> None:
+    """Mode 1777 for the folder, 0666 for the files, whatever the umask and the name."""
+    with hold("../../etc/passwd"):
+        assert {p.name for p in folder.iterdir()} == {
+            *("turn.lock", "cpu.lock"),
+            ".._.._etc_passwd.lock",
+        }
+
     before = os.umask(0o077)
     try:
         with hold():
@@ -211,37 +224,6 @@ def test_the_folder_is_shared_by_all_users(folder: Path) -> None:
 
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
     assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
-
-
-def test_links_are_not_followed(folder: Path, tmp_path: Path) -> None:
-    """Neither the folder nor a lock file may be a symbolic link."""
-    target = tmp_path / "target"
-    target.mkdir()
-    folder.symlink_to(target)
-    with (
-        pytest.raises(RunError, match="is no folder"),
-        hold(),
-    ):
-        pass
-
-    folder.unlink()
-    folder.mkdir()
-    (folder / "cpu.lock").symlink_to(target / "elsewhere")
-    with (
-        pytest.raises(RunError, match="cannot open"),
-        hold(),
-    ):
-        pass
-    assert list(target.iterdir()) == []
-
-
-def test_names_cannot_leave_the_folder(folder: Path) -> None:
-    """Whatever an accelerator is called, its file lies in the folder."""
-    with hold("../../etc/passwd"):
-        assert {p.name for p in folder.iterdir()} == {
-            *("turn.lock", "cpu.lock"),
-            ".._.._etc_passwd.lock",
-        }
 
 
 def test_a_lease_folder_that_is_no_use_is_one_sentence(
@@ -266,6 +248,13 @@ def test_a_lease_folder_that_is_no_use_is_one_sentence(
         with pytest.raises(RunError, match=match):
             lease_folder()
 
+    monkeypatch.delenv("PYTEST_MLPERF_LEASES")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+
+    assert tempfile.gettempdir() == str(tmp_path)
+    assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
+
 
 @pytest.mark.process
 def test_a_killed_holder_blocks_nobody_and_is_not_named(folder: Path) -> None:
@@ -273,24 +262,9 @@ def test_a_killed_holder_blocks_nobody_and_is_not_named(folder: Path) -> None:
     with hold("GPU-1", alone=False):
         with holder("GPU-2", alone=False) as last:
             last.kill()
-        with (
-            pytest.raises(RunError, match="waited 0 s for cpu, held by another process"),
-            hold("GPU-3", limit_s=0.0, waiting=lambda _: None),
-        ):
-            pass
+        refused("waited 0 s for cpu, held by another process", "GPU-3")
     with hold(limit_s=30, waiting=lambda _: None):
         assert (folder / "cpu.lock").read_text() == f"process {os.getpid()}\n"
-
-
-def test_temporary_folders_of_ones_own_do_not_part_sessions(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("PYTEST_MLPERF_LEASES")
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    monkeypatch.setattr(tempfile, "tempdir", None)
-
-    assert tempfile.gettempdir() == str(tmp_path)
-    assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
 
 
 @pytest.mark.process

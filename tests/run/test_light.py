@@ -69,7 +69,9 @@ def lit(case: Job, engine: dict[str, str], throughput: float = 1.0) -> Nearness:
     return light_findings(figures(throughput=throughput), case, H200, engine=engine, sizes={})
 
 
-def test_declared_techniques_are_less_work(tmp_path: Path) -> None:
+def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
+    tmp_path: Path,
+) -> None:
     """Images of 10 steps at the same speed use about half as much of what the GPU can do."""
     fewer = planned(tmp_path, "fewer-steps")
     for key in ("generation.steps", "work.steps"):
@@ -80,8 +82,6 @@ def test_declared_techniques_are_less_work(tmp_path: Path) -> None:
     undeclared = planned(tmp_path)
     assert share(lit(undeclared, {"generation.steps": "1"})) == share(lit(undeclared, {}))
 
-
-def test_a_speed_beyond_the_limit_of_a_real_gpu_is_no_measurement(tmp_path: Path) -> None:
     found = lit(planned(tmp_path), {}, throughput=1e6)
 
     assert found.light[0].impossible
@@ -198,13 +198,11 @@ def test_speeds_that_are_impossible_are_no_measurements(tmp_path: Path) -> None:
     assert possible == []
 
 
-def test_an_engines_own_word_for_four_bits_is_known(tmp_path: Path) -> None:
+def test_an_engines_own_word_for_a_precision_is_known(tmp_path: Path) -> None:
     for claim in (DECODING[6], DECODING[-1]):
         for word in ("int4-awq", "w4a8-awq", "mixed"):
             assert invalid(decoded(tmp_path, claim, "SingleStream", {}, precision=word)), word
 
-
-def test_every_precision_of_an_engine_of_language_models_has_a_limit() -> None:
     from pytest_mlperf.engines import tensorrt_llm, vllm
     from pytest_mlperf.engines.torch import _base as torch
 
@@ -213,7 +211,9 @@ def test_every_precision_of_an_engine_of_language_models_has_a_limit() -> None:
     assert words <= set(PRECISIONS)
 
 
-def test_what_is_possible_is_not_called_impossible(tmp_path: Path) -> None:
+def test_what_is_possible_is_not_called_impossible_and_what_cannot_be_is_an_error(
+    tmp_path: Path,
+) -> None:
     """A step gives a token of every sequence, and of a technique as many as are accepted."""
     cases: list[tuple[str, dict[str, str], tuple[str, ...]]] = [
         ("Offline", {}, ()),
@@ -230,8 +230,6 @@ def test_what_is_possible_is_not_called_impossible(tmp_path: Path) -> None:
     ]
     assert found == [""] * len(cases)
 
-
-def test_what_an_engine_cannot_mean_is_its_error(tmp_path: Path) -> None:
     for engine, message in (
         ({"work.batch": "many"}, "says work.batch = 'many': no number"),
         ({"work.batch": "0"}, "tells of its work what cannot be: batch is 0.0"),

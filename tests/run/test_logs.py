@@ -49,17 +49,9 @@ def test_logs_that_were_cut_anywhere_are_refused(real: Path, tmp_path: Path) -> 
             assert (raised.value.layer, raised.value.log) == ("loadgen", str(path))
 
 
-def test_a_missing_or_binary_log_is_refused_with_its_path(tmp_path: Path) -> None:
-    path = tmp_path / "log"
-    with pytest.raises(RunError, match=f"cannot read {path}: No such file"):
-        parse_detail(path)
-
-    path.write_bytes(b":::MLLOG \xff\xfe")
-    with pytest.raises(RunError, match=f"{path} is not UTF-8"):
-        parse_detail(path)
-
-
-def test_errors_of_loadgen_are_counted_and_the_first_are_shown(tmp_path: Path) -> None:
+def test_errors_of_loadgen_are_counted_and_a_run_is_valid_where_loadgen_says_so(
+    tmp_path: Path,
+) -> None:
     lines = [entry("error_runtime", f"wrong {number}", is_error=True) for number in range(30)]
     detail = parse_detail(written(tmp_path, *lines, entry("num_errors", 30)))
 
@@ -69,8 +61,14 @@ def test_errors_of_loadgen_are_counted_and_the_first_are_shown(tmp_path: Path) -
     assert raised.value.layer == "loadgen"
     parsed(tmp_path, {}).require_no_errors()
 
+    path = tmp_path / "log"
+    with pytest.raises(RunError, match=f"cannot read {path}: No such file"):
+        parse_detail(path)
 
-def test_a_run_is_valid_only_where_loadgen_says_so(tmp_path: Path) -> None:
+    path.write_bytes(b":::MLLOG \xff\xfe")
+    with pytest.raises(RunError, match=f"{path} is not UTF-8"):
+        parse_detail(path)
+
     why = "Reduce target QPS."
     for values, valid, reasons in (
         ({"result_validity": "VALID"}, True, ()),
@@ -81,8 +79,6 @@ def test_a_run_is_valid_only_where_loadgen_says_so(tmp_path: Path) -> None:
         detail = parsed(tmp_path, values)
         assert (detail.valid, detail.invalid_reasons) == (valid, reasons)
 
-
-def test_what_loadgen_did_not_check_is_unknown(tmp_path: Path) -> None:
     detail = parsed(tmp_path, {"result_min_duration_met": True, "early_stopping_met": False})
 
     assert (detail.min_duration_met, detail.early_stopping_met) == (True, False)
@@ -108,7 +104,9 @@ RATE = {"result_completed_samples_per_sec": 12.5}
 TOKEN_RATE = {"result_completed_tokens_per_second": 100.0}
 
 
-def test_metrics_are_in_si_units_under_the_names_of_the_metric_table(tmp_path: Path) -> None:
+def test_metrics_are_in_si_units_and_one_that_is_missing_or_not_positive_is_refused(
+    tmp_path: Path,
+) -> None:
     offline = {"result_samples_per_second": 10, "result_tokens_per_second": 80.5, **QUERIES}
     tokens = {**RATE, **TOKEN_RATE, **QUERIES, **TTFT, **TPOT}
     rates = {"throughput": 12.5, "tokens_per_second": 100.0}
@@ -126,8 +124,6 @@ def test_metrics_are_in_si_units_under_the_names_of_the_metric_table(tmp_path: P
         assert metrics == pytest.approx(expected)
         assert metrics.keys() <= METRICS.keys()
 
-
-def test_a_figure_that_is_missing_or_not_positive_is_refused(tmp_path: Path) -> None:
     server = {**RATE, **TOKEN_RATE, **QUERIES}
     for scenario, values, key in (
         ("Offline", {}, "result_samples_per_second"),

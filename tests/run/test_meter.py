@@ -78,15 +78,6 @@ def test_a_logger_is_waited_for_until_it_is_past_the_window(tmp_path: Path) -> N
     assert [reading.watts for reading in found] == [400.0 + i for i in range(len(found))]
 
 
-def test_the_offset_reaches_the_parser(tmp_path: Path) -> None:
-    line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"
-    path = write(tmp_path / "spl.txt", line)
-
-    (found,) = read_meter(path, until_s=0.0, local_offset_s=3600)
-
-    assert found.time_s == BEGIN_S
-
-
 def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "wide.csv").write_bytes("time,watts\n".encode("utf-16") + b"\n")
@@ -102,9 +93,14 @@ def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
         assert str(caught.value).startswith(f"the wall meter's file {tmp_path / name} {why}")
     assert time.monotonic() - began < 30.0
 
-
-def test_a_damaged_line_names_file_and_line(tmp_path: Path) -> None:
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 2) + "now,400\n")
 
     with pytest.raises(SuiteError, match=r"meter\.csv:4: 'now' is no time"):
         read_meter(path, until_s=0.0)
+
+    line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"
+    path = write(tmp_path / "spl.txt", line)
+
+    (found,) = read_meter(path, until_s=0.0, local_offset_s=3600)
+
+    assert found.time_s == BEGIN_S

@@ -123,12 +123,18 @@ def test_times_between_arrivals_vary_as_asked() -> None:
 
 
 def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
+    """The window begins when twice as many were answered as are under way."""
     one, other = Answers(), Answers()
-
     first, second = (run(each, asked([100])) for each in (one, other))
-
     assert first["points"][0]["requests"] == second["points"][0]["requests"] == 20
     assert one.seen[:20] == other.seen[:20]
+
+    edges: list[int] = []
+    sink = SlotSink(refuse, tokens=False)
+    told = asked([200], "constant", ms=100, ramp_ms=None)
+    loop = OpenLoop(Answers(), sink, Conversations(range(10)), told)
+    loop.run("run", 0.004, lambda: edges.append(sink.completed))
+    assert edges[0] >= 2
 
 
 @pytest.mark.parametrize("arrivals", ARRIVALS)
@@ -144,19 +150,27 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
     assert point["open"]["most"] >= point["open"]["after"] >= point["open"]["unanswered"]
 
 
-def test_a_stall_shows_in_the_99th_percentile() -> None:
+def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
     """Latencies count from when a request was due: what came meanwhile waited as well.
 
-    A loop that waits for answers would have seen one slow request of many.
+    A loop that waits for answers would have seen one slow request of many. More than a server takes
+    is an overload.
     """
-    engine = OneByOne(stall=(20, 0.3))
-
-    log = run(engine, asked([150], "constant", ms=600))
-
-    (point,) = log["points"]
+    (point,) = run(OneByOne(stall=(20, 0.3)), asked([150], "constant", ms=600))["points"]
     assert point["requests"] == 90
     assert point["metrics"]["latency_p99"] > 0.27
     assert point["metrics"]["latency_p90"] > 0.2
+
+    log = run(OneByOne(takes_s=0.005), asked([800], "constant", ms=200))
+    reasons = reasons_of(tmp_path, log)[1]
+    assert "at 800: overloaded, the queue grew through the window" in reasons[Key.OVERLOADED]
+
+
+def reasons_of(folder: Path, log: dict[str, Any]) -> tuple[CurveLog, dict[Key, str]]:
+    """Return a log as it is read, and why it is invalid."""
+    (folder / LOG).write_text(json.dumps(log))
+    found = read_curve(folder / LOG)
+    return found, {reason.key: reason.text for reason in curve_validity(found).invalid}
 
 
 def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: Path) -> None:
@@ -168,52 +182,24 @@ def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: P
             time.sleep(0.02)
             sink.done(list(ids))
 
-    (tmp_path / LOG).write_text(json.dumps(run(Inline(), asked([100], "constant"))))
-    log = read_curve(tmp_path / LOG)
+    log, reasons = reasons_of(tmp_path, run(Inline(), asked([100], "constant")))
 
     assert log.points[0].metrics["latency_p90"] > 0.1
-    reasons = {reason.key: reason.text for reason in curve_validity(log).invalid}
     late = "at 100: the client, not the server, was measured: p50 latency"
     assert reasons[Key.CLIENT_LATE].startswith(late)
 
 
-def test_more_than_a_server_takes_is_an_overload(tmp_path: Path) -> None:
-    log = run(OneByOne(takes_s=0.005), asked([800], "constant", ms=200))
-    (tmp_path / LOG).write_text(json.dumps(log))
-
-    reasons = {
-        reason.key: reason.text for reason in curve_validity(read_curve(tmp_path / LOG)).invalid
-    }
-
-    assert "at 800: overloaded, the queue grew through the window" in reasons[Key.OVERLOADED]
-
-
-def test_the_window_begins_when_twice_as_many_were_answered_as_are_under_way() -> None:
-    edges: list[int] = []
-    sink = SlotSink(refuse, tokens=False)
-    told = asked([200], "constant", ms=100, ramp_ms=None)
-    loop = OpenLoop(Answers(), sink, Conversations(range(10)), told)
-
-    loop.run("run", 0.004, lambda: edges.append(sink.completed))
-
-    assert edges[0] >= 2
-
-
 def test_a_trace_is_asked_for_in_its_order_at_its_times_and_faster() -> None:
+    """One that ends early ends the window, and its ramp does not count."""
     engine = OneByOne()
     trace = [0.0, 0.01, 0.02, 0.1, 0.15, 0.5]
-
     (point,) = run(engine, asked([2], "trace", ms=200), trace=trace)["points"]
-
     assert engine.seen[:5] == [0, 1, 2, 3, 4], "0.5 s at twice the speed is past the window"
     assert point["requests"] == 5
     assert point["duration_s"] > 0.199
 
-
-def test_a_trace_that_ends_early_ends_the_window_and_its_ramp_does_not_count() -> None:
     trace = [0, 0.04, 0.05, 0.1, 0.2]
     (point,) = run(OneByOne(), asked([1], "trace", ms=60_000, ramp_ms=50), trace=trace)["points"]
-
     assert point["requests"] == 3
     assert 0.199 < point["duration_s"] < 60
 
@@ -294,15 +280,13 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
         assert all(words in reason.text for reason in reasons)
 
 
-def test_a_late_tail_matters_where_the_tail_is_judged() -> None:
+def test_a_late_tail_matters_where_the_tail_is_judged_and_times_are_means_over_points() -> None:
     log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
 
     assert not curve_validity(log, ["latency_p50@4"]).invalid
     (reason,) = curve_validity(log, ["latency_p99@4"]).invalid
     assert "p99 latency is 5 s, of which this process took up to 2 s" in reason.text
 
-
-def test_the_times_of_a_curve_over_rates_are_means_over_its_points() -> None:
     slow = point(8, metrics={"latency_p50": 8.0, "throughput": 8.0})
 
     figures = curve_figures(log_of(point(0.5), slow), "cpu").metrics

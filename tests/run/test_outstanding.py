@@ -60,15 +60,13 @@ def test_queries_of_any_length_completed_in_nearly_any_order_are_all_taken_once(
     assert taken(outstanding, issued) == []
 
 
-def test_a_long_list_is_taken_in_its_order_whatever_its_type() -> None:
+def test_a_long_list_is_taken_in_its_order_as_it_was_whatever_its_type() -> None:
     for sequence in (list, tuple):
         outstanding = Outstanding()
         outstanding.add(range(2 * ROW))
         assert taken(outstanding, sequence(range(ROW))) == list(range(ROW))
         assert len(outstanding) == ROW
 
-
-def test_a_list_that_the_engine_changes_afterwards_is_remembered_as_it_was() -> None:
     outstanding = Outstanding()
     ids = list(range(ROW))
     outstanding.add(ids)
@@ -76,8 +74,6 @@ def test_a_list_that_the_engine_changes_afterwards_is_remembered_as_it_was() -> 
 
     assert taken(outstanding, list(range(ROW))) == list(range(ROW))
 
-
-def test_what_is_outstanding_is_known_before_and_after() -> None:
     for length in (1, ROW - 1, ROW, 4 * ROW):
         outstanding = Outstanding()
         outstanding.add(range(length))

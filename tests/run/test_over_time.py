@@ -27,7 +27,7 @@ def test_moments_are_few_in_order_and_inside_the_run(queries: list[tuple[float, 
     assert all(row[1] <= row[2] <= max(latencies) * 1.001 for row in found)
 
 
-def test_a_backlog_is_seen_while_it_waits() -> None:
+def test_a_backlog_is_seen_while_it_waits_and_nothing_is_written_of_nothing(tmp_path: Path) -> None:
     """Queries that all began at once and were answered one a second."""
     ended = [float(n + 1) for n in range(10 * FEWEST)]
     found = moments(ended, ended)
@@ -35,12 +35,8 @@ def test_a_backlog_is_seen_while_it_waits() -> None:
     assert [row[3] for row in found] == [float(FEWEST * n + 1) for n in range(9, 0, -1)] + [0.0]
     assert found[0][1:3] == [FEWEST / 2, FEWEST - 1]
 
-
-def test_runs_of_too_many_queries_have_none() -> None:
     assert moments([1.0] * (MOST + 1), [0.5] * (MOST + 1)) == []
 
-
-def test_nothing_is_written_of_nothing(tmp_path: Path) -> None:
     write(tmp_path, moments([], []))
     assert not (tmp_path / FILE).exists()
 

@@ -158,29 +158,23 @@ def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
 
 
 def test_processes_of_others_are_invalid_unless_allowed() -> None:
+    """A GPU that is shared or cannot be read has no energy and is not blamed."""
     before = log(processes=[[42, 2 * 2**30], [43, None]])
     meanwhile = log(last={"processes": [[1, 10**9], [666, 2**30]]})
-
     assert texts(found(before)) == (
         "in use before the engine was loaded: process 42 (2.0 GiB), process 43",
     )
     assert texts(found(meanwhile)) == ("used by others during the run: process 666 (1.0 GiB)",)
     assert found(before, allowed=(42, 43)) == found(meanwhile, allowed=(666,)) == Doubts()
 
-
-def test_a_gpu_that_is_shared_or_cannot_be_read_has_no_energy_and_is_not_blamed() -> None:
     unseen = "which MIG instances share this GPU and its energy may not be seen here"
-    assert [
-        found(log(shared=True, instances=3)),
-        found(log(shared=None, instances=None)),
-        found(log(shared=False, instances=1)),
-        found(GpuLog(uuid="GPU-0", unavailable="no driver")),
-    ] == [
-        Doubts(energy=("3 MIG instances share this GPU and its energy",)),
-        Doubts(energy=(unseen,)),
-        Doubts(),
-        Doubts(energy=("no driver",)),
-    ]
+    for gpu, energy in (
+        (log(shared=True, instances=3), ("3 MIG instances share this GPU and its energy",)),
+        (log(shared=None, instances=None), (unseen,)),
+        (log(shared=False, instances=1), ()),
+        (GpuLog(uuid="GPU-0", unavailable="no driver"), ("no driver",)),
+    ):
+        assert found(gpu) == Doubts(energy=energy)
 
 
 ALL_UP = {str(link): True for link in range(18)}
@@ -257,14 +251,11 @@ def idle(watts: float = 500.0, **changes: Any) -> GpuLog:
     return replace(plain, trace=tuple(trace), states=tuple(states))
 
 
-def test_a_gpu_that_shows_no_sign_of_work_makes_a_run_invalid() -> None:
+def test_one_sign_of_work_is_enough() -> None:
     assert texts(found(idle())) == (
         "the GPU did not do the work: 500 W, 500 W before the engine was loaded, no utilisation, "
         "no process, no memory taken",
     )
-
-
-def test_one_sign_of_work_is_enough() -> None:
     signs: list[dict[str, Any]] = [
         {"watts": 530.0},
         {"utilization_percent": 1},
@@ -290,40 +281,37 @@ def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> Gp
 
 
 def test_a_context_alone_does_no_work() -> None:
-    (why,) = found(watched([0] * 500, 515.0)).invalid
+    """Utilisation of 0 convicts only where it says something.
 
+    Not beside 1 % once, unread, in an instance or where one may be, or with much power; nor by a
+    short window, where bursts hide between readings at 1 Hz, or at work at the very end.
+    """
+    plain = watched([0] * 500, 515.0)
+    (why,) = found(plain).invalid
     assert why.key is Key.GPU_UNUSED
     assert why.text == (
         "the GPU did not do the work: no utilisation in any of 501 readings over 99.8 s, "
         "515 W, 500 W before the engine was loaded"
     )
-
-
-def test_a_utilisation_of_0_convicts_only_where_it_says_something() -> None:
-    """Not beside 1 % once, unread, in an instance or where one may be, or with much power."""
-    cases = [
-        (watched([0] * 250 + [1] + [0] * 249, 515.0), 1.0),
-        (watched([None] * 500, 515.0), 1.0),
-        (watched([0] * 500, 515.0, instance=True, instances=1), 1.0),
-        (watched([0] * 500, 515.0, instances=None), 1.0),
-        (watched([0] * 500, 700.0), 1.0),
-        (watched([0] * 500, 515.0), 0.1),
-    ]
-    found_of = [doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, busy=busy) for gpu, busy in cases]
-    assert [given.invalid for given in found_of] == [()] * len(cases)
-
-
-def test_what_no_reading_may_have_seen_convicts_nobody() -> None:
-    """Bursts hide between readings at 1 Hz, and an engine may work at the very end."""
-    plain = watched([0] * 500, 515.0)
     power = [replace(r, value=700.0) if i % 100 == 0 else r for i, r in enumerate(plain.trace)]
     late = {"time": END_S + 0.1, "utilization_percent": 40}
-
-    assert [reason.key for reason in found(plain).invalid] == [Key.GPU_UNUSED]
-    assert found(replace(plain, states=plain.states[::5])).invalid == ()
-    assert found(replace(plain, trace=tuple(power))).invalid == ()
     ordered = sorted((*plain.states, late), key=lambda state: state["time"])
-    assert found(replace(plain, states=tuple(ordered))).invalid == ()
+    cases = [
+        (watched([0] * 250 + [1] + [0] * 249, 515.0), END_S, 1.0),
+        (watched([None] * 500, 515.0), END_S, 1.0),
+        (watched([0] * 500, 515.0, instance=True, instances=1), END_S, 1.0),
+        (watched([0] * 500, 515.0, instances=None), END_S, 1.0),
+        (watched([0] * 500, 700.0), END_S, 1.0),
+        (plain, END_S, 0.1),
+        (watched([0] * 300, 515.0), BEGIN_S + 1.9, 1.0),
+        (replace(plain, states=plain.states[::5]), END_S, 1.0),
+        (replace(plain, trace=tuple(power)), END_S, 1.0),
+        (replace(plain, states=tuple(ordered)), END_S, 1.0),
+    ]
+    found_of = [doubts(gpu, BEGIN_S, end_s, warm_s=WARM_S, busy=busy) for gpu, end_s, busy in cases]
+    assert [given.invalid for given in found_of] == [()] * len(cases)
+    short = doubts(watched([0] * 300, 515.0), BEGIN_S, BEGIN_S + 59, warm_s=WARM_S)
+    assert short.invalid != ()
 
 
 def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
@@ -335,13 +323,6 @@ def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
 
     assert doubts(early, 0.1, 0.9, warm_s=0.0).invalid == ()
     assert doubts(replace(early, states=late), 0.1, 0.9, warm_s=0.0).invalid != ()
-
-
-def test_a_short_window_convicts_nobody_by_its_utilisation() -> None:
-    gpu = watched([0] * 300, 515.0)
-
-    assert doubts(gpu, BEGIN_S, BEGIN_S + 1.9, warm_s=WARM_S).invalid == ()
-    assert doubts(gpu, BEGIN_S, BEGIN_S + 59, warm_s=WARM_S).invalid != ()
 
 
 def test_a_power_limit_that_is_not_that_of_the_key_is_invalid() -> None:

@@ -22,7 +22,7 @@ def state(time_s: float, mhz: float | None, heat: float) -> dict[str, Any]:
     return {"time": time_s, "sm_mhz": mhz, "memory_mhz": 3201, "temperature_c": heat}
 
 
-def test_a_windows_state_is_its_median_clock_its_heat_and_the_share_of_the_cap() -> None:
+def test_a_windows_state_is_its_median_clock_heat_share_of_the_cap_and_peak_memory() -> None:
     log = GpuLog(
         uuid="GPU-0",
         reasons=((0.0, 0), (20.0, CAP), (30.0, 0), (60.0, 0)),
@@ -35,18 +35,14 @@ def test_a_windows_state_is_its_median_clock_its_heat_and_the_share_of_the_cap()
     assert log.state(10.0, 50.0) == {**usual, **shares}
     assert unread.state(10.0, 50.0) == {"memory_mhz": 3201, "temperature_c": 60}
 
-
-def test_peak_memory_is_that_of_all_gpus_up_to_the_end_of_the_run() -> None:
-    """Also what loading took counts; one GPU that does not tell leaves all unknown."""
     gpus = [
         GpuLog(uuid=uuid, states=tuple({"time": s, "memory_used": used[s]} for s in used))
         for uuid, used in (("GPU-0", {1.0: 9e9, 20.0: 7e9, 40.0: 99e9}), ("GPU-1", {20.0: 5e9}))
     ]
-    log = PowerLog(gpus=tuple(gpus), ended=True, offsets_s=(1000.0,))
-
-    assert log.peak_memory(1030.0) == 14e9
-    assert replace(log, gpus=(gpus[0], GpuLog(uuid="GPU-2"))).peak_memory(1030.0) is None
-    assert replace(log, ended=False).peak_memory(1041.0) is None
+    both = PowerLog(gpus=tuple(gpus), ended=True, offsets_s=(1000.0,))
+    assert both.peak_memory(1030.0) == 14e9
+    assert replace(both, gpus=(gpus[0], GpuLog(uuid="GPU-2"))).peak_memory(1030.0) is None
+    assert replace(both, ended=False).peak_memory(1041.0) is None
 
 
 POWER = Power(
@@ -77,14 +73,11 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
         "by GPU: GPU 3 6,000 J (± 5), GPU-1 4,000 J, GPU 5 not known",
     ]
 
-
-def test_energy_above_idle_and_an_uncertainty_that_is_not_known_are_told_so() -> None:
     made = run({"GPU-0": 10_000.0}, samples_per_joule=0.01)
     assert made.power is not None
     power = replace(made.power, uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
 
-    (told,) = energy_notes([made])
-    assert ", 100 J/sample: " in told
+    assert ", 100 J/sample: " in energy_notes([made])[0]
     assert energy_notes([replace(made, power=power)]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
         "above an idle 120 W: GPU board energy by NVML, not MLPerf Power"
@@ -139,6 +132,24 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
         "in 1 of 2 runs: energy is not known: the sampler was killed",
     ]
 
+    def waiting(key: SignKey, text: str, unknown: str | None = None) -> Run:
+        sign = Sign(key=key, text=text)
+        return replace(run({"GPU-0": 1e4}), signs=(sign,), notes=(text,), power_unknown=unknown)
+
+    resets = [waiting(SignKey.RESET_WAITS, f"the {mode} mode waits") for mode in ("ECC", "MIG")]
+    broken = [
+        waiting(SignKey.NOT_WATCHED, f"not watched from {s} s on", f"it broke {s} s into the run")
+        for s in (1.0, 2.5)
+    ]
+
+    told = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
+    assert told == [
+        "in 1 of 4 runs: the ECC mode waits",
+        "in 1 of 4 runs: the MIG mode waits",
+        "in 2 of 4 runs: not watched from 2.5 s on",
+        "in 2 of 4 runs: energy is not known: it broke 2.5 s into the run",
+    ]
+
 
 def test_what_each_of_several_gpus_showed_is_one_note() -> None:
     replays = [
@@ -158,23 +169,3 @@ def test_what_each_of_several_gpus_showed_is_one_note() -> None:
         "GPU 0: 1 replays; GPU 1: 2 replays",
     ]
     assert notes(second) == [second.in_words()]
-
-
-def test_what_waits_for_a_reset_is_told_apart_and_a_broken_sampler_is_not() -> None:
-    def seen(key: SignKey, text: str, unknown: str | None = None) -> Run:
-        sign = Sign(key=key, text=text)
-        return replace(run({"GPU-0": 1e4}), signs=(sign,), notes=(text,), power_unknown=unknown)
-
-    resets = [seen(SignKey.RESET_WAITS, f"the {mode} mode waits") for mode in ("ECC", "MIG")]
-    broken = [
-        seen(SignKey.NOT_WATCHED, f"not watched from {s} s on", f"it broke {s} s into the run")
-        for s in (1.0, 2.5)
-    ]
-
-    told = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
-    assert told == [
-        "in 1 of 4 runs: the ECC mode waits",
-        "in 1 of 4 runs: the MIG mode waits",
-        "in 2 of 4 runs: not watched from 2.5 s on",
-        "in 2 of 4 runs: energy is not known: it broke 2.5 s into the run",
-    ]

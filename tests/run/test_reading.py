@@ -38,6 +38,25 @@ LATE = {"issue_p99": 0.0, "loop_p99": 0.04}
 BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 
 
+def evidence(folder: Path, result: dict[str, Any], **changes: Any) -> Evidence:
+    """Return what is left of a run whose log lies in a folder."""
+    usual: dict[str, Any] = {
+        "settings": settings("Server"),
+        "loaded": {"event": "loaded", "engine": {}, "dataset": {"sizes": {}}, "load_s": 12.5},
+        "finished": {"event": "finished", "folder": str(folder), "result": result},
+        "subject": Subject(identity={}, fingerprint={}),
+        "target_qps": 12.5,
+        "started": "2026-01-01T00:00:00+00:00",
+        "power": None,
+        "warm_s": 0.0,
+        "control": ControlRun(),
+        "warmed": None,
+        "notes": (),
+        "usual": 0.0,
+    }
+    return Evidence(**{**usual, **changes})
+
+
 def read(
     folder: Path,
     values: dict[str, Any],
@@ -52,25 +71,10 @@ def read(
     entries = {**RATE, **QUERIES, **values, "num_errors": 0}
     (folder / DETAIL).write_text("".join(map(entry, entries, entries.values())), "utf-8")
     result = result_of(peak_bytes=3 * 2**30, **seen)
-    evidence = Evidence(
-        settings=settings("Server"),
-        loaded={"event": "loaded", "engine": {}, "dataset": {"sizes": {}}, "load_s": 12.5},
-        finished={"event": "finished", "folder": str(folder), "result": result},
-        subject=Subject(identity={}, fingerprint={}),
-        target_qps=12.5,
-        started="2026-01-01T00:00:00+00:00",
-        power=None,
-        warm_s=0.0,
-        control=ControlRun(),
-        warmed=None,
-        notes=(),
-        usual=0.0,
-        host=host or {},
-        build_s=build_s,
-    )
     here = detect(gpus=False)
     conditions = Conditions(folder=folder, session="s", machine=here, watched=True)
-    run = read_run(evidence, job_of(plan_suite(suite)[0]), conditions)
+    told = evidence(folder, result, host=host or {}, build_s=build_s)
+    run = read_run(told, job_of(plan_suite(suite)[0]), conditions)
     assert run is not None
     return run
 
@@ -91,14 +95,6 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
         "GPUs and in no metric"
     ]
     assert (plain.host, energy_notes([plain])) == (None, [])
-
-
-def test_what_a_run_takes_beside_its_samples_is_measured(tmp_path: Path) -> None:
-    built, plain = read(tmp_path, MISSED, build_s=600.0), read(tmp_path, MISSED)
-
-    taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
-    assert taken == {"peak_host_memory": 3.0 * 2**30, "load_time": 12.5, "build_time": 600.0}
-    assert "build_time" not in plain.metrics
 
 
 def test_a_missed_limit_is_no_invalid_run_but_of_a_late_client_or_on_a_busy_machine(
@@ -138,3 +134,9 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     assert run.metrics["latency_p99"] == 0.05
     assert run.contention is not None
     assert (run.power, run.wall, run.light, run.zero) == (None, None, (), ())
+
+    built, plain = read(tmp_path, MISSED, build_s=600.0), read(tmp_path, MISSED)
+
+    taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
+    assert taken == {"peak_host_memory": 3.0 * 2**30, "load_time": 12.5, "build_time": 600.0}
+    assert "build_time" not in plain.metrics

@@ -48,8 +48,6 @@ def test_rates_and_times_are_by_the_second_count() -> None:
     assert note == ""
     assert parts_of([(1, 0, 0.5), (2, 0, 0.25)], rows, counts) == [(1, 20, 0.5), (2, 10, 0.25)]
 
-
-def test_counts_that_are_apart_are_told() -> None:
     for count, note in (
         (98, ""),
         (

@@ -52,7 +52,13 @@ def finished(running: RunningWorker) -> dict[str, Any]:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("scenario", ["Offline", "Server", "SingleStream", "MultiStream"])
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        *("Offline", "SingleStream"),
+        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("Server", "MultiStream")),
+    ],
+)
 def test_every_sample_is_completed_once_by_one_of_them(tmp_path: Path, scenario: str) -> None:
     case = settings(scenario, target_qps=1000.0)
     result = finished(worker(tmp_path, engine=f"{ENGINES}Counts", settings=case))
@@ -69,10 +75,9 @@ def test_every_sample_is_completed_once_by_one_of_them(tmp_path: Path, scenario:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("scenario", ["Offline", "MultiStream"])
-def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path, scenario: str) -> None:
-    asked = settings(scenario, samples_per_query=7 if scenario == "MultiStream" else 1)
-    with worker(tmp_path, performance=False, settings=asked, handicap=0.01) as running:
+def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path) -> None:
+    case = settings("MultiStream", samples_per_query=7)
+    with worker(tmp_path, performance=False, settings=case, handicap=0.01) as running:
         running.wait_for("ready")
         running.send(command="accuracy", block=0, indices=list(range(200)))
         event = running.wait_for("finished")
@@ -82,9 +87,8 @@ def test_accuracy_gets_the_outputs_and_artefacts_of_all(tmp_path: Path, scenario
     answers = {row["qsl_idx"]: int.from_bytes(bytes.fromhex(row["data"]), "little") for row in log}
     assert answers == {index: index for index in range(200)}
     archive = ArtefactArchive(Path(event["folder"]) / ARTEFACTS)
-    assert {index: archive.read(index) for index in sorted(archive.names)} == {
-        index: {"index": b"%d" % index} for index in range(200)
-    }
+    found = {index: archive.read(index) for index in sorted(archive.names)}
+    assert found == {index: {"index": b"%d" % index} for index in range(200)}
 
 
 @pytest.mark.process
@@ -156,12 +160,10 @@ def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
     assert 1.7 < took_s[1] / took_s[0] < 2.4
 
 
-def test_ids_are_packed_and_what_is_none_is_told_in_words() -> None:
+def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
+    """Else ids are packed, and what is none is told in words."""
     assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
     assert unpacked(packed([-1, 5, "x"])) == ["-1", 5, "'x'"]  # type: ignore[list-item]
-
-
-def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
     ids = list(range(1000, 1000 + LONG))
     theirs, ours = Lists(), Lists()
     theirs.add(7, ids.copy())
@@ -172,8 +174,7 @@ def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
     assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, LONG - 30)]
     made = [place for place in places if place]
     assert [list(ours.ids(place)) for place in made[::-1]] == [ids[30:], ids[10:30], ids[:10]]
-    assert theirs.place(ids[:10]) is None
-    assert theirs.place([]) is None
+    assert [theirs.place(part) for part in (ids[:10], [])] == [None, None]
 
 
 def test_a_long_list_is_numbered_by_the_replica_and_named_by_the_worker() -> None:

@@ -95,26 +95,28 @@ def test_every_exception_has_a_description_that_names_its_type() -> None:
         assert len(found["traceback"]) <= KEPT_TRACEBACK
         assert json.loads(json.dumps(found)) == found
 
-
-def test_no_name_of_a_type_makes_an_event_too_long() -> None:
     found = described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
 
     assert (found["kind"], found["designed"]) == ("x" * KEPT_NAME, False)
     assert len(json.dumps(found)) < 2 * (KEPT_MESSAGE + KEPT_TRACEBACK)
 
-
-def test_the_place_is_named_also_where_there_is_no_text() -> None:
     found = described("engine", caused(Text(ValueError()), Text(SystemExit())))
 
     assert found["message"].startswith("Text: (no text: its __str__ raised ValueError) (in caused,")
     assert "in caused" in found["traceback"]
 
-
-def test_a_deep_traceback_is_cut_at_its_start() -> None:
     found = described("engine", grown())
 
     assert found["message"].startswith("RecursionError: maximum recursion depth exceeded")
     assert found["traceback"].rstrip().split("\n")[-1].startswith("RecursionError")
+
+    found = described("engine", RunError("dataset", "the data set is empty"))
+    assert (found["layer"], found["message"], found["designed"]) == (
+        "dataset",
+        "the data set is empty",
+        True,
+    )
+    assert described("engine", UnavailableError("set MODELS"))["layer"] == "engine"
 
 
 def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,16 +134,6 @@ def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
     message = "Hangs: no more is known, because describing it failed or took 0.05 s"
     assert found["message"] == message
     assert raised["message"].startswith(f"{message} (in caused, ")
-
-
-def test_our_own_errors_are_told_as_they_are_with_their_own_layer() -> None:
-    found = described("engine", RunError("dataset", "the data set is empty"))
-    assert (found["layer"], found["message"], found["designed"]) == (
-        "dataset",
-        "the data set is empty",
-        True,
-    )
-    assert described("engine", UnavailableError("set MODELS"))["layer"] == "engine"
 
 
 def test_where_nothing_can_bedescribed_the_spare_event_goes_out_and_the_process_ends(

@@ -26,14 +26,12 @@ class Read(Sequence[bytes]):
         return output
 
 
-def test_scores_are_the_scorers_own() -> None:
+def test_scores_are_the_scorers_own_and_an_output_that_was_scored_is_not_read_again() -> None:
     scorer, outputs = Top1Scorer(model=None, dtype="int64"), Outputs(OUTPUTS)
 
     assert scorer.score(outputs, [1, 2, 3, 4]) == scorer.score(OUTPUTS, [1, 2, 3, 4])
     assert outputs.digests() == [digest(output) for output in OUTPUTS]
 
-
-def test_an_output_that_was_scored_is_not_read_again() -> None:
     read = Read()
     watched = Outputs(read)
     assert list(watched) == OUTPUTS

@@ -51,7 +51,9 @@ def test_looks_go_over_one_connection_and_are_kept_in_the_runs_folder(tmp_path: 
     assert kept["failures"] == 0
 
 
-def test_without_a_page_nothing_is_asked_and_nothing_is_kept(tmp_path: Path) -> None:
+def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     before = threading.active_count()
     with watched_server([], tmp_path) as absent:
         assert threading.active_count() == before
@@ -59,6 +61,17 @@ def test_without_a_page_nothing_is_asked_and_nothing_is_kept(tmp_path: Path) -> 
     assert [*tmp_path.iterdir()] == []
     assert served(absent, Window(0.0, 1.0)).notes == (
         "the server shows no metrics at /metrics: its queue and its caches are not known",
+    )
+
+    with (
+        exporting(page(f"{TYPE}vllm:num_requests_waiting 1\n")) as exporter,
+        watched_server([exporter.url], tmp_path) as log,
+    ):
+        monkeypatch.setattr(time, "time", lambda: 7.0)
+
+    assert served(log, Window(0.0, 1.0)).notes == (
+        "the server's metrics are not known: the wall clock was set during the run, so that its "
+        "window cannot be found",
     )
 
 
@@ -123,14 +136,12 @@ def test_what_is_no_page_fails_in_time_and_the_next_look_is_a_new_one(
         looked.close()
 
 
-def test_a_server_that_is_gone_fails() -> None:
+def test_a_server_that_is_gone_fails_and_a_look_that_hangs_is_ended() -> None:
     with exporting(page("a 1\n")) as exporter:
         url = exporter.url
     with pytest.raises(PageError, match=r"does not answer: .*refused"):
         MetricsPage(url).read()
 
-
-def test_a_look_that_hangs_is_ended_with_the_block() -> None:
     asked = threading.Event()
 
     def show(handler: BaseHTTPRequestHandler) -> None:
@@ -142,21 +153,6 @@ def test_a_look_that_hangs_is_ended_with_the_block() -> None:
         with scraper:
             assert asked.wait(30)
         assert not scraper._thread.is_alive()
-
-
-def test_a_wall_clock_that_was_set_leaves_no_window(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with (
-        exporting(page(f"{TYPE}vllm:num_requests_waiting 1\n")) as exporter,
-        watched_server([exporter.url], tmp_path) as log,
-    ):
-        monkeypatch.setattr(time, "time", lambda: 7.0)
-
-    assert served(log, Window(0.0, 1.0)).notes == (
-        "the server's metrics are not known: the wall clock was set during the run, so that its "
-        "window cannot be found",
-    )
 
 
 LOG = ServerLog(readings=[ServerReading(time_s=10.5 + n, values={"waiting": n}) for n in range(9)])
@@ -187,8 +183,6 @@ def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> Non
         "waiting@1": 1.0, "waiting_max@1": 2.0, "waiting@8": 5.0, "waiting_max@8": 6.0,
     }  # fmt: skip
 
-
-def test_a_page_that_failed_for_most_of_the_window_is_told() -> None:
     log = ServerLog(readings=LOG.readings[:2], failures=["http://h/metrics answers 500"] * 8)
 
     assert served(log, Window(10.0, 20.0)).notes == (

@@ -158,15 +158,21 @@ def test_every_output_stays_with_its_sample_also_beside_unknown_ids(
 
 
 def test_ids_may_be_many_and_come_in_any_sequence_type() -> None:
+    """Warm-up is idle only when everything is done."""
     received = Received()
     sink = performance(received)
     ids = list(range(1, 5000))
     sink.expect([*ids, 5000, 5001, 5002, 5003])
-    sink.done(ids)
-    sink.done((5000, 5001))
-    sink.done(range(5002, 5004))
-
+    for part in (ids, (5000, 5001), range(5002, 5004)):
+        sink.done(part)
     assert received.ids == list(range(1, 5004))
+
+    counting = CountingSink(give_up)
+    counting.expect([1, 2])
+    counting.done([2])
+    assert not counting.idle.is_set()
+    counting.done([1])
+    assert counting.idle.is_set()
 
 
 def test_wrong_outputs_and_token_counts_end_the_run_before_loadgen_sees_them() -> None:
@@ -180,48 +186,48 @@ def test_wrong_outputs_and_token_counts_end_the_run_before_loadgen_sees_them() -
         ),
     ]
     counts: list[tuple[Any, str]] = [
-        (None, "no n_tokens"),
         ([3], "2 ids but 1 n_tokens"),
-        ([3, 1], "n_tokens 1; LoadGen needs at least 2"),
-        ([3, 0], "n_tokens 0; LoadGen needs at least 2"),
         ([3, -3], "n_tokens -3; a count of tokens is at least 0"),
         ([3, 2**70], f"n_tokens {2**70}; no sample has more than 2,147,483,647 tokens"),
     ]
+    timed: list[tuple[Any, str]] = [
+        (None, "no n_tokens"),
+        ([3, 1], "n_tokens 1; LoadGen needs at least 2"),
+        ([3, 0], "n_tokens 0; LoadGen needs at least 2"),
+    ]
     cases: list[tuple[Callable[[Received], GuardedSink], Any, Any, str]] = [
         *((output, outputs, None, message) for outputs, message in given_outputs),
-        *((token, None, n_tokens, message) for n_tokens, message in counts),
+        *((token, None, n_tokens, message) for n_tokens, message in (*counts, *timed)),
+        *((performance, None, n_tokens, message) for n_tokens, message in counts),
     ]
     for make, outputs, n_tokens, message in cases:
         received = Received()
         sink = make(received)
         sink.expect([1, 2])
-        with pytest.raises(RunError, match=message):
+        with pytest.raises(RunError, match=message) as raised:
             sink.done([1, 2], outputs, n_tokens)
-        assert received.calls == []
+        assert (raised.value.layer, received.calls, sink.token_metrics) == ("engine", [], {})
 
 
 def test_first_tokens_reach_loadgen_once_and_before_the_end() -> None:
+    """Tokens that do not add up are faults."""
     received = Received()
     sink = TokenSink(give_up, received.port, needs_first=True)
     sink.expect([1, 2, 3])
     sink.first_tokens([1, 2, 1, 9])
     sink.done([2, 1], None, [5, 4])
-
     assert received.first == [1, 2]
     assert received.calls == [(2, b"", 5), (1, b"", 4)]
     assert sink.faults.count == 2
     with pytest.raises(RunError, match=r"before first_tokens\(\)"):
         sink.done([3], None, [5])
 
-
-def test_tokens_that_do_not_add_up_are_faults() -> None:
     sink = TokenSink(give_up, Received().port, needs_first=True)
     sink.expect([1, 2])
     sink.next_tokens([2])
     sink.first_tokens([1, 2])
     sink.next_tokens([1])
     sink.done([1, 2], None, [3, 2])
-
     assert sink.faults.texts == (
         "next_tokens() was given id 2 before its first token",
         "sample with id 1: 2 of its 3 tokens were reported",
@@ -240,31 +246,16 @@ def test_sinks_that_time_no_tokens_say_so() -> None:
     assert token(Received()).times_tokens
 
 
-def test_fault_texts_are_capped_and_the_rest_counted() -> None:
+def test_fault_texts_are_capped_and_the_rest_counted_and_stamps_stay_bounded() -> None:
     sink = performance(Received())
-    sink.done(range(1000, 1100))
-
+    sink.done(range(100_000, 100_100))
     assert len(sink.faults.texts) == KEPT_FAULTS + 1
-    assert "1000" in sink.faults.texts[0]
+    assert "100000" in sink.faults.texts[0]
     assert sink.faults.texts[-1] == f"and {100 - KEPT_FAULTS} more"
 
-
-def test_warm_up_is_idle_only_when_everything_is_done() -> None:
-    sink = CountingSink(give_up)
-    sink.expect([1, 2])
-    sink.done([2])
-    assert not sink.idle.is_set()
-
-    sink.done([1])
-    assert sink.idle.is_set()
-
-
-def test_stamps_of_a_long_run_stay_bounded() -> None:
-    sink = performance(Received())
-    for sample in range(1, 50_001):
+    for sample in range(1, 6 * KEPT):
         sink.expect([sample])
         sink.done([sample])
-
     assert BATCHES <= len(sink._stamps._kept) < KEPT
     assert sink.within_se > 0
 

@@ -17,7 +17,7 @@ def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: floa
     return tally
 
 
-def test_its_rate_counts_the_time_in_which_it_had_work() -> None:
+def test_rate_and_mean_latency_are_those_of_the_time_with_work() -> None:
     tally = worked(0.5, lists=4)
     tally.give(100.0, 10, 10.0)
     tally.take(100.5, 10)
@@ -27,8 +27,6 @@ def test_its_rate_counts_the_time_in_which_it_had_work() -> None:
     assert tally.latency_s == pytest.approx(0.5)
     assert tally.open == 0
 
-
-def test_the_mean_latency_is_that_of_all_that_wait() -> None:
     tally = Tally()
     tally.give(0.0, 2, 2.0)
     tally.take(1.0, 1)
@@ -37,12 +35,16 @@ def test_the_mean_latency_is_that_of_all_that_wait() -> None:
     assert tally.latency_s == pytest.approx(2.0)
     assert tally.throughput == pytest.approx(2 / 3)
 
+    tally = worked(0.5, lists=4)
+    tally.give(10.0, 3, 3.0)
+    tally.reset()
 
-def test_nothing_done_is_nothing_known() -> None:
-    tally = Tally()
+    assert (tally.open, tally.samples, tally.latency_s) == (3, 0, 0.0)
 
-    assert (tally.samples, tally.throughput, tally.latency_s) == (0, 0.0, 0.0)
-    assert shares([tally, worked(0.5, lists=100)], lists=True) == [[], []]
+    tally = worked(0.1, lists=4 * MOST_SNAPSHOTS)
+
+    assert len(tally._kept) <= MOST_SNAPSHOTS + 1
+    assert tally.throughput == pytest.approx(100)
 
 
 @pytest.mark.parametrize("lists", [True, False])
@@ -63,17 +65,7 @@ def test_lists_of_larger_samples_count_by_their_work() -> None:
 
     assert found[0] == pytest.approx([1.0] * SLICES, rel=0.02)
 
+    tally = Tally()
 
-def test_a_new_run_begins_with_nothing_but_what_is_open() -> None:
-    tally = worked(0.5, lists=4)
-    tally.give(10.0, 3, 3.0)
-    tally.reset()
-
-    assert (tally.open, tally.samples, tally.latency_s) == (3, 0, 0.0)
-
-
-def test_a_long_run_keeps_few_snapshots() -> None:
-    tally = worked(0.1, lists=4 * MOST_SNAPSHOTS)
-
-    assert len(tally._kept) <= MOST_SNAPSHOTS + 1
-    assert tally.throughput == pytest.approx(100)
+    assert (tally.samples, tally.throughput, tally.latency_s) == (0, 0.0, 0.0)
+    assert shares([tally, worked(0.5, lists=100)], lists=True) == [[], []]

@@ -63,8 +63,6 @@ def test_first_further_and_mean_times(clock: Clock) -> None:
     }
     assert times.notes == {}
 
-
-def test_an_engine_that_sees_no_single_token_has_no_inter_token_times(clock: Clock) -> None:
     times = TokenTimes()
     times.first([1])
     clock.pass_(1.0)
@@ -76,8 +74,6 @@ def test_an_engine_that_sees_no_single_token_has_no_inter_token_times(clock: Clo
         *(f"{name}_{share}" for name in ("ttft", "tpot") for share in ("p50", "p90", "p99")),
     }
 
-
-def test_without_first_tokens_only_the_count_is_known(clock: Clock) -> None:
     times = TokenTimes()
     assert times.metrics() == {}
     for sample in range(4):
@@ -126,9 +122,6 @@ def test_tokens_that_come_together_have_no_time_between_them(clock: Clock) -> No
         assert ("itl_p50" in found) is gaps
         assert [note.partition(":")[0] for note in times.notes.values()] == notes
 
-
-def test_an_answer_that_is_told_at_its_end_shows_no_speed(clock: Clock) -> None:
-    """A server that does not stream: LoadGen divides nothing by many."""
     times = TokenTimes()
     for sample in range(100):
         times.first([sample])
@@ -141,7 +134,9 @@ def test_an_answer_that_is_told_at_its_end_shows_no_speed(clock: Clock) -> None:
     )
 
 
-def test_the_median_user_decides(clock: Clock) -> None:
+def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_both(
+    clock: Clock,
+) -> None:
     """AIPerf's definition for each request, 1 / mean inter-token latency; then the median."""
     times = TokenTimes()
     for sample, gap_s in enumerate([0.5, 0.25, 0.125]):
@@ -152,8 +147,6 @@ def test_the_median_user_decides(clock: Clock) -> None:
     assert found["tokens_per_second_per_user"] == pytest.approx(4)
     assert found["tokens_per_second_per_user"] == pytest.approx(1 / found["tpot_p50"])
 
-
-def test_a_sample_has_met_its_limits_where_it_met_both(clock: Clock) -> None:
     expected = {(1.0, 0.25): 2, (1.0, 0.125): 1, (0.375, 0.25): 1, (0.375, 0.125): 0, (9, 9): 3}
     met = {}
     for limits_s in expected:

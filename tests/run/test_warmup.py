@@ -39,19 +39,7 @@ def planned(folder: Path, *, scenario: str = "Offline", seconds: int = 600) -> J
     return job_of(only)
 
 
-def test_a_gpu_that_does_real_work_is_warmed_up() -> None:
-    cases: dict[tuple[str, str, Mode], bool] = {
-        ("H200", "acme:Acme", "auto"): True,
-        ("8xH100", "acme:Acme", "auto"): True,
-        ("cpu", "acme:Acme", "auto"): False,
-        ("H200", "null", "auto"): False,
-        ("cpu", "null", "always"): True,
-        ("H200", "acme:Acme", "never"): False,
-    }
-    assert {case: is_due(*case) for case in cases} == cases
-
-
-def test_each_accelerator_is_warmed_up_once_in_a_session(tmp_path: Path) -> None:
+def test_a_gpu_that_does_real_work_is_warmed_up_once_in_a_session(tmp_path: Path) -> None:
     """Also by several workers of it, which know each other by the folder alone."""
     case, made = planned(tmp_path), []
     one, other = (WarmUps("auto", tmp_path / ".warm") for _ in range(2))
@@ -63,6 +51,16 @@ def test_each_accelerator_is_warmed_up_once_in_a_session(tmp_path: Path) -> None
     assert before(other, "GPU-a", "GPU-b", "GPU-c/d") is True
 
     assert made == [("GPU-a",), ("GPU-b",), ("GPU-a", "GPU-b", "GPU-c/d")]
+
+    cases: dict[tuple[str, str, Mode], bool] = {
+        ("H200", "acme:Acme", "auto"): True,
+        ("8xH100", "acme:Acme", "auto"): True,
+        ("cpu", "acme:Acme", "auto"): False,
+        ("H200", "null", "auto"): False,
+        ("cpu", "null", "always"): True,
+        ("H200", "acme:Acme", "never"): False,
+    }
+    assert {case: is_due(*case) for case in cases} == cases
 
 
 def test_without_a_warm_up_the_first_run_says_that_it_is_the_first(tmp_path: Path) -> None:
@@ -78,7 +76,9 @@ def test_without_a_warm_up_the_first_run_says_that_it_is_the_first(tmp_path: Pat
 MODES: tuple[Mode, Mode] = ("never", "auto")
 
 
-def test_a_warm_up_that_breaks_says_nothing(tmp_path: Path) -> None:
+def test_a_warm_up_that_breaks_says_nothing_and_a_folder_without_rights_is_an_error(
+    tmp_path: Path,
+) -> None:
     case = planned(tmp_path)
 
     def breaks() -> None:
@@ -91,8 +91,6 @@ def test_a_warm_up_that_breaks_says_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         WarmUps("auto", tmp_path / "two").before(case, ["GPU-a"], interrupted)
 
-
-def test_a_folder_that_cannot_be_written_is_one_clear_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("", "utf-8")
 
     with pytest.raises(RunError, match=r"file/.warm/GPU-a cannot be written: Not a directory"):

@@ -5,11 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.conftest import LEAN
 from tests.shared import once
 from tests.workflows import composite
@@ -45,7 +46,7 @@ GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 @dataclass(frozen=True)
 class Measured:
-    """A project whose baselines the action recorded.
+    """A project whose baselines were recorded, by pytest alone or by the action.
 
     Attributes:
         runner: The job that recorded them.
@@ -54,12 +55,11 @@ class Measured:
     """
 
     runner: Runner
-    outcome: composite.Outcome
-    wheel: Path
+    outcome: composite.Outcome = field(default_factory=composite.Outcome)
+    wheel: Path = Path()
 
     @property
     def project(self) -> Path:
-        """The tested project."""
         return self.runner.workspace / "change"
 
 
@@ -71,11 +71,17 @@ def git(folder: Path, *words: str) -> str:
 @pytest.fixture(scope="session")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
     """Record baselines with the action, in a job like that of gpu.yml; nobody may change it."""
-    return once(tmp_path_factory, "recording", record)
+    return once(tmp_path_factory, "recording", record_by_action)
 
 
-def record(folder: Path) -> Measured:
-    """Run that job in a folder."""
+@pytest.fixture(scope="session")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Record baselines with pytest alone; nobody may change them."""
+    return once(tmp_path_factory, "recording-alone", record)
+
+
+def prepare(folder: Path) -> Runner:
+    """Return a job whose workspace has a project with a suite."""
     runner = Runner(folder, env=environment(folder))
     project = runner.workspace / "change"
     (project / "suites").mkdir(parents=True)
@@ -86,6 +92,33 @@ def record(folder: Path) -> Measured:
     git(project, "init", "--quiet", "--initial-branch=main")
     git(project, "add", ".")
     git(project, "commit", "--quiet", "-m", "suite")
+    return runner
+
+
+def record(folder: Path) -> Measured:
+    """Run pytest as the action does."""
+    runner = prepare(folder)
+    runs = runner.temp / "mlperf"
+    words = ["--mlperf-accelerator=cpu", f"--mlperf-runs-dir={runs}", "--mlperf-profile=quick"]
+    words += [f"--mlperf-json={runs / 'results.json'}", "--mlperf-update=replace"]
+    words += [f"--mlperf-reason={REASON}", "suites/first.mlperf.toml"]
+    with pytest.MonkeyPatch.context() as patch:
+        forked.use(patch)
+        done = subprocess.run(
+            [sys.executable, "-m", "pytest", *words],
+            cwd=runner.workspace / "change",
+            env=runner.environment(),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return Measured(runner)
+
+
+def record_by_action(folder: Path) -> Measured:
+    """Run the whole job."""
+    runner = prepare(folder)
     wheel = composite.wheel(folder)
     plan = workflow("gpu").script("plan", "Plan")
     planned = Runner(folder)

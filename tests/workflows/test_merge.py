@@ -87,38 +87,6 @@ def test_three_machines_that_found_nothing_pass(runner: Runner) -> None:
     assert len(read_results(runner.workspace / "merged" / "results.json").cases) == 3
 
 
-def test_a_drop_on_one_machine_is_the_verdict_of_all(runner: Runner) -> None:
-    for one in (FINE_A, FINE_B, FELL_C):
-        part(runner, one)
-
-    code, shown = merged(runner)
-
-    assert code == 1
-    assert f"::error file=suites/rn.mlperf.toml,line=14,title={C.id}::PERF DROP" in shown
-    assert runner.summary().startswith("## mlperf: failed: 1 PERF DROP\n")
-
-
-def test_a_machine_that_gave_nothing_back_fails_the_run_and_is_named(runner: Runner) -> None:
-    for one in (FINE_A, FINE_B):
-        part(runner, one)
-
-    code, shown = merged(runner)
-
-    assert code == 1
-    assert "INCOMPLETE: 1 of 3 planned tests have no result" in shown
-    assert f"::error::1 planned test without a result; the first: {FINE_C.test}" in shown
-    assert runner.summary().startswith("## mlperf: failed: 1 planned test without a result\n")
-    assert FINE_C.test in runner.summary()
-
-
-def test_no_machine_at_all_fails(runner: Runner) -> None:
-    code, shown = merged(runner)
-
-    assert code == 1
-    assert "::error::no machine gave a result" in shown
-    assert runner.summary().startswith("**mlperf: failed: no result**")
-
-
 def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
     part(runner, FINE_A)
     bad = runner.workspace / "parts" / "mlperf-H200-rn" / "results.json"
@@ -139,18 +107,34 @@ def test_a_part_that_is_no_results_file_fails(runner: Runner) -> None:
     runner.ends(3, VERDICT, CODE="3")
 
 
-def test_texts_of_a_machine_are_no_commands_and_no_markup(runner: Runner) -> None:
-    for one in (FINE_A, FINE_B, HOSTILE):
-        part(runner, one)
+def test_a_machine_that_fails_or_gave_nothing_back_is_the_verdict_of_all(runner: Runner) -> None:
+    """Texts of a machine are no commands and no markup."""
+    drop = f"::error file=suites/rn.mlperf.toml,line=14,title={C.id}::PERF DROP"
+    for parts, message, summary in (
+        ([], "::error::no machine gave a result", "**mlperf: failed: no result**"),
+        (
+            [FINE_A, FINE_B],
+            f"::error::1 planned test without a result; the first: {FINE_C.test}",
+            "## mlperf: failed: 1 planned test without a result\n",
+        ),
+        ([FELL_C], drop, "## mlperf: failed: 1 PERF DROP\n"),
+        ([HOSTILE], "::error file=suites/rn.mlperf.toml,line=14,", "## mlperf: failed: 1 ERROR\n"),
+    ):
+        for one in parts:
+            part(runner, one)
+        (runner.folder / "summary").unlink(missing_ok=True)
 
-    code, shown = merged(runner)
+        code, shown = merged(runner)
 
-    assert code == 1
-    commands = [line for line in shown.splitlines() if line.startswith("::")]
-    assert len(commands) == 1
-    assert commands[0].startswith("::error file=suites/rn.mlperf.toml,line=14,")
-    assert "<img" not in runner.summary()
-    assert "@team" not in runner.summary()
+        commands = [line for line in shown.splitlines() if line.startswith("::")]
+        assert code == 1
+        assert [line[: len(message)] for line in commands][-1:] == [message]
+        assert len(commands) == 1 or parts in ([], [FINE_A, FINE_B])
+        assert runner.summary().startswith(summary)
+        assert [text for text in ("<img", "@team") if text in runner.summary()] == []
+        if parts == [FINE_A, FINE_B]:
+            assert "INCOMPLETE: 1 of 3 planned tests have no result" in shown
+            assert FINE_C.test in runner.summary()
     assert list(runner.folder.rglob("pwned")) == []
 
 

@@ -148,7 +148,10 @@ def test_no_right_is_granted_in_vain_and_none_beside_a_cache() -> None:
 
 
 def test_our_actions_are_given_what_they_take() -> None:
-    """GitHub only warns of an input that does not exist, and is silent of one that is missing."""
+    """GitHub only warns of an input that does not exist, and is silent of one that is missing.
+
+    One action has one commit everywhere.
+    """
     taken = action("run-suite")["inputs"]
     required = {name for name, one in taken.items() if one.get("required")}
     given = [
@@ -158,12 +161,10 @@ def test_our_actions_are_given_what_they_take() -> None:
         for step in job["steps"]
         if str(step.get("uses", "")).endswith("/actions/run-suite")
     ]
-
     assert given
     assert all(required <= names <= set(taken) for names in given)
 
     step = Workflow(ROOT / ".github" / "workflows" / "gpu.yml").step("run", "Measure and judge")
-
     assert step["with"]["update"] == (
         "${{ inputs.purpose == 'baseline' && 'replace' "
         "|| inputs.purpose == 'session' && 'missing' || '' }}"
@@ -176,14 +177,11 @@ def test_our_actions_are_given_what_they_take() -> None:
             assert "${{" not in own.get("run", "")
             assert "uses" not in own or PINNED.fullmatch(own["uses"])
 
-
-def test_one_action_has_one_commit_everywhere() -> None:
-    found: dict[str, set[str]] = {}
+    commits: dict[str, set[str]] = {}
     for path in (*WORKFLOWS, *ACTIONS):
         for name, commit in re.findall(r"uses: ([\w./-]+)@(\S+)", path.read_text("utf-8")):
-            found.setdefault(name, set()).add(commit)
-
-    assert {name: commits for name, commits in found.items() if len(commits) > 1} == {}
+            commits.setdefault(name, set()).add(commit)
+    assert {name: found for name, found in commits.items() if len(found) > 1} == {}
 
 
 def test_every_script_is_used_and_those_that_hold_a_token_need_nothing() -> None:

@@ -53,31 +53,27 @@ def pull(sha: str = SHA, state: str = "open") -> dict[str, Any]:
     return {"number": 7, "state": state, "head": {"sha": sha, "ref": "fix"}}
 
 
-@pytest.mark.parametrize(
-    ("answer", "outputs"),
-    [(pull(), ("7", SHA)), (pull(NEWER), ("", "")), (pull(state="closed"), ("", ""))],
-    ids=["approved", "moved", "closed"],
-)
-def test_the_pull_request_is_the_one_that_a_maintainer_approved(
-    github: GitHub, answer: dict[str, Any], outputs: tuple[str, str]
-) -> None:
-    github.answers({PULL: answer})
+def test_the_pull_request_is_the_one_that_a_maintainer_approved(github: GitHub) -> None:
+    """And a branch of ours is found by its name and commit."""
+    for answer, number, sha in (
+        (pull(), "7", SHA),
+        (pull(NEWER), "", ""),
+        (pull(state="closed"), "", ""),
+    ):
+        github.answers({PULL: answer})
+        github.runner.ends(0, FIND)
+        assert github.runner.outputs() == {"number": number, "sha": sha}
+        (github.runner.folder / "output").unlink()
 
-    github.runner.ends(0, FIND)
-    assert github.runner.outputs() == dict(zip(("number", "sha"), outputs, strict=True))
-
-
-OF_BRANCH = "GET repos/lab/bench/pulls?state=open&head=lab%3Afix&per_page=100&page=1"
-
-
-def test_a_branch_of_ours_is_found_by_its_name_and_commit(github: GitHub) -> None:
     run = run_of_gpu(display_title="gpu: gate", head_branch="fix", head_sha=SHA)
     github.event({"workflow_run": run})
     for pulls, number in (([pull()], "7"), ([], ""), ([pull(NEWER)], "")):
         github.answers({OF_BRANCH: pulls})
-
         github.runner.ends(0, FIND)
         assert github.runner.outputs()["number"] == number
+
+
+OF_BRANCH = "GET repos/lab/bench/pulls?state=open&head=lab%3Afix&per_page=100&page=1"
 
 
 def test_a_run_or_a_title_that_is_another_is_refused(github: GitHub) -> None:
@@ -111,14 +107,11 @@ def test_a_run_or_a_title_that_is_another_is_refused(github: GitHub) -> None:
 
 def test_the_workflow_and_its_scripts_agree() -> None:
     name = workflow("gpu").content["run-name"]
+    read, write = REPORT.jobs["read"], REPORT.jobs["post"]
 
     assert "format('gpu: {0} of pull request {1}', inputs.sha, inputs.pr)" in name
     assert r"gpu: ([0-9a-f]{40}) of pull request ([1-9]" in (SCRIPTS / "gpu_run.py").read_text()
-
     assert f'MARKER = "{MARKER}"' in (SCRIPTS / "comment.py").read_text("utf-8")
-
-    read, write = REPORT.jobs["read"], REPORT.jobs["post"]
-
     assert "write" not in read["permissions"].values()
     assert not any("download-artifact" in str(step) for step in write["steps"])
     assert "pip" not in str(write["steps"])
@@ -131,6 +124,7 @@ def write(runner: Runner) -> str:
 
 
 def test_the_comment_names_the_verdict_first_and_links_the_run(github: GitHub) -> None:
+    assert write(github.runner).startswith(f"{MARKER}\n**mlperf: failed: no result**\n")
     write_results(github.runner.workspace / "merged" / "results.json", session(result(DROP)))
 
     text = write(github.runner)
@@ -140,34 +134,25 @@ def test_the_comment_names_the_verdict_first_and_links_the_run(github: GitHub) -
     assert f"[the report]({URL}#artifacts)" in text
 
 
-def test_without_results_the_comment_says_that_there_are_none(github: GitHub) -> None:
-    assert write(github.runner).startswith(f"{MARKER}\n**mlperf: failed: no result**\n")
-
-
 HOSTILE = "x\nnumber=8\nEOF\n<script>alert(1)</script> @team $(touch pwned) ](http://evil) `"
 
 
 def test_a_hostile_text_sets_no_output_and_is_no_markup(github: GitHub) -> None:
-    one = result(replace(OK, outcome=DROP.outcome, headline=HOSTILE), failed=True)
-    write_results(github.runner.workspace / "merged" / "results.json", session(one))
-
-    text = write(github.runner)
-
-    assert set(github.runner.outputs()) == {"text"}
-    assert "<script>" not in text
-    assert "@team" not in text
-    assert "](http://evil)" not in text
-    assert list(github.runner.folder.rglob("pwned")) == []
-
-
-def test_damaged_results_stop_the_job_and_post_nothing(github: GitHub) -> None:
+    """Damaged results stop the job and post nothing."""
     file = github.runner.workspace / "merged" / "results.json"
     file.parent.mkdir()
     for content in ("{", "[]", '{"schema": 1}', '{"schema": 99}'):
         file.write_text(content, "utf-8")
-
         github.runner.ends(2, WRITE, URL=URL)
         assert github.runner.outputs() == {}
+    one = result(replace(OK, outcome=DROP.outcome, headline=HOSTILE), failed=True)
+    write_results(file, session(one))
+
+    text = write(github.runner)
+
+    assert set(github.runner.outputs()) == {"text"}
+    assert [part for part in ("<script>", "@team", "](http://evil)") if part in text] == []
+    assert list(github.runner.folder.rglob("pwned")) == []
 
 
 PAGE = "GET repos/lab/bench/issues/7/comments?per_page=100&page="

@@ -43,29 +43,29 @@ def artifact(name: str, **changes: Any) -> dict[str, Any]:
 KEPT = [artifact("merged-results"), artifact("baselines-mlperf-cpu-first"), artifact("plan")]
 
 
-def prepare(measured: Measured, runner: Runner) -> Runner:
+def prepare(recorded: Measured, runner: Runner) -> Runner:
     """Bring a job to where it has its checkout and its downloads of what was recorded."""
     runner.scripts_of_ours()
     folder = runner.workspace
-    shutil.copytree(measured.project / "suites", folder / "suites")
+    shutil.copytree(recorded.project / "suites", folder / "suites")
     (folder / "baselines").mkdir()
-    shutil.copy(measured.project / "baselines" / "README.md", folder / "baselines")
+    shutil.copy(recorded.project / "baselines" / "README.md", folder / "baselines")
     git(folder, "init", "--quiet", "--initial-branch=main")
     git(folder, "add", "suites", "baselines")
     git(folder, "commit", "--quiet", "-m", "suite")
     (folder / "merged").mkdir()
-    shutil.copy(measured.runner.temp / "mlperf" / "results.json", folder / "merged")
+    shutil.copy(recorded.runner.temp / "mlperf" / "results.json", folder / "merged")
     shutil.copytree(
-        measured.project / "baselines", folder / "recorded" / "baselines-mlperf-cpu-first"
+        recorded.project / "baselines", folder / "recorded" / "baselines-mlperf-cpu-first"
     )
     (folder / "artifacts.txt").write_text("- `merged-results` sha256:dd\n", "utf-8")
     return runner
 
 
 @pytest.fixture
-def job(measured: Measured, tmp_path: Path) -> Runner:
+def job(recorded: Measured, tmp_path: Path) -> Runner:
     """Return a job of its own."""
-    return prepare(measured, Runner(tmp_path, env=INPUTS))
+    return prepare(recorded, Runner(tmp_path, env=INPUTS))
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,14 @@ class Accepted:
 
 
 @pytest.fixture(scope="session")
-def accepted(measured: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
+def accepted(recorded: Measured, tmp_path_factory: pytest.TempPathFactory) -> Accepted:
     """A first job that went through; nobody may change it."""
-    return once(tmp_path_factory, "accepting", lambda folder: accept(measured, folder))
+    return once(tmp_path_factory, "accepting", lambda folder: accept(recorded, folder))
 
 
-def accept(measured: Measured, job: Path) -> Accepted:
+def accept(recorded: Measured, job: Path) -> Accepted:
     """Run the first job; files that no result speaks of lie beside what was recorded."""
-    runner = prepare(measured, Runner(job, env=INPUTS))
+    runner = prepare(recorded, Runner(job, env=INPUTS))
     folder = runner.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(folder / "accuracy" / "first", folder / "accuracy" / "second")
     (folder / "cpu" / "quick" / "first" / "evil.json").write_text("{}", "utf-8")
@@ -106,13 +106,11 @@ def accept(measured: Measured, job: Path) -> Accepted:
 def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> None:
     """The table alone changes nothing."""
     assert accepted.before == ""
-    assert "dry run" in accepted.table
-    assert f"{CASE}\n  throughput new " in accepted.table
-    assert "  top1 new 100\n" in accepted.table
+    for part in ("dry run", f"{CASE}\n  throughput new ", "  top1 new 100\n"):
+        assert part in accepted.table
     assert accepted.table in accepted.runner.summary()
 
     folder = accepted.runner.workspace
-
     names = git(folder, "diff", "--cached", "--name-only").splitlines()
     assert SCORES.fullmatch(names.pop(0))
     assert names == [ACCURACY, PERFORMANCE]
@@ -120,18 +118,16 @@ def test_exactly_what_was_recorded_is_taken_and_proposed(accepted: Accepted) -> 
     assert record["history"][-1]["reason"] == f"{REASON} (run 123)"
     assert len(record["runs"]) == 5
     assert list(accepted.runner.folder.rglob("pwned*")) == []
-
-    text = (accepted.runner.workspace / "proposal" / "text.md").read_text("utf-8")
-
+    text = (folder / "proposal" / "text.md").read_text("utf-8")
     assert text.startswith(f"{REASON}\n\n```\nfrom merged/results.json")
     assert text.endswith("```\n\n- `merged-results` sha256:dd\n")
 
 
-def test_values_that_get_worse_are_only_taken_by_name(job: Runner, measured: Measured) -> None:
+def test_values_that_get_worse_are_only_taken_by_name(job: Runner, recorded: Measured) -> None:
     """The accepted runs were twice as fast: refused, unless the case is named."""
     file = job.workspace / PERFORMANCE
     file.parent.mkdir(parents=True)
-    baseline = json.loads((measured.project / PERFORMANCE).read_text("utf-8"))
+    baseline = json.loads((recorded.project / PERFORMANCE).read_text("utf-8"))
     for run in baseline["records"][0]["runs"]:
         run["metrics"]["throughput"] *= 2
     file.write_text(json.dumps(baseline), "utf-8")
@@ -143,19 +139,16 @@ def test_values_that_get_worse_are_only_taken_by_name(job: Runner, measured: Mea
     assert "refused" not in named.stdout.replace("0 refused", "")
 
 
-def test_a_crash_is_no_refusal(job: Runner) -> None:
+def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
     """Python ends a crash with 1, so a refusal has a code of its own and nothing is proposed."""
     broken = job.folder / "broken"
     broken.mkdir()
     (broken / "shlex.py").write_text("raise RuntimeError('a defect of ours')\n", "utf-8")
     job.in_process = False
-    for step in (TABLE, WRITE):
-        done = job.ends(1, step, PYTHONPATH=str(broken))
-        assert "RuntimeError: a defect of ours" in done.stderr
-        assert not (job.workspace / "proposal").exists()
+    done = job.ends(1, TABLE, PYTHONPATH=str(broken))
+    assert "RuntimeError: a defect of ours" in done.stderr
+    assert not (job.workspace / "proposal").exists()
 
-
-def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
     (job.workspace / "table.txt").write_text("x\n", "utf-8")
     codes = {0: 0, 4: 0, 1: 1, 2: 2, 3: 3, 137: 137}
     for step in (TABLE, WRITE):
@@ -167,11 +160,11 @@ def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
             git(job.workspace, "reset", "--quiet")
 
 
-def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, measured: Measured) -> None:
-    scores = accuracy_baselines.scores_path(measured.project / ACCURACY)
-    for name in (PERFORMANCE, ACCURACY, str(scores.relative_to(measured.project))):
+def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, recorded: Measured) -> None:
+    scores = accuracy_baselines.scores_path(recorded.project / ACCURACY)
+    for name in (PERFORMANCE, ACCURACY, str(scores.relative_to(recorded.project))):
         (job.workspace / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(measured.project / name, job.workspace / name)
+        shutil.copy(recorded.project / name, job.workspace / name)
     git(job.workspace, "add", "baselines")
     git(job.workspace, "commit", "--quiet", "-m", "accepted")
 
@@ -192,7 +185,7 @@ def test_a_case_that_is_none_stops_the_job(job: Runner) -> None:
     assert list(job.folder.rglob("pwned")) == []
 
 
-def recorded(job: Runner) -> Path:
+def baseline_of(job: Runner) -> Path:
     """Return the downloaded accuracy baseline."""
     return job.workspace / "recorded/baselines-mlperf-cpu-first/accuracy/first/null.fp32.json"
 
@@ -201,7 +194,7 @@ def second(job: Runner, name: str) -> Path:
     """Return the accuracy baseline in a second artifact, a copy of the first."""
     first = job.workspace / "recorded" / "baselines-mlperf-cpu-first"
     shutil.copytree(first, job.workspace / "recorded" / name)
-    return job.workspace / "recorded" / name / recorded(job).relative_to(first)
+    return job.workspace / "recorded" / name / baseline_of(job).relative_to(first)
 
 
 def rescore(path: Path, score: float) -> None:
@@ -214,26 +207,23 @@ def rescore(path: Path, score: float) -> None:
 
 
 def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> None:
-    """Every machine sends its whole folder: the accepted scores of a case that it did not run."""
+    """Every machine sends its whole folder: the accepted scores of a case that it did not run.
+
+    One artifact alone has no folder of its own: the download unpacks it, and the name of the
+    machine is gone with the folder.
+    """
     old = second(job, "baselines-mlperf-cpu-second")
     rescore(old, 50.0)
     for file in (old, accuracy_baselines.scores_path(old)):
         place = job.workspace / "baselines" / "accuracy" / "first" / file.name
         place.parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(file, place)
+    assert f"32 scores -> {ACCURACY}" in job.ends(0, TABLE).stdout
 
-    done = job.ends(0, TABLE)
-    assert f"32 scores -> {ACCURACY}" in done.stdout
-
-
-def test_one_artifact_alone_has_no_folder_of_its_own(job: Runner) -> None:
-    """So the download unpacks it, and the name of the machine is gone with the folder."""
     (job.workspace / "recorded" / "baselines-mlperf-cpu-first").rename(job.folder / "alone")
-    (job.workspace / "recorded").rmdir()
+    shutil.rmtree(job.workspace / "recorded")
     (job.folder / "alone").rename(job.workspace / "recorded")
-
-    done = job.ends(0, TABLE)
-    assert f"32 scores -> {ACCURACY}" in done.stdout
+    assert f"32 scores -> {ACCURACY}" in job.ends(0, TABLE).stdout
 
 
 def edit_accuracy(job: Runner, edit: Callable[[list[Any]], None]) -> None:
@@ -246,20 +236,20 @@ def edit_accuracy(job: Runner, edit: Callable[[list[Any]], None]) -> None:
 
 
 def other_scores(job: Runner) -> None:
-    file = accuracy_baselines.scores_path(recorded(job))
-    file.write_bytes(file.read_bytes() + b"x")
+    with accuracy_baselines.scores_path(baseline_of(job)).open("ab") as file:
+        file.write(b"x")
 
 
 def scores_of_gigabytes(job: Runner) -> None:
-    file = accuracy_baselines.scores_path(recorded(job))
+    file = accuracy_baselines.scores_path(baseline_of(job))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("top1.npy", bytes(65 * 2**20))
     assert file.stat().st_size < 2**20
 
 
 def another_case(job: Runner) -> None:
-    text = recorded(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
-    recorded(job).write_text(text, "utf-8")
+    text = baseline_of(job).read_text("utf-8").replace('"engine": "null"', '"engine": "other"', 1)
+    baseline_of(job).write_text(text, "utf-8")
 
 
 def name_that_is_a_path(job: Runner) -> None:
@@ -269,7 +259,7 @@ def name_that_is_a_path(job: Runner) -> None:
 UNTAKEN: list[tuple[Callable[[Runner], object], str]] = [
     (other_scores, "holds other scores"),
     (scores_of_gigabytes, "unpacks to more than 64 MiB"),
-    (lambda job: recorded(job).write_bytes(b" " * (8 * 2**20 + 1)), "larger than 8 MiB"),
+    (lambda job: baseline_of(job).write_bytes(b" " * (8 * 2**20 + 1)), "larger than 8 MiB"),
     (another_case, "is of another case than its name"),
     (
         lambda job: rescore(second(job, "baselines-mlperf-cpu-second"), 50.0),
@@ -279,16 +269,17 @@ UNTAKEN: list[tuple[Callable[[Runner], object], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "message"), UNTAKEN, ids=[row[1] for row in UNTAKEN])
-def test_recorded_files_that_cannot_be_taken_are_refused(
-    job: Runner, damage: Callable[[Runner], object], message: str
-) -> None:
-    damage(job)
-
-    done = job.run(TABLE)
-
-    assert (done.returncode, message in done.stderr) == (2, True), done.stderr
-    assert list(job.folder.rglob("escape*")) == []
+def test_recorded_files_that_cannot_be_taken_are_refused(job: Runner, tmp_path: Path) -> None:
+    kept = tmp_path / "kept"
+    shutil.copytree(job.workspace, kept)
+    for damage, message in UNTAKEN:
+        damage(job)
+        done = job.run(TABLE)
+        assert (done.returncode, message in done.stderr) == (2, True), done.stderr
+        assert list(job.folder.rglob("escape*")) == []
+        for name in ("recorded", "merged"):
+            shutil.rmtree(job.workspace / name)
+            shutil.copytree(kept / name, job.workspace / name)
 
 
 def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) -> None:
@@ -315,44 +306,32 @@ def github(job: Runner) -> GitHub:
     return GitHub(job)
 
 
-def test_artifacts_are_named_with_their_digests(github: GitHub) -> None:
-    run = run_of_gpu(display_title="gpu: baseline")
-    github.answers({RUN: run, ARTIFACTS: {"artifacts": KEPT}})
-
-    github.runner.ends(0, REFUSE)
-    assert (github.runner.workspace / "artifacts.txt").read_text("utf-8").splitlines() == [
-        f"Run 123 of main at {'c' * 40}:",
-        "",
-        f"- `merged-results` sha256:{'d' * 64}",
-        f"- `baselines-mlperf-cpu-first` sha256:{'d' * 64}",
-    ]
-
-
 def test_what_a_machine_recorded_comes_back_and_who_writes_reads_a_patch() -> None:
     """One case that is INVALID ends the job with 1, and the scores of all others are accepted."""
     steps = workflow("gpu").jobs["run"]["steps"]
     (upload,) = [s for s in steps if s.get("with", {}).get("name", "").startswith("baselines-")]
+    first, second = UPDATE.jobs["read"], UPDATE.jobs["propose"]
+    downloads = [s["with"]["name"] for s in second["steps"] if "download" in str(s.get("uses"))]
 
     assert upload["if"].startswith("always() && steps.suite.outputs.artifact != '' && (")
-
-    first, second = UPDATE.jobs["read"], UPDATE.jobs["propose"]
-
     assert "write" not in first["permissions"].values()
     assert "setup-python" not in str(second["steps"])
-    downloads = [s["with"]["name"] for s in second["steps"] if "download" in str(s.get("uses"))]
     assert downloads == ["proposal"]
 
 
-def test_the_artifacts_of_a_large_fleet_are_all_looked_at(github: GitHub) -> None:
-    """Each job leaves two, and GitHub lists a hundred at a time."""
+def test_all_artifacts_are_named_with_their_digests(github: GitHub) -> None:
+    """Each job of a large fleet leaves two, and GitHub lists a hundred at a time."""
     jobs = [artifact(f"{kind}mlperf-H100-s{n}") for n in range(50) for kind in ("", "baselines-")]
-    second = ARTIFACTS.replace("&page=1", "&page=2")
-    answers = {ARTIFACTS: {"artifacts": jobs}, second: {"artifacts": KEPT}}
-    github.answers({RUN: run_of_gpu(display_title="gpu: baseline"), **answers})
-
-    github.runner.ends(0, REFUSE)
-    listed = (github.runner.workspace / "artifacts.txt").read_text("utf-8")
-    assert (listed.count("- `baselines-"), listed.count("- `merged-results`")) == (51, 1)
+    second = {ARTIFACTS.replace("&page=1", "&page=2"): {"artifacts": KEPT}}
+    for artifacts, more in ((KEPT, {}), (jobs, second)):
+        run = {RUN: run_of_gpu(display_title="gpu: baseline")}
+        github.answers({**run, ARTIFACTS: {"artifacts": artifacts}, **more})
+        github.runner.ends(0, REFUSE)
+        text = (github.runner.workspace / "artifacts.txt").read_text("utf-8")
+        counts = (text.count("- `baselines-"), text.count("- `merged-results`"))
+        assert counts == (51 if more else 1, 1)
+        assert text.startswith(f"Run 123 of main at {'c' * 40}:\n\n- `")
+        assert f"- `baselines-mlperf-cpu-first` sha256:{'d' * 64}\n" in text
 
 
 def test_a_run_that_may_not_make_baselines_is_refused(github: GitHub) -> None:
@@ -395,12 +374,11 @@ def gh(runner: Runner, proposals: int) -> None:
 
 
 def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -> None:
+    """A job that is run again changes the proposal that is there."""
     proposal.ends(0, PROPOSE)
     origin = proposal.folder.parent / "origin.git"
-    assert git(origin, "log", "--format=%s%n%b", "main..baselines/run-123").splitlines() == [
-        "Baselines of run 123",
-        REASON,
-    ]
+    log = git(origin, "log", "--format=%s%n%b", "main..baselines/run-123")
+    assert log == f"Baselines of run 123\n{REASON}"
     assert list(proposal.folder.rglob("pwned*")) == []
     names = git(origin, "diff", "--name-only", "main", "baselines/run-123").splitlines()
     assert SCORES.fullmatch(names.pop(0))
@@ -410,10 +388,10 @@ def test_the_patch_becomes_one_commit_on_a_branch_of_its_own(proposal: Runner) -
     assert said[5:8] == ["main", "--head", "baselines/run-123"]
     assert "proposal/text.md" in said
 
-
-def test_a_job_that_is_run_again_changes_the_proposal_that_is_there(proposal: Runner) -> None:
+    git(proposal.workspace, "checkout", "--quiet", "main")
+    git(proposal.workspace, "branch", "--quiet", "-D", "baselines/run-123")
+    (proposal.folder / "words").unlink()
     gh(proposal, proposals=1)
-
     proposal.ends(0, PROPOSE)
     said = (proposal.folder / "words").read_text("utf-8").splitlines()
     assert said[2:5] == ["pr", "edit", "baselines/run-123"]

@@ -167,11 +167,13 @@ HOSTILE = (
 
 
 def test_a_value_that_is_a_command_stays_a_value(runner: Runner) -> None:
-    for text in HOSTILE:
-        found = seen(runner, f"VLLM_PYTHON={text}\nMLPERF_MODELS=")
+    names = [f"NAME{number}" for number in range(len(HOSTILE))]
+    lines = [f"{name}={text}" for name, text in zip(names, HOSTILE, strict=True)]
 
-        assert [one["VLLM_PYTHON"] for one in found] == [text, text]
-        assert all("MLPERF_MODELS" not in one for one in found)
+    found = seen(runner, "\n".join([*lines, "MLPERF_MODELS="]))
+
+    assert [[one[name] for name in names] for one in found] == [list(HOSTILE)] * 2
+    assert all("MLPERF_MODELS" not in one for one in found)
     assert list(runner.folder.rglob("pwned*")) == []
 
 
@@ -196,16 +198,12 @@ exec env -i PATH=/usr/bin:/bin {python} "$@"
 @pytest.mark.nightly
 def test_an_engine_in_a_container_is_named_by_a_variable(measured: Measured, job: Runner) -> None:
     """A program on the runner that starts one takes the place of a Python; the suite stays."""
-    project = job.workspace / "change"
     text = SUITE.replace('use = "null"', 'use = "null"\npython = "${TRTLLM_PYTHON}"')
-    (project / "suites" / "first.mlperf.toml").write_text(text, "utf-8")
+    (job.workspace / "change" / "suites" / "first.mlperf.toml").write_text(text, "utf-8")
     container = job.put("in-container", WRAPPER.format(python=sys.executable))
+    own = {"python": "linking-python", "variables": f"TRTLLM_PYTHON={container}", "update": ""}
 
-    outcome = composite.run(
-        job,
-        given(job, measured.wheel)
-        | {"python": "linking-python", "variables": f"TRTLLM_PYTHON={container}", "update": ""},
-    )
+    outcome = composite.run(job, given(job, measured.wheel) | own)
 
     doctor, run = (
         outcome.steps[name] for name in ("What this machine can run", "Measure and judge")
