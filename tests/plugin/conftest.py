@@ -35,7 +35,7 @@ def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project without suites whose folder of baselines is empty."""
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
-    forked.use(monkeypatch)
+    forked.use(monkeypatch, replicas=True)
     for name in ("GATED_S", "SHORTEST_S"):  # which a conftest.py of a test may change
         monkeypatch.setattr(energy, name, getattr(energy, name))
     pytester.mkdir("baselines")
