@@ -31,6 +31,7 @@ import pytest_mlperf.run.score
 import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
 from pytest_mlperf.plugin import carry
 from pytest_mlperf.rounds.published import official_results
+from pytest_mlperf.run.worker._replicas import BOOT
 from pytest_mlperf.stores import results
 
 NVML = "libnvidia-ml.so.1"
@@ -43,6 +44,9 @@ FORGETFUL = tuple(
 
 
 EXECUTE = subprocess.Popen._execute_child  # type: ignore[attr-defined]
+
+XDIST = "import sys;exec(eval(sys.stdin.readline()))"
+"""What a worker of xdist runs."""
 
 
 def use_no(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,21 +62,38 @@ def _prepare() -> None:
         kind().rebuild()
 
 
-def use(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let `subprocess` fork in place of starting this Python for such a module."""
+def use(monkeypatch: pytest.MonkeyPatch, *, replicas: bool = False) -> None:
+    """Let `subprocess` fork in place of starting this Python for such a module.
+
+    Args:
+        monkeypatch: Undoes it.
+        replicas: Those of an engine as well.
+    """
     _prepare()
 
     def execute_child(popen: Any, args: Sequence[Any], *rest: Any) -> None:
         words = [str(word) for word in args]
         if words[1:2] == ["-mpytest"]:  # as pytester writes it
             words[1:2] = ["-m", "pytest"]
-        module = words[2] if words[:2] == [sys.executable, "-m"] else ""
-        if module == "pytest" or module.startswith("pytest_mlperf."):
-            _fork(popen, words[2:], *rest)
+        if words[1:2] == ["-u"]:  # as execnet writes it
+            del words[1]
+        if _forks(words) and (replicas or BOOT not in words):
+            _fork(popen, words[1:], *rest)
         else:
             EXECUTE(popen, args, *rest)
 
     monkeypatch.setattr(subprocess.Popen, "_execute_child", execute_child)
+
+
+def _forks(words: Sequence[str]) -> bool:
+    """Return whether a command starts pytest, the package, a replica or a worker of xdist."""
+    if words[:1] != [sys.executable] or len(words) < 3:
+        return False
+    if words[1] == "-c":
+        return words[2] in (XDIST, BOOT)
+    return words[1] == "-m" and (
+        words[2] in ("pytest", "pytest_mlperf") or words[2].startswith("pytest_mlperf.")
+    )
 
 
 def _fork(popen: Any, words: list[str], *rest: Any) -> None:
@@ -136,7 +157,7 @@ def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
         first = descriptor + 1
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))
     sys.stdin, sys.stdout, sys.stderr = (
-        io.TextIOWrapper(os.fdopen(number, mode, 0), write_through=True)
+        io.TextIOWrapper(os.fdopen(number, mode, 0, closefd=False), write_through=True)
         for number, mode in ((0, "rb"), (1, "wb"), (2, "wb"))
     )
 
@@ -157,13 +178,18 @@ def _forget() -> None:
 
 
 def _run(words: list[str]) -> NoReturn:
-    """Run a module as `python -m` does, and end as its process would."""
+    """Run a module or code as `python -m` or `-c` does, and end as its process would."""
     code = 1
-    module = words[0]
-    sys.argv = words
+    option, program, *arguments = words
     try:
-        sys.modules.pop(module, None)  # runpy warns of a module that is imported already
-        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        if option == "-c":
+            sys.argv = [option, *arguments]
+            exec(program, {"__name__": "__main__"})
+        else:
+            sys.argv = [program, *arguments]
+            # runpy warns of a module that is imported already
+            sys.modules.pop(program if program != "pytest_mlperf" else f"{program}.__main__", None)
+            runpy.run_module(program, run_name="__main__", alter_sys=True)
         code = 0
     except SystemExit as end:
         code = end.code if isinstance(end.code, int) else int(end.code is not None)

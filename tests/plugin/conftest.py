@@ -23,9 +23,15 @@ NO_CONTROL = f"{LEAN} -omlperf_control=off"
 
 
 @pytest.fixture(autouse=True)
-def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Let no test wait for another one's lease; hide that xdist runs the tests."""
+def _own_machine(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Let no test wait for another one's lease; hide that xdist runs the tests.
+
+    What is dear to make, as the scripts of a page, is made once for all.
+    """
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path / "leases"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.getbasetemp() / "cache"))
     monkeypatch.setenv("COLUMNS", "120")
     for name in ("PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
@@ -35,7 +41,7 @@ def _own_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
     """Return a project without suites whose folder of baselines is empty."""
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
-    forked.use(monkeypatch)
+    forked.use(monkeypatch, replicas=True)
     for name in ("GATED_S", "SHORTEST_S"):  # which a conftest.py of a test may change
         monkeypatch.setattr(energy, name, getattr(energy, name))
     pytester.mkdir("baselines")

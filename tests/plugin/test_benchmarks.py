@@ -27,7 +27,7 @@ class TestSorting:
     def test_sorts(self, table, benchmark):
         assert benchmark.pedantic(sorted, args=(table,), rounds=40, iterations=10) == [1, 2, 3]
 
-@pytest.mark.parametrize("text", ["a b", "a/../b", "$(touch x)", "x" * 300])
+@pytest.mark.parametrize("text", ["a/../b", "$(touch x)", "x" * 300])
 def test_ids(benchmark, text):
     benchmark.pedantic(len, args=(text,), rounds=2, iterations=5)
 
@@ -93,7 +93,7 @@ def test_every_kind_of_benchmark_has_its_outcome(project: Project) -> None:
     assert "its benchmark fixture timed nothing" in broken["test_never"]
     session.stdout.fnmatch_lines(["*SKIPPED*no kernel here*", "*XFAIL*test_expected*"])
     measured = {n for n, v in verdicts.items() if v.outcome is Outcome.NO_BASELINE}
-    assert len(measured) == 6
+    assert len(measured) == 5
     assert {"test_sorts", "test_marker"} < measured
     # A file and a folder for each, whatever an id holds, and no two share one.
     assert len({v.case.id for v in verdicts.values()}) == len(verdicts)
@@ -118,14 +118,16 @@ def test_a_benchmark_is_recorded_judged_and_fails_when_slowed(project: Project) 
     run = project.pytester.runpytest_subprocess
     file = "baselines/cpu/quick/tests.test_kernels.py/Benchmark.test_sleep.any.json"
 
-    recorded = run(*LIGHT, JUDGE, "--mlperf-update=missing", "-omlperf_baseline_runs=5")
+    recorded = run(*LIGHT, JUDGE, "--mlperf-update=missing", "-omlperf_baseline_runs=2")
     baseline = baselines.load(project.path / file)
-    same = run(*LIGHT, JUDGE, "-omlperf_benchmark_max_rise=40%")
-    slowed = run(*LIGHT, JUDGE, "--mlperf-handicap=60%", "-omlperf_benchmark_max_rise=40%")
+    project.over_days()
+    limits = ("-omlperf_benchmark_max_rise=40%", "-omlperf_max_runs=2")
+    same = run(*LIGHT, JUDGE, *limits)
+    slowed = run(*LIGHT, JUDGE, "--mlperf-handicap=60%", *limits)
 
     assert (recorded.ret, same.ret, slowed.ret) == (0, 0, 1)
     assert baseline is not None
-    assert [len(record.runs) for record in baseline.records] == [5]
+    assert [len(record.runs) for record in baseline.records] == [2]
     assert baseline.round == "none"
     slowed.stdout.fnmatch_lines(
         [

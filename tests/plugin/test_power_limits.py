@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from itertools import groupby
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class Limited(working.Working):
 
 class Breaks(Limited):
     def submit(self, ids, indices, sink):
+        self.put(self.rest)
         raise OSError("out of memory")
 
 
@@ -69,14 +71,17 @@ def fake(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) -> F
 def suite(
     project: Project,
     limits: str | None = "[400, 700]",
-    engine: str = "Limited",
     duration: str = "300ms",
     name: str = "first",
+    entries: Sequence[tuple[str, object]] = (),
 ) -> None:
     project.suite(
         name=name,
-        engines=f'[[engines]]\nuse = "engines:{engine}"\naccelerators = ["H200"]\n'
-        f"options = {OPTIONS}\n" + (f"power_limit_w = {limits}\n" if limits else ""),
+        engines="".join(
+            f'[[engines]]\nuse = "engines:{engine}"\naccelerators = ["H200"]\n'
+            f"options = {OPTIONS}\n" + (f"power_limit_w = {limit}\n" if limit else "")
+            for engine, limit in entries or [("Limited", limits)]
+        ),
         scenarios='[[scenarios]]\nname = "Offline"\ntarget_qps = 500\n'
         f'min_duration = "{duration}"\n',
     )
@@ -113,7 +118,7 @@ def test_each_limit_is_set_for_its_case_and_restored(
 
     record(project)
     first = results(project)
-    again = project.run_process("suites", *COLD)
+    again = project.run_process("suites", *COLD, "--mlperf-max-runs=2")
     second = results(project)
 
     # A run that neighbours disturbed is measured again, at the limit of its case.
@@ -134,9 +139,12 @@ def test_each_limit_is_set_for_its_case_and_restored(
     assert "power limit changed" not in again.stdout.str()
 
 
-def test_each_limit_is_calibrated_by_itself(fake: Fake, project: Project) -> None:
+def test_each_limit_is_calibrated_by_itself(
+    fake: Fake, project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """GPUs at another limit are another machine: runs of one say nothing of the other's noise."""
     suite(project)
+    monkeypatch.setattr("pytest_mlperf.run.conditions.control", lambda _, **__: ({}, "left out"))
 
     done = subprocess.run(
         [sys.executable, "-m", "pytest_mlperf", "calibrate", "suites", "--runs", "2", "--write"],
@@ -176,25 +184,6 @@ def test_a_marker_selects_cases_by_their_limit(project: Project) -> None:
         assert named == {*cases}
 
 
-def test_nothing_is_set_where_no_limit_is_asked_for(fake: Fake, project: Project) -> None:
-    suite(project, "700")
-
-    record(project)
-
-    assert outcomes(project) == {"Limited-700W": Outcome.RECORDED}
-    assert "nvmlDeviceSetPowerManagementLimit" not in fake.calls()
-
-
-def test_the_limit_is_restored_after_an_error(fake: Fake, project: Project, tmp_path: Path) -> None:
-    suite(project, "500", "Breaks")
-
-    record(project)
-
-    assert outcomes(project) == {"Breaks-500W": Outcome.ERROR}
-    assert loaded(project) == ["500000"]
-    assert (fake.limit_w(), notes(tmp_path)) == (700, [])
-
-
 def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project: Project) -> None:
     fake.write("fail nvmlDeviceSetPowerManagementLimit 4", *GPU)
     suite(project)
@@ -205,29 +194,31 @@ def test_without_the_right_a_case_is_skipped_with_what_to_do(fake: Fake, project
     told = " ".join(result.stdout.str().split())
     assert "power_limit_w = 400: this user may not set the power limit of GPU-0; run as" in told
     assert "sudo nvidia-smi -i GPU-0 -pl 400" in told
+    # Nothing is set where the GPU has the limit already: that would fail as well.
     assert outcomes(project) == {"Limited-700W": Outcome.RECORDED}
 
 
-def test_a_limit_that_the_board_cannot_have_is_one_sentence(fake: Fake, project: Project) -> None:
-    suite(project, "800")
+def test_the_limit_is_restored_after_an_error_and_watched_while_measured(
+    fake: Fake, project: Project, tmp_path: Path
+) -> None:
+    entries = (("Breaks", 500), ("Limited", 700), ("Limited", 800), ("Overruled", 500))
+    suite(project, entries=entries)
 
     result = record(project)
 
-    assert result.ret != 0
-    told = " ".join(result.stdout.str().split())
-    assert "power_limit_w = 800: GPU-0 can be set to 200 to 700 W" in told
-    assert not (project.path / "loaded").exists()
-    assert fake.limit_w() is None
-
-
-def test_a_limit_that_somebody_changes_meanwhile_is_invalid(fake: Fake, project: Project) -> None:
-    suite(project, "500", "Overruled", duration="1500ms")
-
-    record(project)
-
-    (result,) = results(project).values()
-    assert [reason.key for reason in result.verdict.reasons] == [Key.POWER_LIMIT_CHANGED]
-    assert fake.limit_w() == 650
+    assert outcomes(project) == {
+        "Breaks-500W": Outcome.ERROR,
+        "Limited-700W": Outcome.RECORDED,
+        "Overruled-500W": Outcome.INVALID,
+    }
+    # What the board cannot have is never set, and 700 W are what it had.
+    assert loaded(project)[:2] == ["500000", "700000"]
+    assert {*loaded(project)[2:]} == {"500000"}
+    text = " ".join(result.stdout.str().split())
+    assert "power_limit_w = 800: GPU-0 can be set to 200 to 700 W" in text
+    overruled = results(project)["Overruled-500W"].verdict
+    assert [reason.key for reason in overruled.reasons] == [Key.POWER_LIMIT_CHANGED]
+    assert (fake.limit_w(), notes(tmp_path)) == (650, [])
 
 
 GUARD = "pytest_mlperf.hardware.power_limit"

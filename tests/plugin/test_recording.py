@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
-import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +15,6 @@ from pytest_mlperf.stores.results import read_results
 from tests.plugin.project import (
     RATE,
     SERVER,
-    SUITE,
     Project,
     case,
     last_line,
@@ -26,6 +22,7 @@ from tests.plugin.project import (
     section,
     spec_of,
 )
+from tests.stores.killed import git
 
 RECORD = ("--mlperf-update=missing", "-omlperf_baseline_runs=2")
 REASON = "--mlperf-reason=kernels were fused"
@@ -37,7 +34,7 @@ def test_an_absent_baseline_is_recorded_once_judged_and_appended_to(project: Pro
 
     first = project.run("suites", *RECORD, "--mlperf-json=1.json")
     record = project.recorded()
-    second = project.run("suites", "--mlperf-json=2.json")
+    second = project.run("suites", "--mlperf-max-runs=2", "--mlperf-json=2.json")
 
     assert last_line(first) == "2 recorded"
     assert project.verdicts("1.json")["performance"].headline == (
@@ -99,23 +96,29 @@ class Beside(NullEngine):
 """
 
 
-def recording_beside(project: Project) -> Path:
-    """Write a suite whose engine can put what another session recorded in place."""
+def more_sessions(content: bytes, sessions: int) -> bytes:
+    """Return a baseline file with runs of so many other sessions of the same build."""
+    file = json.loads(content)
+    (record,) = file["records"]
+    for number in range(sessions):
+        record["runs"] += [{**run, "session": f"theirs-{number}"} for run in record["runs"][:2]]
+        record["history"].append({**record["history"][0], "action": "append", "reason": "theirs"})
+    return json.dumps(file).encode()
+
+
+def test_what_another_session_wrote_meanwhile_stays(project: Project) -> None:
+    """What it appended is kept below ours; what it recorded first, `missing` does not replace.
+
+    A baseline that it completed does not grow; one that it made longer does.
+    """
     project.pytester.makepyfile(beside=BESIDE)
     entry = '[[engines]]\nuse = "beside:Beside"\nprecision = "fp32"\naccelerators = ["cpu"]\n'
     project.suite(engines=f"{entry}options = {{ latency_s = 0.002 }}\n")
-    return project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
-
-
-def test_what_another_session_recorded_meanwhile_stays(project: Project) -> None:
-    """What it appended is kept below ours; what it recorded first, `missing` does not replace."""
-    file = recording_beside(project)
+    file = project.path / "baselines/cpu/quick/first/Offline.Beside.fp32.json"
+    other = project.path / "other.json"
     project.run("suites", *RECORD)
     alone = file.read_bytes()
-    project.run("suites", "--mlperf-update=append", "--mlperf-reason=theirs")
-    theirs = file.read_bytes()
-    file.rename(project.path / "other.json")
-    file.write_bytes(alone)
+    other.write_bytes(more_sessions(alone, 1))
 
     result = project.run("suites", "--mlperf-update=append", "--mlperf-reason=ours")
 
@@ -127,9 +130,25 @@ def test_what_another_session_recorded_meanwhile_stays(project: Project) -> None
     file.unlink()
     missing = project.run("suites", *RECORD)
 
-    assert file.read_bytes() == theirs
+    assert file.read_bytes() == other.read_bytes()
     missing.assert_outcomes(failed=1)
     missing.stdout.fnmatch_lines(["ERROR baseline: *another session recorded it while this one*"])
+
+    for sessions in (1, 3):
+        file.write_bytes(alone)
+        other.write_bytes(more_sessions(alone, sessions))
+        theirs = json.loads(other.read_bytes())["records"][0]["runs"]
+
+        result = project.run("suites", "--mlperf-update=missing", "--mlperf-json=last.json")
+
+        complete = sessions == 3
+        runs = json.loads(file.read_bytes())["records"][0]["runs"]
+        assert runs[: len(theirs)] == theirs
+        assert len(runs) == (8 if complete else 6)
+        (last,) = read_results(project.path / "last.json").cases
+        assert (last.verdict.outcome is Outcome.RECORDED) != complete
+        text = " ".join(" ".join(section(result)).split())
+        assert ("another session completed or replaced it meanwhile" in text) == complete
 
 
 def test_append_without_a_baseline_is_refused_before_anything_is_measured(
@@ -145,51 +164,43 @@ def test_append_without_a_baseline_is_refused_before_anything_is_measured(
 
 
 def test_replace_keeps_the_history_with_its_reason(project: Project) -> None:
+    """And accepts another offered rate."""
     project.suite()
     project.baseline(near(RATE * 2))
     before = project.recorded()
+    fast = SERVER.replace("target_qps = 20", "target_qps = 2000\nmin_query_count = 662")
+    options = "{ latency_s = 0.0001 }"
+    project.suite("suites/fast.mlperf.toml", name="fast", scenarios=fast, options=options)
+    server = case(workload="fast", scenario="Server")
+    project.baseline(near(0.01), of=server, metric="latency_p50", target_qps=30)
 
     result = project.run("suites", "--mlperf-update=replace", REASON, "-omlperf_baseline_runs=2")
 
     after = project.recorded()
-    assert last_line(result) == "1 recorded"
+    assert last_line(result) == "2 recorded"
     assert len(after.runs) == 2
     assert after.history[0] == before.history[0]
     last = after.history[1]
     assert (last.action, last.reason) == ("replace", "kernels were fused")
     assert last.old["throughput"] == pytest.approx(RATE * 2, rel=0.01)
     assert last.new["throughput"] == pytest.approx(RATE, rel=0.4)
-
-
-def test_replace_accepts_another_offered_rate(project: Project) -> None:
-    project.suite(scenarios=SERVER + "min_query_count = 662\n", options="{ latency_s = 0.0001 }")
-    suite = project.path / SUITE
-    suite.write_text(suite.read_text("utf-8").replace("= 20\n", "= 2000\n"), "utf-8")
-    server = case(scenario="Server")
-    project.baseline(near(0.01), of=server, metric="latency_p50", target_qps=30)
-
-    project.run("suites", "--mlperf-update=replace", REASON, "-omlperf_baseline_runs=2")
-
     assert project.recorded(server).target_qps == 2000
 
 
-@pytest.mark.parametrize(
-    ("change", "outcome"),
-    [
-        ({"top1": 200.0}, Outcome.INVALID),
-        ({"engines": '[[engines]]\nuse = "mine:Missing"\nname = "null"\n'}, Outcome.ERROR),
-    ],
-    ids=["gate missed", "engine broken"],
-)
-def test_nothing_is_recorded_when_a_run_fails(
-    project: Project, change: dict[str, object], outcome: Outcome
-) -> None:
-    project.suite(**change)  # type: ignore[arg-type]
+def test_nothing_is_recorded_when_a_run_fails(project: Project) -> None:
+    missing = '[[engines]]\nuse = "mine:Missing"\nname = "null"\n'
+    project.suite("suites/missed.mlperf.toml", name="missed", top1=200.0)
+    project.suite("suites/broken.mlperf.toml", name="broken", engines=missing)
 
     result = project.run("suites", *RECORD)
 
     assert result.ret == pytest.ExitCode.TESTS_FAILED
-    assert project.verdicts()["performance"].outcome is outcome
+    outcomes = [(r.verdict.case.workload, r.verdict.outcome) for r in project.results().cases]
+    assert outcomes == [
+        ("broken", Outcome.ERROR),
+        ("missed", Outcome.GATE_FAIL),
+        ("missed", Outcome.INVALID),
+    ]
     assert not list(project.path.rglob("baselines/**/*.json"))
 
 
@@ -255,10 +266,15 @@ def test_a_folder_that_cannot_be_written_is_an_error_before_anything_is_measured
 
 
 def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Project) -> None:
-    """A record of another machine stays beside the new one."""
+    """A record of another machine stays beside the new one.
+
+    A p99 limit that is not applied is no gate, and nobody may think it is one.
+    """
     project.suite("suites/old.mlperf.toml")
-    project.suite("suites/new.mlperf.toml", name="new")
     project.suite("suites/other.mlperf.toml", name="other")
+    fast = SERVER.replace("target_qps = 20", "target_qps = 4000\nmin_query_count = 662")
+    options = "{ threads = 1 }"
+    project.suite("suites/new.mlperf.toml", name="new", scenarios=fast, options=options)
     before = project.baseline(near(RATE)).read_bytes()
     identity: dict[str, Property] = {"cpu": "Other", "cores": 96, "governor": None}
     path = project.baseline(near(RATE), of=case(workload="other"), identity=identity)
@@ -266,63 +282,39 @@ def test_what_is_missing_is_recorded_and_what_is_there_is_judged(project: Projec
     result = project.run("suites", *RECORD)
 
     assert last_line(result) == "1 passed, 2 recorded"
-    assert len(project.recorded(case(workload="new")).runs) == 2
+    new = project.recorded(case(workload="new", scenario="Server"))
+    assert len(new.runs) == 2
+    text = " ".join(result.stdout.str().split())
+    assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
+    assert set(new.minimum_detectable_change) == {"latency_p50"}
     assert project.baseline_file().read_bytes() == before
     records = json.loads(path.read_text("utf-8"))["records"]
     assert [record["identity"]["cpu"] for record in records] == ["Other", cpu.identity()["cpu"]]
 
 
-def test_a_record_that_cannot_prove_its_limit_says_what_it_can_prove(project: Project) -> None:
-    """Without a folder of baselines above the suite one is made beside it."""
+def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:
+    """Without a folder of baselines above the suite one is made beside it.
+
+    A record that cannot prove its limit says what it can prove.
+    """
     (project.path / "baselines").rmdir()
     project.suite(more='[limits]\nthroughput = { max_drop = "1%" }\n')
+    git(project.path, "init", "--quiet")
+    git(project.path, "add", ".")
+    git(project.path, "commit", "--quiet", "--message", "suite")
+    commit = git(project.path, "rev-parse", "--short=12", "HEAD").strip()
 
-    result = project.run("suites", *RECORD)
+    result = project.run("suites", *RECORD, "-p", "no:cacheprovider", "-p", "no:benchmark")
 
-    shown = " ".join(" ".join(section(result)).split())
-    assert re.search(
-        r"throughput: can prove changes of .* the limit is 1 %: .*--mlperf-update=append", shown
-    )
-    assert (project.path / "suites/baselines/cpu/quick/first/Offline.null.fp32.json").is_file()
-
-
-def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None:
-    project.suite()
-
-    def git(*arguments: str) -> str:
-        return subprocess.run(
-            ["git", "-c", "user.name=n", "-c", "user.email=e", *arguments],
-            cwd=project.path,
-            check=True,
-            capture_output=True,
-            text=True,
-        ).stdout
-
-    git("init", "--quiet")
-    git("add", ".")
-    git("commit", "--quiet", "--message", "suite")
-    commit = git("rev-parse", "--short=12", "HEAD").strip()
-
-    project.run("suites", *RECORD, "-p", "no:cacheprovider", "-p", "no:benchmark")
-
-    assert git("status", "--porcelain", "--untracked-files=all").split() == [
+    file = "suites/baselines/cpu/quick/first/Offline.null.fp32.json"
+    assert git(project.path, "status", "--porcelain", "--untracked-files=all").split() == [
         "??",
-        "baselines/cpu/quick/first/Offline.null.fp32.json",
+        file,
     ]
-    assert {run.commit for run in project.recorded().runs} == {commit}
-    assert dataclasses.asdict(project.results())["commit"] == commit
-
-
-def test_a_percentile_with_too_few_queries_is_said_to_be_only_reported(project: Project) -> None:
-    """A p99 limit that is not applied is no gate, and nobody may think it is one."""
-    fast = SERVER.replace("target_qps = 20", "target_qps = 4000")
-    project.suite(scenarios=f"{fast}min_query_count = 662\n", options="{ threads = 1 }")
-
-    judged = project.run(SUITE, "--mlperf-fail-on=no:no-baseline")
-    recorded = project.run(SUITE, "--mlperf-update=missing", "-omlperf_baseline_runs=2")
-
-    for done in (judged, recorded):
-        text = " ".join(done.stdout.str().split())
-        assert "p99 latency is only reported: to be gated it needs 1,000 queries a run" in text
-    record = project.recorded(case(scenario="Server"))
-    assert set(record.minimum_detectable_change) == {"latency_p50"}
+    runs = json.loads((project.path / file).read_bytes())["records"][0]["runs"]
+    assert {run["commit"] for run in runs} == {commit}
+    assert project.results().commit == commit
+    text = " ".join(" ".join(section(result)).split())
+    assert re.search(
+        r"throughput: can prove changes of .* the limit is 1 %: .*--mlperf-update=append", text
+    )

@@ -23,6 +23,7 @@ from tests.plugin.project import (
     near,
     section,
 )
+from tests.plugin.test_reports import benchmarks, report
 
 STREAM = '[[scenarios]]\nname = "SingleStream"\ntarget_qps = 400\nmin_duration = "200ms"\n'
 EASY = '[limits]\nthroughput = { max_drop = "60%" }\nlatency_p90 = { max_rise = "900%" }\n'
@@ -49,7 +50,10 @@ def test_no_case_is_measured_twice_and_the_controller_tells_everything_once(
     project.baseline(near(RATE))
     project.baseline(near(0.002), of=case(scenario="SingleStream"), metric="latency_p90")
 
-    result = project.run_process("suites", "-n", "2", "-v", "--mlperf-json=copy.json")
+    reports = ("--mlperf-json=copy.json", "--mlperf-report=json=all.json")
+    result = project.run_process(
+        "suites", "-n", "2", "-v", *reports, "--benchmark-json=benchmark.json"
+    )
 
     assert last_line(result) == "4 passed"
     result.stdout.fnmatch_lines(["scheduling tests via CaseScheduling"])
@@ -57,7 +61,18 @@ def test_no_case_is_measured_twice_and_the_controller_tells_everything_once(
            for kind in ("accuracy", "performance")
            for scenario in ("Offline", "SingleStream")}  # fmt: skip
     assert {r.test for r in project.results().cases} == ids
-    assert read_results(project.path / "copy.json") == project.results()
+    results = project.results()
+    for name in ("copy.json", "all.json"):
+        assert read_results(project.path / name) == results
+    assert result.stdout.str().count("json: all.json") == 1
+    # pytest-benchmark switches itself off, and a report takes its place.
+    assert benchmarks(project) == []
+    report(project, "later.json")
+    assert {one["param"]: one["stats"]["rounds"] for one in benchmarks(project, "later.json")} == {
+        each.verdict.case.id: len(each.verdict.runs)
+        for each in results.cases
+        if each.verdict.kind == "performance"
+    }
     assert [folder.name for folder in sorted(project.run_folders())] == [
         "first-Offline-null-fp32-cpu.1",
         "first-SingleStream-null-fp32-cpu.1",
@@ -73,7 +88,7 @@ def test_a_distribution_the_user_asks_for_is_respected(project: Project) -> None
     project.breaks()
     project.breaks(case(scenario="SingleStream"))
 
-    result = project.run_process("suites", "-n", "2", "--dist", "loadfile", "-v")
+    result = project.run_process("suites", "-n", "1", "--dist", "loadfile", "-v")
 
     result.stdout.fnmatch_lines(["scheduling tests via LoadFileScheduling"])
     assert last_line(result) == "2 failed"
@@ -95,7 +110,7 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
 
     def start(name: str) -> subprocess.Popen[str]:
         options = [f"--mlperf-runs-dir={name}", f"--mlperf-baselines={name}/baselines"]
-        options += ["--mlperf-update=missing", "-omlperf_baseline_runs=3"]
+        options += ["--mlperf-update=missing", "-omlperf_baseline_runs=2"]
         return subprocess.Popen(
             [sys.executable, "-m", "pytest", *LIGHT, "-p", "no:cacheprovider", *options, SUITE],
             cwd=project.path,
@@ -111,7 +126,7 @@ def test_two_pytest_processes_take_turns_on_one_accelerator(project: Project) ->
         (file.stat().st_mtime_ns, (file.parent / "performance/run.json").stat().st_mtime_ns)
         for file in project.path.glob("*/runs/*/*/spec.json")
     )
-    assert len(runs) == 6
+    assert len(runs) == 4
     assert all(end < start for (_, end), (start, _) in pairwise(runs))
     first, second = sorted(
         session_times(file) for file in project.path.glob("*/runs/*/results.json")
