@@ -138,9 +138,9 @@ def possible(before: np.ndarray, now: np.ndarray) -> float:
 
 @pytest.mark.parametrize("margin", [2.0, 5.0])
 def test_rule_a_on_arrays_is_the_shipped_rule(accuracies: Any, margin: float) -> None:
-    """500 random passes: decision and the look that decided agree."""
+    """200 random passes: decision and the look that decided agree."""
     rng = np.random.default_rng(12)
-    at, count = (60, 150, 400), 500
+    at, count = (60, 150, 400), 200
     before = rng.normal(44, 22, (count, 400))
     sd = np.exp(rng.uniform(0, 4, (count, 1)))
     now = before + sd * rng.standard_normal((count, 400)) - rng.choice([0, 0, 2, 5], (count, 1))
@@ -179,11 +179,15 @@ def test_sums_are_by_look_and_a_drop_of_every_sample_is_added(accuracies: Any) -
     assert accuracies.by_look(drawn, counts).tolist() == [[1, 1, 7], [0, 8, 8]]
 
 
-def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any) -> None:
+@pytest.mark.parametrize(
+    ("passes", "listed"), [(30, 12), pytest.param(100, 40, marks=pytest.mark.nightly)]
+)
+def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any, passes: int, listed: int) -> None:
     """A drop of the margin passes at most 5 %, nothing fails at most 1 %; with room for so few."""
     rare = lib("decisions_lib.rare")
-    assert [*rare.rows(passes=4, listed=4)] == [*rare.rows(passes=4, listed=4)], "a fixed seed"
-    for row in rare.rows(passes=100, listed=40):
+    first, second = (rare._of_way(next(rare.ways()), 4, 0) for _ in range(2))
+    assert first == second, "a fixed seed"
+    for row in rare.rows(passes=passes, listed=listed):
         room = 2.6 / math.sqrt(row.passes)
 
         assert row.passed <= 0.05 + room * math.sqrt(0.05), row

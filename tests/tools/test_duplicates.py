@@ -26,7 +26,7 @@ def write(folder: Path, **modules: str) -> list[Path]:
     return [folder / f"{name}.py" for name in modules]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_package_repeats_itself_no_more_than_before(tool: Any) -> None:
     shared = tool.pairs(tool.PACKAGE.rglob("*.py"))
 

@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def rows(lib: Any) -> Any:
-    rows = lib("decisions_lib.first_runs").rows(60)
+    rows = lib("decisions_lib.first_runs").rows(40)
     return {(row.model, row.design, row.warmed): row for row in rows}
 
 
