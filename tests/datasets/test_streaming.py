@@ -11,6 +11,7 @@ import pytest
 
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.streaming import StreamingDataset
+from tests.datasets.refusals import not_refused
 
 USERS = [
     # What came before; steps 0 and 1; one for evaluation; steps 2 and 3: candidates, history.
@@ -95,9 +96,8 @@ def edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_what_is_damaged_is_one_error(tmp_path: Path) -> None:
+    rows: list[Any] = [
         (edit("0.csv", b"3.5,3.4", b"3.5,x"), "user 0: time step 2: could not convert"),
         (edit("0.csv", b"3.5,3.4", b"3.5"), r"user 0: time step 2 has \[2, 1, 3, 3\] candidates"),
         (edit("0.csv", b"3.5,3.4", b"3.5,nan"), "or one that is no number"),
@@ -112,34 +112,30 @@ def edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
         (edit("requests_per_ts.csv", b'"0,2"', b'"a,2"'), "is no list of numbers"),
         (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 has .3. users up to its last"),
         (edit("users_cumsum_per_ts.csv", b"1\n", b""), "requests of 4 and 3 time steps are there"),
-    ],
-)
-def test_what_is_damaged_is_one_error(
-    tmp_path: Path, change: Callable[[Path], None], problem: str
-) -> None:
-    change(written(tmp_path))
+    ]
 
-    with pytest.raises(RunError, match=problem) as raised:
+    def read(change: Callable[[Path], None]) -> None:
+        change(written(tmp_path))
         StreamingDataset(path=str(tmp_path), **OPTIONS)
-    assert raised.value.layer == "dataset"
+
+    assert not_refused(RunError, rows, read) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    rows: list[Any] = [
         ({"share": 0}, "share = 0 is not above 0"),
         ({"share": True}, "share = True is not"),
         ({"first_step": 4}, "first_step = 4 is not a time step below steps"),
         ({"steps": "4"}, "steps = '4' is not"),
         ({"count": 5}, "count = 5, but the data set has 4 requests"),
         ({"max_history": 0}, "max_history = 0 is not a number of actions"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    tmp_path: Path, options: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(SuiteError, match=problem):
-        StreamingDataset(path=str(written(tmp_path)), **{**OPTIONS, **options})
+    ]
+    path = str(written(tmp_path))
+
+    def read(options: dict[str, Any]) -> None:
+        StreamingDataset(path=path, **{**OPTIONS, **options})
+
+    assert not_refused(SuiteError, rows, read) == []
 
 
 def test_missing_files_are_all_named(tmp_path: Path) -> None:
