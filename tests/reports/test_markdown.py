@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from inspect import signature
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,9 +62,8 @@ def test_a_run_that_was_measured_again_is_told() -> None:
     assert "easured again" not in summary(session(result(OK)))
 
 
-@pytest.mark.parametrize(
-    ("results", "absent", "first"),
-    [
+def test_the_first_line_says_what_decides() -> None:
+    rows: list[Any] = [
         ([result(OK)], [], "mlperf: no drop proven in 1 test"),
         ([result(DROP)], GONE, "mlperf: failed: 1 PERF DROP, 1 planned test without a result"),
         ([result(OK)], GONE, "mlperf: failed: 1 planned test without a result"),
@@ -73,13 +72,10 @@ def test_a_run_that_was_measured_again_is_told() -> None:
             [],
             "mlperf: no drop proven in 1 test, 1 undecided or without a baseline",
         ),
-    ],
-)
-def test_the_first_line_says_what_decides(
-    results: list[CaseResult], absent: list[Absent], first: str
-) -> None:
-    assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
-    assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
+    ]
+    for results, absent, first in rows:
+        assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
+        assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
 
 
 def test_the_summary_says_why_and_shows_every_test() -> None:
@@ -121,18 +117,14 @@ def test_code_cannot_be_left(text: str) -> None:
     assert "\n" not in shown
 
 
-@pytest.mark.parametrize("count", [1, 400, 2000])
-def test_a_comment_never_exceeds_the_limit_and_counts_what_was_cut(count: int) -> None:
-    text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
-
-    assert len(text.encode()) <= 65_536
-    assert text.endswith(f"\n{LABEL}\n")
-    assert text.count("<details>") == text.count("</details>")
-    if count > 1:
-        assert "more do not fit GitHub's limit: see the artifact." in text
-
-
-def test_a_summary_never_exceeds_its_limit() -> None:
+def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
+    """What was cut is counted."""
+    for count in (1, 400, 2000):
+        text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
+        assert len(text.encode()) <= 65_536
+        assert text.endswith(f"\n{LABEL}\n")
+        assert text.count("<details>") == text.count("</details>")
+        assert ("more do not fit GitHub's limit: see the artifact." in text) is (count > 1)
     of_many = session(*many(result(DROP), 100))
 
     assert len(summary(of_many).encode()) > 30_000
@@ -140,19 +132,16 @@ def test_a_summary_never_exceeds_its_limit() -> None:
     assert signature(summary).parameters["limit"].default == 1_048_576
 
 
-@pytest.mark.parametrize(
-    ("url", "there"),
-    [
+def test_only_plain_https_addresses_become_links() -> None:
+    rows = [
         ("https://github.com/o/r/actions/runs/1", True),
         ("javascript:alert(1)", False),
         ("https://x.y/a)[b](c", False),
         (None, False),
-    ],
-)
-def test_only_plain_https_addresses_become_links(url: str | None, there: bool) -> None:
-    text = comment(session(result(OK)), links=Links(run=url))
-
-    assert ("More in [the run](" in text) is there
+    ]
+    for url, there in rows:
+        text = comment(session(result(OK)), links=Links(run=url))
+        assert ("More in [the run](" in text) is there
 
 
 def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
@@ -40,9 +39,8 @@ def planned(
     return [*plan_suite(file)]
 
 
-@pytest.mark.parametrize(
-    ("accelerators", "warmup", "seconds", "expected"),
-    [
+def test_warm_ups_are_counted(tmp_path: Path) -> None:
+    rows: list[Any] = [
         ('["cpu"]', "auto", 90, []),
         ('["H200"]', "never", 90, []),
         ('["H200"]', "auto", 90, ["1 warm-up before, which does not count, 1 min: on H200"]),
@@ -59,14 +57,10 @@ def planned(
             90,
             ["2 warm-ups before, which do not count, 2 min in all: one on each of cpu, H200"],
         ),
-    ],
-)
-def test_warm_ups_are_counted(
-    accelerators: str, warmup: str, seconds: int, expected: list[str], tmp_path: Path
-) -> None:
-    cases = planned(tmp_path, accelerators, seconds=seconds)
-
-    assert more(cases, max_runs=5, warmup=warmup) == expected
+    ]
+    for accelerators, warmup, seconds, expected in rows:
+        cases = planned(tmp_path, accelerators, seconds=seconds)
+        assert more(cases, max_runs=5, warmup=warmup) == expected
 
 
 def test_drops_that_can_be_measured_again_are_counted(tmp_path: Path) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-
-import pytest
+from typing import Any
 
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
@@ -138,11 +137,11 @@ def test_a_note_that_two_tests_share_is_said_once() -> None:
     assert sum("work was slowed" in line for line in lines) == 1
 
 
-@pytest.mark.parametrize("fields", [{"handicap": 0.5}, {"pretended": True}], ids=str)
-def test_what_may_not_be_recorded_is_not_proposed(fields: dict[str, object]) -> None:
-    lines = summary(session(result(verdicts.NO_BASELINE, **fields)), 80, colour=False)
-
-    assert not [line for line in lines if "--mlperf-update" in line]
+def test_what_may_not_be_recorded_is_not_proposed() -> None:
+    rows: list[Any] = [{"handicap": 0.5}, {"pretended": True}]
+    for fields in rows:
+        lines = summary(session(result(verdicts.NO_BASELINE, **fields)), 80, colour=False)
+        assert not [line for line in lines if "--mlperf-update" in line]
 
 
 def test_suites_without_baseline_are_named_once_each() -> None:
