@@ -60,33 +60,23 @@ def inputs(dataset: CnnDailyMailDataset) -> list[Any]:
     return [dataset.input(index) for index in range(len(dataset))]
 
 
-def test_prompts_are_those_of_the_gptj_reference(write: Write) -> None:
-    """Its official text around the article, references are the summaries, untouched."""
+def test_prompts_are_the_official_text_a_template_or_tokens(write: Write) -> None:
+    """Tokens are plain numbers, uncut; references are the summaries, untouched."""
     dataset = load(write())
-
     assert dataset.input(0) == GPTJ_PROMPT
     assert [dataset.reference(index) for index in range(3)] == [
         "Rain .\nMore to come .",
         "Ça va .",
         "",
     ]
-
-
-def test_a_template_takes_the_place_of_the_official_prompt(write: Write) -> None:
     path = write(instruction=[LLAMA] * 3)
-
     assert inputs(load(path, template="{{Article}}: {input}")) == [
         "{Article}: (CNN)It rained.",
         "{Article}: {output} — “naïve” 😀",
         "{Article}: ",
     ]
-
-
-def test_tokens_are_those_of_the_llama_file(write: Write) -> None:
-    """Plain numbers, uncut; neither the article nor the instruction is needed."""
     path = write(tok_input=TOKENS, instruction=[LLAMA] * 3, input=None)
     dataset = load(path, prompts="tokens")
-
     assert inputs(dataset) == TOKENS
     assert {type(token) for token in dataset.input(0)} == {int}
     assert dataset.reference(1) == "Ça va ."
@@ -132,7 +122,7 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
     assert load(write(), template="It: {input}", count=1).digest == expected.hexdigest()
 
 
-def test_a_wrong_record_is_one_error_with_file_record_and_key(write: Write) -> None:
+def test_a_wrong_record_is_one_error_with_file_record_and_key(write: Write, tmp_path: Path) -> None:
     """Found when the data set is built, before an engine is loaded."""
     rows: list[Any] = [
         ({"output": None}, "text", "0, key 'output': this key is missing; the record's keys are"),
@@ -160,11 +150,7 @@ def test_a_wrong_record_is_one_error_with_file_record_and_key(write: Write) -> N
 
     start, advice = f"{write()}: record ", ["; correct the file, or get it from its source again"]
     assert not_refused(RunError, rows, change, start=start, advice=advice) == []
-
-
-def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cnn_eval.json").write_text("[]", "utf-8")
-
     with pytest.raises(RunError, match="the file has no records"):
         load(tmp_path)
 

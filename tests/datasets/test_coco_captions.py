@@ -97,24 +97,18 @@ def test_latents_are_one_array_for_all_samples_that_cannot_be_written_to(
 def test_the_table_that_the_reference_makes_comes_before_its_source(
     build: Build, folder: Path
 ) -> None:
-    """The folder may also be that of the tables."""
+    """The folder may be that of the tables, and path a table of any name with two columns."""
     assert captions(build(path=str(folder / "captions"))) == CAPTIONS
     (folder / "captions" / "captions.tsv").write_text(table(row(1, "A dog.")), "utf-8")
-
     assert captions(build()) == ["A dog."]
     dataset = build(path=str(folder / "captions"))
     assert captions(dataset) == ["A dog."]
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE)
-
-
-def test_path_may_be_the_table_and_latents_another_file(build: Build, folder: Path) -> None:
-    """Both may have any name, and a table of your own needs two columns only."""
     own = folder / "own.tsv"
     own.write_text("caption\tid\nA dog.\t5\n", "utf-8-sig")
     np.save(folder / "noise.npy", NOISE.astype(np.float64) * 2)
 
     dataset = build(path=str(own), latents=str(folder / "noise.npy"))
-
     assert dataset.reference(0) == {"caption": "A dog.", "id": 5}
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE * 2)
 

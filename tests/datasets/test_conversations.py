@@ -107,18 +107,14 @@ def test_turns_of_a_conversation_follow_each_other_after_their_delays(
     assert ConversationsDataset(path=other).digest == dataset.digest
 
 
-def test_the_recorded_answer_is_what_answers_are_compared_with(path: str) -> None:
+def test_the_recorded_answer_is_what_answers_are_compared_with(path: str, tmp_path: Path) -> None:
+    """The first turn says how long answers are unless others do."""
     dataset = ConversationsDataset(path=path)
-
     assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
     rows = [(index, f"turn {index} has no recorded answer of text") for index in (0, 4)]
     assert not_refused(RunError, rows, dataset.reference) == [], "a call of a tool, and no answer"
-
-
-def test_the_first_turn_says_how_long_answers_are_unless_others_do(tmp_path: Path) -> None:
     lines = [{**CHAT[0], "max_new_tokens": 64}, *CHAT[1:4], {**CHAT[4], "max_new_tokens": 8}]
     dataset = ConversationsDataset(path=written(tmp_path, lines))
-
     assert [dataset.output_tokens(index) for index in range(3)] == [64, 64, 8]
 
 

@@ -376,13 +376,6 @@ def test_an_unpickler_of_allowed_names_ends_python(tmp_path: Path) -> None:
     assert statuses == [-signal.SIGSEGV] * 3
 
 
-def test_a_text_of_arrow_that_ends_beyond_its_bytes_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "table.pkl").write_bytes(arrow_text())
-
-    with pytest.raises(RunError, match="not a pandas DataFrame"):
-        read_frame(tmp_path / "table.pkl", columns=("id",))
-
-
 REFUSED_NAMES = """
     os:system nt:system builtins:getattr builtins:setattr builtins:__import__ builtins:open
     builtins:bytearray.fromhex functools:partial operator:attrgetter importlib:import_module
@@ -632,7 +625,7 @@ def test_parquet_is_read_with_the_same_cells(tmp_path: Path) -> None:
         read_frame(path, columns=("question",))
 
 
-def test_damaged_parquet_is_named(tmp_path: Path) -> None:
+def test_damaged_parquet_and_text_of_arrow_are_named(tmp_path: Path) -> None:
     pa = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     path = tmp_path / "table.parquet"
@@ -644,6 +637,9 @@ def test_damaged_parquet_is_named(tmp_path: Path) -> None:
     parquet.write_table(pa.table({"question": text}), path)
     with pytest.raises(RunError, match=r"table\.parquet: the Parquet file is damaged \('utf-8'"):
         read_frame(path, columns=("question",))
+    (tmp_path / "table.pkl").write_bytes(arrow_text())
+    with pytest.raises(RunError, match="not a pandas DataFrame"):
+        read_frame(tmp_path / "table.pkl", columns=("id",))
 
 
 def test_parquet_without_its_library_says_what_to_install(

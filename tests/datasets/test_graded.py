@@ -62,12 +62,16 @@ def load(path: Path, **options: Any) -> GradedDataset:
 
 
 def test_a_reference_is_what_grades_an_answer(write: Write) -> None:
-    """The metric, else the data set; a whole number becomes text."""
+    """The metric, else the data set; a whole number becomes text; one prompt makes a group."""
     for name, labels in LABELS.items():
         dataset = load(write(name), template="{text_input}" if name == "deepseek" else None)
         assert [dataset.reference(index) for index in range(3)] == [
             {"metric": metric, "target": target} for metric, target in labels
         ]
+    dataset = load(write("deepseek"), template="<User>{text_input}<Assistant>")
+    assert dataset.input(1) == "<User>A or {B}?<Assistant>"
+    assert [load(write("gpt-oss")).group(index) for index in range(3)] == [0, 0, None]
+    assert [load(write("llama")).group(index) for index in range(3)] == [None] * 3
 
 
 @pytest.mark.parametrize("file", ["table.pkl", "table.parquet"])
@@ -77,17 +81,6 @@ def test_prompts_are_the_tokens_of_the_table(write: Write, file: str) -> None:
         dataset = load(write(name, file))
         assert [dataset.input(index) for index in range(3)] == TABLES[name][column]
         assert {type(token) for token in dataset.input(0)} == {int}
-
-
-def test_a_template_gives_prompts_as_text(write: Write) -> None:
-    dataset = load(write("deepseek"), template="<User>{text_input}<Assistant>")
-
-    assert dataset.input(1) == "<User>A or {B}?<Assistant>"
-
-
-def test_samples_with_one_prompt_belong_together(write: Write) -> None:
-    assert [load(write("gpt-oss")).group(index) for index in range(3)] == [0, 0, None]
-    assert [load(write("llama")).group(index) for index in range(3)] == [None] * 3
 
 
 def test_the_digest_is_of_the_samples_alone(write: Write) -> None:
@@ -114,9 +107,6 @@ def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write) -> No
         load(write(name, **changed))
 
     assert not_refused(RunError, rows, change, start=f"{write('llama')}: ") == []
-
-
-def test_a_wrong_template_is_refused(write: Write) -> None:
     rows = [("{question}", "only {text_input} can be filled in"), ("Hello", "lacks {text_input}")]
     path = write("llama")
     assert not_refused(SuiteError, rows, lambda text: load(path, template=text)) == []

@@ -40,17 +40,8 @@ def test_a_sample_is_channels_first_rgb_minus_the_means_of_the_reference(build: 
     assert [dataset.reference(index) for index in range(len(dataset))] == [2, 0, 1]
 
 
-def test_images_beyond_count_are_not_read(build: Build, folder: Path) -> None:
-    (folder / "c.png").write_bytes(b"")
-    dataset = build(count=2)
-
-    assert [dataset.reference(index) for index in range(len(dataset))] == [2, 0]
-    (folder / "c.png").unlink()
-    assert len(build(count=2)) == 2
-
-
 def test_the_map_may_be_elsewhere(build: Build, folder: Path) -> None:
-    """It is also found beside the folder."""
+    """It is also found beside the folder; images beyond count are not read."""
     source = folder / "val_map.txt"
     for place in ("labels/mine.txt", "../far/away.txt", "../val_map.txt"):
         (folder / place).parent.mkdir(exist_ok=True)
@@ -58,6 +49,11 @@ def test_the_map_may_be_elsewhere(build: Build, folder: Path) -> None:
         assert len(build(map=place)) == 3
         assert len(build(map=str(source.resolve()))) == 3
     assert len(build()) == 3
+    (folder / "c.png").write_bytes(b"")
+    dataset = build(count=2)
+    assert [dataset.reference(index) for index in range(len(dataset))] == [2, 0]
+    (folder / "c.png").unlink()
+    assert len(build(count=2)) == 2
 
 
 def test_images_become_rgb_turned_and_cropped(build: Build, folder: Path) -> None:
@@ -87,15 +83,13 @@ def test_images_become_rgb_turned_and_cropped(build: Build, folder: Path) -> Non
 
 
 def test_resizing_equals_opencv_up_to_one_grey_level() -> None:
+    """A flat image stays flat."""
     for target, rows in OPENCV["area"].items():
         resized = resize_shorter_side(coloured(), int(target))
         expected = np.array(rows)
         assert resized.shape == (*expected.shape, 3)
         np.testing.assert_allclose(resized[:, :, 0].astype(int), expected, atol=1)
         np.testing.assert_allclose(resized[:, :, 1].astype(int), 255 - expected, atol=1)
-
-
-def test_resizing_keeps_a_flat_image_flat() -> None:
     for height, width in ((3, 8), (8, 3), (64, 40), (7, 7)):
         for target in (3, 5, 7, 20):
             resized = resize_shorter_side(np.full((height, width, 3), 77, np.uint8), target)
@@ -103,18 +97,15 @@ def test_resizing_keeps_a_flat_image_flat() -> None:
             assert (resized == 77).all()
 
 
-def test_the_digest_does_not_depend_on_where_files_are_and_what_they_are_called(
+def test_the_digest_changes_with_content_and_preprocessing(
     build: Build, folder: Path, tmp_path: Path
 ) -> None:
+    """It does not depend on where files are and what they are called."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "b.png").rename(copy / "z.png")
     (copy / "val_map.txt").write_text("a.png 2\nz.png 0\nc.png 1", "utf-8")
-
     assert build(path=str(copy)).digest == build().digest
-
-
-def test_the_digest_changes_with_content_and_preprocessing(build: Build, folder: Path) -> None:
     options: list[dict[str, Any]] = [
         {},
         {"size": 3},
@@ -128,7 +119,6 @@ def test_the_digest_changes_with_content_and_preprocessing(build: Build, folder:
         digests.append(build().digest)
     Image.fromarray(noise(4, 4, 9)).save(folder / "c.png")
     digests.append(build().digest)
-
     assert len(set(digests)) == len(digests)
 
 

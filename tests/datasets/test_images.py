@@ -59,7 +59,7 @@ DAMAGED: list[tuple[Callable[[bytes], bytes], str]] = [
 ]
 
 
-def test_a_damaged_jpeg_is_named_with_what_is_wrong(folder: Path) -> None:
+def test_a_damaged_image_is_named_with_what_is_wrong(folder: Path) -> None:
     whole, images = jpeg(folder), ["good.jpg", "bad.jpg", "good.png"]
 
     def read(change: Callable[[bytes], bytes]) -> None:
@@ -71,9 +71,6 @@ def test_a_damaged_jpeg_is_named_with_what_is_wrong(folder: Path) -> None:
         [f"; 1 of 3 images in {folder} are damaged: get them"],
     )
     assert not_refused(RunError, DAMAGED, read, start=start, advice=advice) == []
-
-
-def test_a_png_or_bmp_that_was_cut_is_damaged(folder: Path) -> None:
     for name in ("good.png", "good.bmp"):
         whole = (folder / name).read_bytes()
         for kept in (0.3, 0.9):
@@ -99,44 +96,34 @@ def test_of_many_damaged_files_the_first_in_the_list_is_named(
 
 
 def test_a_flipped_bit_inside_is_found_when_the_image_is_decoded(folder: Path) -> None:
+    """An absurd size is found before it fills the memory."""
     path = folder / "good.png"
     whole = bytearray(path.read_bytes())
     whole[len(whole) // 2] ^= 1
     path.write_bytes(whole)
-
     assert check_images(folder, ["good.png"]) == [(40, 30)]
     with pytest.raises(RunError, match=r"good\.png: Pillow cannot decode this image") as caught:
         decode(path)
     assert caught.value.layer == "dataset"
-
-
-def test_an_image_of_absurd_size_is_an_error_and_fills_no_memory(folder: Path) -> None:
     header = b"IHDR" + struct.pack(">IIBBBBB", 100_000, 100_000, 8, 2, 0, 0, 0)
     chunk = struct.pack(">I", 13) + header + struct.pack(">I", zlib.crc32(header))
     (folder / "bomb.png").write_bytes(b"\x89PNG\r\n\x1a\n" + chunk + images.ENDS["PNG"])
-
     with pytest.raises(RunError, match=r"bomb\.png: this image is incomplete or damaged"):
         check_images(folder, ["bomb.png"])
 
 
-def test_every_kind_of_image_becomes_rgb(tmp_path: Path) -> None:
+def test_every_kind_of_image_becomes_rgb_of_8_bits(tmp_path: Path) -> None:
+    """Of 16 bits the upper 8, as by OpenCV; pixels without a scale are refused."""
     for mode in ("L", "RGBA", "P", "CMYK"):
         Image.new("RGB", (4, 3), (255, 255, 255)).convert(mode).save(tmp_path / "image.tif")
         pixels = decode(tmp_path / "image.tif")
         assert pixels.dtype == np.uint8
         np.testing.assert_array_equal(pixels, np.full((3, 4, 3), 255))
-
-
-def test_grey_of_16_bits_keeps_its_upper_8(tmp_path: Path) -> None:
-    """As OpenCV reads it, which MLPerf's reference uses: white is white, half grey is half grey."""
     grey = np.array([[0, 255, 256, 0x7FFF, 0x8000, 0xFEFF, 0xFF00, 0xFFFF]], dtype=np.uint16)
     for name in ("grey.png", "grey.tif"):
         Image.fromarray(grey).save(tmp_path / name)
         expected = [[[value >> 8] * 3 for value in grey[0].tolist()]]
         assert decode(tmp_path / name).tolist() == expected
-
-
-def test_pixels_without_a_scale_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "wide.tif"
     for dtype in (np.int32, np.float32):
         Image.fromarray(np.array([[0, 70_000]], dtype=dtype)).save(path)

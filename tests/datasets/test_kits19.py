@@ -162,23 +162,14 @@ def test_checksums_are_compared_where_asked_for(folder: Path, tmp_path: Path) ->
     same(build(folder, checksums=str(sums)), NAMES)
     image, label = volumes(NAMES[1])
     (folder / f"{NAMES[1]}.pkl").write_bytes(pickle.dumps([image + 1, label]))
-
     with pytest.raises(RunError, match=r"case_00000.pkl: md5 is .*, not the .* asked for"):
         build(folder, checksums=str(sums))
-
-
-def test_the_official_checksums_are_those_of_43_cases(folder: Path) -> None:
-    """MLPerf's case_00400 is a copy of case_00185."""
     words = OFFICIAL_MD5.split()
     cases = dict(zip(words[::2], words[1::2], strict=True))
-
     assert len(cases) == 43
     assert cases["00400"] == cases["00185"]
     with pytest.raises(RunError, match=f"not the {cases['00003']} asked for: the file is damaged"):
         build(folder, checksums="official")
-
-
-def test_a_wrong_file_of_checksums_is_refused(folder: Path, tmp_path: Path) -> None:
     rows = [
         ("{", "it is no JSON"),
         ("[]", "it is no JSON object of file names and MD5 sums"),
@@ -240,11 +231,7 @@ def test_a_pickle_of_something_else_is_refused(folder: Path) -> None:
     (folder / "case_00003.pkl").write_bytes(pickle.dumps([IMAGE, LABEL + 1]))
     with pytest.raises(RunError, match=r"case_00003.pkl: its label holds the class 3; valid are 0"):
         build(folder).reference(0)
-
-
-def test_a_pickle_of_python_2_is_refused(folder: Path) -> None:
     (folder / "case_00000.pkl").write_bytes(pickle.dumps(list(volumes("case_00000")), 2))
-
     with pytest.raises(RunError, match="only arrays that were pickled with protocol 3 to 5"):
         build(folder)
 

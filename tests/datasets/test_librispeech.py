@@ -106,13 +106,11 @@ def test_clips_are_those_of_the_list_wherever_it_was_made(write: Write) -> None:
 
 
 def test_clips_of_a_chapter_are_a_group(write: Write, tmp_path: Path) -> None:
+    """As in the reference long clips and such without text are left out."""
     write_wav(tmp_path / "dev-all-repack" / "mine.wav", SOUNDS[1])
     dataset = load(write(lambda clip: clip["files"][0].update(fname="dev-all-repack/mine.wav")))
-
     assert [dataset.group(index) for index in range(3)] == ["84-121123", None, "84-121123"]
 
-
-def test_as_in_the_reference_long_clips_and_such_without_text_are_left_out(write: Write) -> None:
     def lengthen(clip: dict[str, Any]) -> None:
         clip["original_num_samples"] = 30 * RATE + 1
 

@@ -94,16 +94,12 @@ def test_references_tell_the_image_and_its_boxes_in_the_order_of_the_file(build:
 
 
 def test_heights_and_widths_with_a_point_are_whole_pixels(build: Build, folder: Path) -> None:
+    """Images beyond count are not needed."""
     changed = content()
     changed["images"][2].update(height=6.0, width=8.0)
     write(folder, changed)
-
     assert '"height": 6, "width": 8,' in json.dumps(build().reference(2))
-
-
-def test_images_beyond_count_are_not_needed(build: Build, folder: Path) -> None:
     (folder / "validation" / "data" / "b.png").unlink()
-
     assert len(build(count=2)) == 2
 
 
@@ -117,34 +113,29 @@ def test_annotations_and_images_may_be_elsewhere(
 
 
 def test_stretching_equals_opencv() -> None:
+    """A flat image stays flat."""
     for size, expected in OPENCV["linear float"].items():
         stretched = stretch(coloured(), int(size))
         assert stretched.dtype == np.float32
         np.testing.assert_allclose(stretched[:, :, 0], expected, atol=1e-4)
         np.testing.assert_allclose(255 - stretched[:, :, 1], expected, atol=1e-4)
-
-
-def test_stretching_keeps_a_flat_image_flat() -> None:
     for height, width in ((3, 8), (8, 3), (64, 40), (1, 1)):
         for size in (1, 5, 7, 20):
             stretched = stretch(np.full((height, width, 3), 77, np.uint8), size)
             np.testing.assert_allclose(stretched, np.full((size, size, 3), 77), rtol=1e-6)
 
 
-def test_the_digest_does_not_depend_on_where_files_are_and_what_they_are_called(
+def test_the_digest_changes_with_content_and_preprocessing(
     build: Build, folder: Path, tmp_path: Path
 ) -> None:
+    """It does not depend on where files are and what they are called."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "validation" / "data" / "b.png").rename(copy / "validation" / "data" / "z.png")
     changed = content()
     changed["images"][2]["file_name"] = "z.png"
     write(copy, changed)
-
     assert build(path=str(copy)).digest == build().digest
-
-
-def test_the_digest_changes_with_content_and_preprocessing(build: Build, folder: Path) -> None:
     other_box, other_order = content(), content()
     other_box["annotations"][0]["bbox"][0] = 0.25
     other_order["images"].reverse()
@@ -154,7 +145,6 @@ def test_the_digest_changes_with_content_and_preprocessing(build: Build, folder:
         digests.append(build().digest)
     Image.fromarray(noise(4, 4, 9)).save(folder / "validation" / "data" / "c.png")
     digests.append(build().digest)
-
     assert len(set(digests)) == len(digests)
 
 

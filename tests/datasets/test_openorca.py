@@ -60,17 +60,12 @@ def test_the_official_columns_are_read_from_files_of_older_pandas(version: str) 
 
 def test_a_template_gives_prompts_as_text(write: Write) -> None:
     dataset = OpenOrcaDataset(path=str(write(tok_input=None)), template="{{{question}}} " + CHAT)
-
     assert samples(dataset)[2] == (
         "{{question}} [INST] <<SYS>>\nBe kind.\n<</SYS>>\n\n{question} [/INST]",
         "",
     )
     assert dataset.input(1) == "{Who?} [INST] <<SYS>>\n\n<</SYS>>\n\nWho? [/INST]"
-
-
-def test_samples_beyond_count_are_not_read(write: Write) -> None:
     path = write(tok_input=[[1], [2], "broken"])
-
     assert samples(OpenOrcaDataset(path=str(path), count=2)) == [([1], "2"), ([2], "Nobody.")]
 
 
@@ -152,19 +147,16 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
 ADVICE = ("correct the table", "Rename", "get it")
 
 
-def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write) -> None:
+def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write, tmp_path: Path) -> None:
+    """A hostile one is not executed."""
+
     def load(changed: dict[str, Any], template: str | None) -> None:
         OpenOrcaDataset(path=str(write(**changed)), template=template)
 
     assert not_refused(RunError, WRONG, load, start=f"{write()}: ", advice=ADVICE) == []
-
-
-def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
     path = write(output=["a", "b", Touch(tmp_path / "canary")])
-
     with pytest.raises(RunError, match=r"wants to call posix\.system"):
         OpenOrcaDataset(path=str(path))
-
     assert not (tmp_path / "canary").exists()
 
 

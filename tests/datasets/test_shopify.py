@@ -113,6 +113,7 @@ def test_a_sample_is_a_chat_with_the_text_before_the_picture(write: Write) -> No
 
 
 def test_a_picture_is_as_pillow_writes_it_in_its_format(write: Write) -> None:
+    """Turned as its EXIF data say."""
     for kind in ("PNG", "JPEG", "WEBP", "GIF"):
         source, again = picture(kind), io.BytesIO()
         with Image.open(io.BytesIO(source)) as image:
@@ -120,9 +121,6 @@ def test_a_picture_is_as_pillow_writes_it_in_its_format(write: Write) -> None:
         sent = load(write(pictures=[source] * 2)).input(1)["messages"][1]["content"][1]
         encoded = base64.b64encode(again.getvalue()).decode()
         assert sent["image_url"]["url"] == f"data:image/{kind};base64,{encoded}"
-
-
-def test_a_picture_is_turned_as_its_exif_data_say(write: Write) -> None:
     exif = Image.Exif()
     exif[0x0112] = 6
     dataset = load(write(pictures=[picture("JPEG", exif=exif), picture()]))
@@ -130,7 +128,6 @@ def test_a_picture_is_turned_as_its_exif_data_say(write: Write) -> None:
     kind, _, encoded = dataset.input(0)["messages"][1]["content"][1]["image_url"]["url"].partition(
         ";base64,"
     )
-
     assert kind == "data:image/JPEG"
     assert Image.open(io.BytesIO(base64.b64decode(encoded))).size == (2, 3)
 
@@ -159,12 +156,8 @@ def test_files_that_are_missing_or_of_two_downloads_are_named(write: Write) -> N
     write("train-00000-of-00002.parquet")
     with pytest.raises(UnavailableError, match="several divisions, into 2 and 3"):
         load(folder)
-
-
-def test_a_checksum_is_of_all_files_together(write: Write) -> None:
-    files = [write("train-00000-of-00001.parquet"), write("test-00000-of-00001.parquet")]
+    files = [write(f"all/{split}-00000-of-00001.parquet") for split in ("train", "test")]
     total = hashlib.sha256(b"".join(file.read_bytes() for file in files)).hexdigest()
-
     assert len(load(files[0].parent, checksum=f"sha256:{total}")) == 4
     with pytest.raises(RunError, match="2 files: sha256 is"):
         load(files[0].parent, checksum=f"sha256:{'0' * 64}")
@@ -213,7 +206,7 @@ def test_a_picture_that_is_cut_short_is_named_when_it_is_asked_for(write: Write)
         dataset.input(1)
 
 
-def test_cells_that_nothing_can_be_asked_about_are_refused(write: Write) -> None:
+def test_cells_and_options_that_mean_nothing_are_refused(write: Write) -> None:
     rows: list[tuple[str, list[Any], str]] = [
         ("product_title", [1, 2], "row 0, column 'product_title': a value of type int is no text"),
         ("product_image", ["a.png", "b.png"], "has no bytes of a picture"),
@@ -223,11 +216,7 @@ def test_cells_that_nothing_can_be_asked_about_are_refused(write: Write) -> None
         ("ground_truth_category", ["", "B"], "row 0, column 'ground_truth_category': it is empty"),
         ("ground_truth_category", [None, "B"], "a value of type NoneType is no text"),
     ]
-
     assert not_refused(RunError, rows, lambda name, cells: load(write(**{name: cells}))) == []
-
-
-def test_options_that_mean_nothing_are_refused(write: Write) -> None:
     rows = [
         ({"prompts": "v6.2"}, 'prompts = \'v6.2\' is not "v6.0" or "v6.1"'),
         ({"guided": "yes"}, "guided = 'yes' is not true or false"),

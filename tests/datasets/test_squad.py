@@ -71,6 +71,7 @@ def test_a_feature_is_the_question_between_two_marks_then_the_paragraph_and_a_ma
 def test_the_reference_leads_from_a_position_to_the_words_as_they_were_written(
     build: Build,
 ) -> None:
+    """A long paragraph is shown in windows that share its lists."""
     assert build().reference(0) == {
         "id": "q1",
         "answers": ["Mozart", "Cafés."],
@@ -84,11 +85,6 @@ def test_the_reference_leads_from_a_position_to_the_words_as_they_were_written(
         "max_context": [[0, 9]],
         "features": 1,
     }
-
-
-def test_a_long_paragraph_is_shown_in_windows_that_share_the_lists_of_the_reference(
-    build: Build,
-) -> None:
     dataset = build(max_seq_length=11, doc_stride=2, max_query_length=3)
 
     references = [dataset.reference(index) for index in range(len(dataset))]

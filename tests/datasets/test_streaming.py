@@ -37,6 +37,7 @@ def written(folder: Path, place: str = "sampled_data") -> Path:
 
 
 def test_requests_come_in_the_order_of_their_time(tmp_path: Path) -> None:
+    """The first of each step and of each list are taken, as in MLPerf's reference scores."""
     data = StreamingDataset(path=str(written(tmp_path)), **OPTIONS)
 
     samples = [data.input(index) for index in range(len(data))]
@@ -44,6 +45,14 @@ def test_requests_come_in_the_order_of_their_time(tmp_path: Path) -> None:
     asked = [(each["step"], each["query"], each["user"]) for each in samples]
     assert asked == [(0, 0, 0), (0, 1, 2), (1, 0, 0), (1, 1, 1)]
     assert StreamingDataset.in_order
+    files = str(written(tmp_path))
+    half = StreamingDataset(path=files, share=0.5, **OPTIONS)
+    short = StreamingDataset(path=files, max_history=2, max_candidates=1, **OPTIONS)
+    assert [half.input(n)["query"] for n in range(len(half))] == [0, 0]
+    assert short.input(0)["history"].tolist() == [10, 11]
+    assert short.input(0)["candidates"].tolist() == [20]
+    assert short.reference(0)["labels"].tolist() == [1]
+    assert len({data.digest for data in (half, short)}) == 2
 
 
 def test_the_history_is_what_was_before_and_no_evaluation(tmp_path: Path) -> None:
@@ -58,19 +67,6 @@ def test_the_history_is_what_was_before_and_no_evaluation(tmp_path: Path) -> Non
     assert (last["candidates"].tolist(), last["labels"].tolist()) == ([22, 23], [1, 0])
     assert data.reference(0)["labels"].tolist() == [1, 0]  # liked from 3.5 on
     assert (data.reference(3)["step"], data.reference(3)["query"]) == (1, 1)
-
-
-def test_the_first_of_each_step_and_of_each_list_are_taken(tmp_path: Path) -> None:
-    """MLPerf's reference scores were measured on a tenth of each step."""
-    files = str(written(tmp_path))
-    half = StreamingDataset(path=files, share=0.5, **OPTIONS)
-    short = StreamingDataset(path=files, max_history=2, max_candidates=1, **OPTIONS)
-
-    assert [half.input(n)["query"] for n in range(len(half))] == [0, 0]
-    assert short.input(0)["history"].tolist() == [10, 11]
-    assert short.input(0)["candidates"].tolist() == [20]
-    assert short.reference(0)["labels"].tolist() == [1]
-    assert len({data.digest for data in (half, short)}) == 2
 
 
 def test_users_of_several_files_are_found_by_their_numbers(tmp_path: Path) -> None:

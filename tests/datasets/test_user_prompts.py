@@ -81,21 +81,16 @@ def test_every_part_of_a_sample_counts_in_the_digest(tmp_path: Path) -> None:
     assert len({UserPromptsDataset(path=path, columns=each).digest for each in kinds}) == 4
 
 
-def test_prompts_may_be_token_ids(tmp_path: Path) -> None:
+def test_prompts_may_be_token_ids_and_lie_in_shards(tmp_path: Path) -> None:
     path = as_jsonl(tmp_path / "a.jsonl", [{"prompt": [1, 2, 3]}, {"prompt": [2**31 - 1]}])
     dataset = UserPromptsDataset(path=str(path))
-
     assert [dataset.input(index) for index in range(2)] == [[1, 2, 3], [2**31 - 1]]
     assert dataset.sizes(range(2)) == {"input_tokens": 2}
     assert dataset.output_tokens(0) is None
-
-
-def test_shards_are_read_in_the_order_of_their_names(tmp_path: Path) -> None:
     for number in (2, 0, 1):
         as_jsonl(tmp_path / f"train-{number}.jsonl", [{"prompt": f"{number}"}] * 2)
     as_jsonl(tmp_path / "test-0.jsonl", [{"prompt": "other"}])
     dataset = UserPromptsDataset(path=str(tmp_path / "train-*.jsonl"), count=5)
-
     assert [dataset.input(index) for index in range(len(dataset))] == ["0", "0", "1", "1", "2"]
 
 
@@ -127,6 +122,8 @@ BAD_CSV: list[tuple[str, str]] = [
 
 
 def test_a_bad_file_is_one_sentence_with_its_place(tmp_path: Path) -> None:
+    """A length is a whole number."""
+
     def read(name: str, text: str) -> None:
         (tmp_path / name).write_bytes(text.encode("utf-8", "surrogateescape"))
         UserPromptsDataset(path=str(tmp_path / name))
@@ -136,9 +133,6 @@ def test_a_bad_file_is_one_sentence_with_its_place(tmp_path: Path) -> None:
     as_jsonl(tmp_path / "a.jsonl", [{"\x1b[2J" * 5000: "x"}])
     with pytest.raises(RunError, match=r"^[^\x1b]{1,1499}$"):
         UserPromptsDataset(path=str(tmp_path / "a.jsonl"))
-
-
-def test_a_length_is_a_whole_number(tmp_path: Path) -> None:
     lengths = ("x", "0", "1.5", "-3", "1" * 5000, "", "²", "4194305")
 
     def read(length: str) -> None:
@@ -265,6 +259,7 @@ def test_what_prompts_share_is_what_a_cache_of_prefixes_finds() -> None:
 
 
 def test_the_same_options_are_the_same_prompts_and_any_other_are_not() -> None:
+    """On every machine."""
     kinds: list[dict[str, Any]] = [
         {},
         {"samples": 7},
@@ -273,15 +268,10 @@ def test_the_same_options_are_the_same_prompts_and_any_other_are_not() -> None:
         {"output_tokens": 9},
         {"shared": {"prefixes": 1, "tokens": 5, "share": 1}},
     ]
-
     assert len({UserPromptsDataset(**each).digest for each in kinds}) == len(kinds)
     assert UserPromptsDataset(seed=4).input(5) == UserPromptsDataset(seed=4).input(5)
     assert UserPromptsDataset(seed=4).input(5) != UserPromptsDataset(seed=5).input(5)
-
-
-def test_prompts_are_the_same_on_every_machine() -> None:
     dataset = UserPromptsDataset(samples=2, input_tokens={"fixed": 5}, output_tokens=64)
-
     assert dataset.input(1) == "last those year will not"
     assert [dataset.output_tokens(index) for index in range(2)] == [66, 76]
 
