@@ -77,7 +77,6 @@ def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> Non
         planned = plan_suite(file)
         twin = plan_suite(TINY / file.name)[0]
         suite = planned[0].suite
-
         assert suite.workload.name == f"{twin.suite.workload.name}-precisions"
         assert suite.workload.reference == twin.suite.workload.reference
         assert suite.workload.target == twin.suite.workload.target
@@ -92,12 +91,7 @@ def test_suites_compare_precisions_with_fp32_by_the_gate_of_their_twins() -> Non
             f"{first.engine}.fp32.json",
             scores_path(folder / f"{first.engine}.fp32.json").name,
         }
-
-
-def test_every_precision_that_a_cpu_runs_is_there() -> None:
-    """But for bf16 of Llama, which is on the gate's edge."""
     found = {name: " ".join(case.case.precision for case in cases(name)) for name in EXPECTED}
-
     assert found == EXPECTED
 
 
