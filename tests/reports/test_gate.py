@@ -51,12 +51,17 @@ def test_a_report_says_on_how_many_samples_the_gate_was_not_decided() -> None:
 
 
 def test_junit_and_tables_have_it_as_values() -> None:
+    """A benchmark that carries scores carries their gate."""
     document = junit(session(FELL), (), lambda one: "")
     (row, *_) = csv.DictReader(io.StringIO(exports.csv_table(session(FELL))))
 
     for name, value in {"": "not decided", ".samples": "1024", ".total": "24576"}.items():
         assert f'<property name="mlperf.gate{name}" value="{value}"' in document
     assert (row["gate"], row["gate_samples"], row["gate_total"]) == ("not decided", "1024", "24576")
+    gate = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
+    found = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
+    assert found is not None
+    assert found[1]["extra_info"]["mlperf"]["gate"] == "gate kept on 50,000 samples"
 
 
 def test_a_gauge_says_whether_it_was_kept_only_where_that_is_known() -> None:
@@ -68,14 +73,6 @@ def test_a_gauge_says_whether_it_was_kept_only_where_that_is_known() -> None:
         gauges = [line for line in lines if line.startswith("mlperf_gate_kept{")]
         assert [line.split()[-1] for line in gauges] == ([kept] if kept else [])
         assert any(line.startswith("mlperf_gate_samples{") for line in lines)
-
-
-def test_a_benchmark_that_carries_scores_carries_their_gate() -> None:
-    gate = Gate(state=GateState.KEPT, samples=50_000, total=50_000)
-    found = entry(replace(verdicts.OK, accuracy=verdicts.SCORED, gate=gate))
-
-    assert found is not None
-    assert found[1]["extra_info"]["mlperf"]["gate"] == "gate kept on 50,000 samples"
 
 
 def test_the_words_of_a_gate() -> None:

@@ -57,17 +57,12 @@ def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs() -> No
     assert machine_wide(replace(results(shift=-0.05), pairs=0)) == [], "each is judged alone"
 
 
-def test_of_several_machines_each_is_named() -> None:
+def test_of_several_machines_each_is_named_and_junit_says_it_of_the_whole_suite() -> None:
     said = machine_wide(results(shift=-0.05, accelerators=("B200", "H200")))
-
     assert [one.split(":")[0] for one in said] == ["B200", "H200"]
-
-
-def test_junit_says_it_of_the_whole_suite() -> None:
     shifted = results(shift=-0.05)
 
     suite = ET.fromstring(junit(shifted, [], str)).find("testsuite")
-
     assert suite is not None
     told = [(one.get("name"), one.get("value")) for one in suite.findall("properties/property")]
     assert told == [("mlperf.machine_wide", machine_wide(shifted)[0])]

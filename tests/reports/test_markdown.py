@@ -63,6 +63,7 @@ def test_a_run_that_was_measured_again_is_told() -> None:
 
 
 def test_the_first_line_says_what_decides() -> None:
+    """The summary says why and shows every test."""
     rows: list[Any] = [
         ([result(OK)], [], "mlperf: no drop proven in 1 test"),
         ([result(DROP)], GONE, "mlperf: failed: 1 PERF DROP, 1 planned test without a result"),
@@ -76,11 +77,7 @@ def test_the_first_line_says_what_decides() -> None:
     for results, absent, first in rows:
         assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
         assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
-
-
-def test_the_summary_says_why_and_shows_every_test() -> None:
     text = summary(session(result(DROP), result(OK)), GONE)
-
     assert (
         "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded (`resnet50-" in text
     )
@@ -90,9 +87,8 @@ def test_the_summary_says_why_and_shows_every_test() -> None:
 
 
 def test_foreign_text_is_words_and_nothing_else() -> None:
-    """No HTML, no markup, no mention, no new cell, no new line."""
+    """No HTML, no markup, no mention, no new cell, no new line; links are plain https."""
     shown = escape(HOSTILE)
-
     assert not set("<>@\n") & set(shown)
     assert shown.startswith("&lt;/details&gt;&lt;script&gt;alert\\(1\\)&lt;/script&gt; &#64;every")
     assert "\\|" in shown
@@ -102,6 +98,15 @@ def test_foreign_text_is_words_and_nothing_else() -> None:
         assert "<script>" not in outside
         assert "@everyone" not in outside
         assert "](javascript" not in outside
+    rows = [
+        ("https://github.com/o/r/actions/runs/1", True),
+        ("javascript:alert(1)", False),
+        ("https://x.y/a)[b](c", False),
+        (None, False),
+    ]
+    for url, there in rows:
+        text = comment(session(result(OK)), links=Links(run=url))
+        assert ("More in [the run](" in text) is there
 
 
 @given(text=st.text(max_size=60))
@@ -130,18 +135,6 @@ def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
     assert len(summary(of_many).encode()) > 30_000
     assert len(summary(of_many, limit=20_000).encode()) <= 20_000
     assert signature(summary).parameters["limit"].default == 1_048_576
-
-
-def test_only_plain_https_addresses_become_links() -> None:
-    rows = [
-        ("https://github.com/o/r/actions/runs/1", True),
-        ("javascript:alert(1)", False),
-        ("https://x.y/a)[b](c", False),
-        (None, False),
-    ]
-    for url, there in rows:
-        text = comment(session(result(OK)), links=Links(run=url))
-        assert ("More in [the run](" in text) is there
 
 
 def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None:

@@ -92,12 +92,17 @@ def speed(block: Block, precision: str) -> Speed:
 
 
 def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
+    """Entries are called by their precision where that tells them apart."""
     names = "w4a16 int8 best fp8 int4 fp16 fp32 bf16 fp64 nvfp4"
 
     block = only(*(measured(case(name), 1.0) for name in names.split(" ")))
 
     order = " ".join(each.case.precision for each in block.entries)
     assert order == "fp64 fp32 bf16 fp16 fp8 int8 int4 w4a16 nvfp4 best"
+    same = only(measured(case("fp32"), 1.0), measured(case("int8"), 1.0))
+    other = only(measured(case("fp32"), 1.0), measured(case("int8", engine="trt"), 1.0))
+    assert [same.label(each) for each in same.entries] == ["fp32", "int8"]
+    assert [other.label(each) for each in other.entries] == ["ort-fp32", "trt-int8"]
 
 
 ENTRIES: list[tuple[str, list[str], int]] = [
@@ -157,14 +162,6 @@ def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
     found = blocks_of(results)
 
     assert [len(block.entries) for block in found] == [1] * 5
-
-
-def test_entries_are_called_by_their_precision_where_that_tells_them_apart() -> None:
-    same = only(measured(case("fp32"), 1.0), measured(case("int8"), 1.0))
-    other = only(measured(case("fp32"), 1.0), measured(case("int8", engine="trt"), 1.0))
-
-    assert [same.label(each) for each in same.entries] == ["fp32", "int8"]
-    assert [other.label(each) for each in other.entries] == ["ort-fp32", "trt-int8"]
 
 
 def score_of(block: Block, precision: str) -> Score:

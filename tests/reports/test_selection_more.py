@@ -64,20 +64,16 @@ def test_warm_ups_are_counted(tmp_path: Path) -> None:
 
 
 def test_drops_that_can_be_measured_again_are_counted(tmp_path: Path) -> None:
+    """A pair warms up what its sides run on."""
     cases = planned(tmp_path, '["cpu"]', named=True)
-
     assert more(cases, max_runs=5) == [
         "a drop of 1 case with a baseline_engine is measured again, in up to 5 pairs of runs each: "
         "15 min if all of them drop"
     ]
     assert more(cases, max_runs=5, confirm="never") == []
-
-
-def test_a_pair_warms_up_what_its_sides_run_on(tmp_path: Path) -> None:
     planned(tmp_path, '["H200"]')
     file = tmp_path / "s.mlperf.toml"
     file.write_text(file.read_text("utf-8") + PAIR, "utf-8")
 
     pairs: list[Testable] = [*plan_pairs(plan_suite(file))]
-
     assert more(pairs, max_runs=5) == ["1 warm-up before, which does not count, 1 min: on H200"]
