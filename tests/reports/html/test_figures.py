@@ -83,6 +83,7 @@ def test_a_rounded_value_is_as_near_as_its_table_shows(value: float) -> None:
 
 
 def test_changes_are_better_to_the_right() -> None:
+    """A score that fell is a change in per cent of its baseline; without one nothing is drawn."""
     rows: list[Any] = [
         (metric(outcome=Outcome.PERF_DROP), (-6.3, -6.9, -5.7, -3.0, "−6.3 %", "−3 %", "fail")),
         (
@@ -98,11 +99,7 @@ def test_changes_are_better_to_the_right() -> None:
     for judged, expected in rows:
         (row,) = forest(cases(verdict(judged.outcome, "", judged))).rows
         assert shown(row, *fields) == expected
-
-
-def test_a_score_that_fell_is_a_change_in_per_cent_of_its_baseline() -> None:
     (row,) = forest(cases(verdicts.ACC_DROP)).rows
-
     assert shown(row, "row", "better", "limit", "change", "outcome") == (
         "rouge1",
         -5.2,
@@ -110,6 +107,9 @@ def test_a_score_that_fell_is_a_change_in_per_cent_of_its_baseline() -> None:
         "−2.31 points",
         "ACC DROP",
     )
+    figure = forest(cases(verdicts.NO_BASELINE, verdicts.ERROR, verdicts.NOT_EVALUATED))
+    assert figure.rows == []
+    assert "--mlperf-update=missing" in figure.without
 
 
 def test_the_nearest_to_its_limit_is_drawn_first() -> None:
@@ -121,14 +121,8 @@ def test_the_nearest_to_its_limit_is_drawn_first() -> None:
     assert [one.accelerator for one in order] == ["H200", "A", "B", "C"]
 
 
-def test_nothing_without_a_baseline_is_a_change() -> None:
-    figure = forest(cases(verdicts.NO_BASELINE, verdicts.ERROR, verdicts.NOT_EVALUATED))
-
-    assert figure.rows == []
-    assert "--mlperf-update=missing" in figure.without
-
-
 def test_a_cell_has_the_worst_change_for_its_limit() -> None:
+    """One without speed has what failed or its verdict."""
     found = cases(
         verdicts.DROP,
         replace(verdicts.OK, case=replace(CASE, engine="other")),
@@ -144,9 +138,6 @@ def test_a_cell_has_the_worst_change_for_its_limit() -> None:
         "cpu": (0.03, "+0.1 %", "ok"),
         "B200": (None, "NO BASELINE", "NO BASELINE"),
     }
-
-
-def test_a_cell_without_speed_has_what_failed_or_its_verdict() -> None:
     rows = [
         (verdicts.ACC_DROP, "−5.2 % ACC DROP"),
         (replace(verdicts.ACC_DROP, outcome=Outcome.OK, paired=()), "ok"),
@@ -188,19 +179,15 @@ def with_runs(*values: float) -> list[CaseResult]:
 
 
 def test_the_spread_of_runs_is_their_standard_deviation() -> None:
+    """A value that no run gives is not drawn."""
     found = with_runs(99.0, 101.0)
     kept = record()
     (row,) = spread(grouped(found), RunFiles(records={found[0].test: kept})).rows
-
     assert shown(row, "now", "detectable", "limit", "now_text") == (1.41, 2.1, 3.0, "1.41 %")
     assert 0 < float(str(row["before"])) < 1
     (of_one_run,) = spread(grouped(with_runs(99.0)), RunFiles()).rows
     assert shown(of_one_run, "now", "before", "now_text") == (None, None, "")
-
-
-def test_a_value_that_no_run_gives_is_not_drawn() -> None:
     rows = [strip(grouped(with_runs(value))).rows for value in (99.0, 0.0, -1.0)]
-
     assert rows == [[{"case": 0, "row": "samples/s"}], [], []]
 
 

@@ -91,18 +91,6 @@ def test_the_policy_names_exactly_what_stands_in_the_page() -> None:
     assert any("</script>" in why for why in whys)
 
 
-def test_what_is_no_number_is_not_drawn() -> None:
-    rows = [float("nan"), float("inf"), 1e308]
-    for value in rows:
-        judged = replace(
-            verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value
-        )
-        told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
-        data = data_of(render(session(result(told)), RunFiles()))
-        (row,) = data["figures"]["forest"]["rows"]
-        assert row[4] in {None, round(100 * value, 2) if value < 1e300 else row[4]}
-
-
 def test_a_missing_library_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = ["jinja2", "vl_convert"]
     report = ReportedSession(results=session(), file=Path("results.json"))
@@ -174,6 +162,7 @@ def test_what_casts_doubt_is_told_before_the_figures() -> None:
 
 
 def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> None:
+    """What is no number is not drawn."""
     plain = render(
         session(result(verdicts.DROP, arguments=("--mlperf-profile=quick",))), RunFiles()
     )
@@ -183,6 +172,15 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
     assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-reason" in words
     assert "--mlperf-update=replace" not in slowed
     assert "<h5>reproduce</h5>" in slowed
+    rows = [float("nan"), float("inf"), 1e308]
+    for value in rows:
+        judged = replace(
+            verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value
+        )
+        told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
+        data = data_of(render(session(result(told)), RunFiles()))
+        (row,) = data["figures"]["forest"]["rows"]
+        assert row[4] in {None, round(100 * value, 2) if value < 1e300 else row[4]}
 
 
 def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
