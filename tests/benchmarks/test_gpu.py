@@ -68,21 +68,16 @@ def trace(watts: list[float], hz: float = 50.0) -> list[Reading]:
     return [Reading(time_s=i / hz, value=w) for i, w in enumerate(watts)]
 
 
-@pytest.mark.parametrize("fall_s", [0.0, 0.4, 1.3])
-def test_a_tail_ends_where_power_stays_near_its_level(fall_s: float) -> None:
+def test_a_tail_ends_where_power_stays_near_its_level() -> None:
     """1 s of load, then a slope of `fall_s`, then idle for 5 s."""
-
-    def watts(t: float) -> float:
-        if t < 1:
-            return BUSY
-        return max(IDLE, BUSY - (BUSY - IDLE) * (t - 1) / fall_s) if fall_s else IDLE
-
-    tail = tail_of(trace([watts(i / 50) for i in range(350)]), 1.0)
-
-    assert tail is not None
-    assert tail.settled_w == IDLE
-    assert tail.seconds == pytest.approx(fall_s, abs=0.03)
-    assert tail.excess_j == pytest.approx((BUSY - IDLE) * fall_s / 2, abs=8)
+    for fall_s in (0.0, 0.4, 1.3):
+        falls = [(i / 50 - 1) / fall_s if fall_s else math.inf for i in range(50, 350)]
+        watts = [BUSY] * 50 + [max(IDLE, BUSY - (BUSY - IDLE) * fall) for fall in falls]
+        tail = tail_of(trace(watts), 1.0)
+        assert tail is not None
+        assert tail.settled_w == IDLE
+        assert tail.seconds == pytest.approx(fall_s, abs=0.03)
+        assert tail.excess_j == pytest.approx((BUSY - IDLE) * fall_s / 2, abs=8)
 
 
 def test_a_tail_that_is_not_over_is_unknown() -> None:
@@ -139,38 +134,33 @@ def test_a_steady_drift_leaves_a_ratio_as_it_is(ratio: float, drift: float, bloc
 
 
 def test_like_legs_differ_by_the_largest_pair_and_half_a_block_is_refused() -> None:
+    """Square loads are half of the time."""
     assert apart([10.0, 11.0, 20.0, 20.0, 6.0, 4.0]) == pytest.approx(0.5)
     with pytest.raises(ValueError, match="not blocks of two each"):
         abba([1.0], [1.0])
+    bursts = square(10.0, 0.05, 1.0)
+    assert len(bursts) == 20
+    assert sum(end - begin for begin, end in bursts) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("lag_s", [0.0, 0.1, 0.2])
-def test_period_and_lag_of_a_counter_are_found(lag_s: float) -> None:
+def test_period_and_lag_of_a_counter_are_found() -> None:
     """Steps of 2 s, a counter that steps every 100 ms and trails, read 20 times a second."""
 
     def joules(t: float) -> float:
         whole, rest = divmod(max(t, 0.0), 2.0)
         return whole * (BUSY + IDLE) + BUSY * min(rest, 1.0) + IDLE * max(rest - 1.0, 0.0)
 
-    counter = [
-        Reading(time_s=t, value=joules(math.floor(t * 10 + 1e-9) / 10 - lag_s))
-        for t in (i / 20 + 0.003 for i in range(200))
-    ]
     power = trace([BUSY if i / 50 % 2.0 < 1 else IDLE for i in range(500)])
-
-    found = steps_of(counter, power)
-
-    assert found is not None
-    assert found.period_s == pytest.approx(0.1, abs=0.002)
-    assert found.lag_s == pytest.approx(lag_s, abs=0.04)
-    assert steps_of(counter[:3], power) is None
-
-
-def test_square_loads_are_half_of_the_time() -> None:
-    bursts = square(10.0, 0.05, 1.0)
-
-    assert len(bursts) == 20
-    assert sum(end - begin for begin, end in bursts) == pytest.approx(0.5)
+    for lag_s in (0.0, 0.1, 0.2):
+        counter = [
+            Reading(time_s=t, value=joules(math.floor(t * 10 + 1e-9) / 10 - lag_s))
+            for t in (i / 20 + 0.003 for i in range(200))
+        ]
+        found = steps_of(counter, power)
+        assert found is not None
+        assert found.period_s == pytest.approx(0.1, abs=0.002)
+        assert found.lag_s == pytest.approx(lag_s, abs=0.04)
+        assert steps_of(counter[:3], power) is None
 
 
 def test_models_have_the_size_of_the_published_ones() -> None:
@@ -240,20 +230,11 @@ def test_tiny_suites_are_rewritten_for_the_gpu(tmp_path: Path) -> None:
         assert "device" not in made["options"]
 
 
-def test_a_session_without_energy_says_unknown() -> None:
-    verdict = {"kind": "performance", "outcome": "INVALID", "headline": "because", "runs": []}
-
-    row, values = row_of("bert", {"cases": [{"verdict": verdict}]}, 3.0)
-
-    assert "INVALID because" in row
-    assert "0" not in row
-    assert values["metrics"] == {}
-
-
 VERDICTS = {"accuracy": ("ok", "auc 86"), "performance": ("NO BASELINE", "samples/s")}
 
 
 def test_a_red_test_or_a_missing_one_is_a_row_that_failed() -> None:
+    """A session without energy says unknown."""
     for changed, failures in (
         ({}, []),
         ({"performance": ("INVALID", "shared GPU")}, ["performance INVALID shared GPU"]),
@@ -266,23 +247,32 @@ def test_a_red_test_or_a_missing_one_is_a_row_that_failed() -> None:
             if both is not None
         ]
         assert row_of("dlrm-v2", {"cases": cases}, 3.0)[1]["failures"] == failures
-
     assert status_of([]) == "ok"
     assert status_of(["bert: no"]) == "failed: bert: no"
     assert status_of(["bert: no", "a", "b"]) == "failed: bert: no (and 2 more)"
+    verdict = {"kind": "performance", "outcome": "INVALID", "headline": "because", "runs": []}
+
+    row, values = row_of("bert", {"cases": [{"verdict": verdict}]}, 3.0)
+    assert "INVALID because" in row
+    assert "0" not in row
+    assert values["metrics"] == {}
 
 
 def test_the_line_that_tells_is_the_error_not_the_last() -> None:
+    """Numbers are printed with three digits, and a cell cannot break a table."""
     said = """ERROR: usage: __main__.py [options] [file_or_dir]
     __main__.py: error: unrecognized arguments: --mlperf-accelerator=H100
       inifile: None
       rootdir: /somewhere
     """
-
     assert telling(said) == (
         "__main__.py: error: unrecognized arguments: --mlperf-accelerator=H100"
     )
     assert telling("") == "no output"
+    shown = ["unknown", "0.0123", "12.3", "123", "12,345"]
+    table = ["| a | b |", "| --- | --- |", "| x\\|y | 1 2 |"]
+    assert [show(value) for value in (None, 0.01234, 12.34, 123.4, 12345.0)] == shown
+    assert list(report.table(("a", "b"), [("x|y", "1\n2")])) == table
 
 
 def test_what_runs_and_sessions_vary_by_is_found() -> None:
@@ -380,14 +370,6 @@ def test_a_bundle_for_another_python_says_how_to_make_one(
         unpacked(tmp_path).__enter__()
     assert script.main(["--bundle", str(tmp_path / "nowhere")]) == 2
     assert "it has none at all" in capsys.readouterr().err
-
-
-def test_numbers_are_printed_with_three_digits_and_a_cell_cannot_break_a_table() -> None:
-    shown = ["unknown", "0.0123", "12.3", "123", "12,345"]
-    table = ["| a | b |", "| --- | --- |", "| x\\|y | 1 2 |"]
-
-    assert [show(value) for value in (None, 0.01234, 12.34, 123.4, 12345.0)] == shown
-    assert list(report.table(("a", "b"), [("x|y", "1\n2")])) == table
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.bfcl import DATA, SHARES, WHEEL, BfclDataset
+from tests.datasets.refusals import not_refused
 
 ROWS = {"simple_python": 50, "live_parallel": 16, "live_irrelevance": 26, "irrelevance": 40}
 """Of some subsets; the others have 10."""
@@ -175,14 +176,14 @@ def test_a_wheel_and_a_folder_hold_the_same(wheel: Path, folder: Path, tmp_path:
 
 def test_rows_that_cannot_be_read_are_named(folder: Path) -> None:
     file = folder / "BFCL_v4_parallel.json"
-    for content, message in (
+    rows = [
         ('{"id": "a", "question": []}', "row 0: it has not all of id, question, function"),
-        ("{", r"BFCL_v4_parallel.json: it cannot be read"),
-        (None, "it cannot be read"),
-    ):
-        if content is None:
-            file.unlink()
-        else:
-            file.write_text(content, "utf-8")
-        with pytest.raises(RunError, match=message):
-            load(folder)
+        ("{", "BFCL_v4_parallel.json: it cannot be read"),
+    ]
+    assert (
+        not_refused(RunError, rows, lambda text: (file.write_text(text, "utf-8"), load(folder)))
+        == []
+    )
+    file.unlink()
+    with pytest.raises(RunError, match="it cannot be read"):
+        load(folder)

@@ -12,6 +12,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.cnn_dailymail import OFFICIAL, CnnDailyMailDataset
+from tests.datasets.refusals import not_refused
 from tests.datasets.tables import write_table
 
 INSTRUCTION = "Summarize the following news article:"
@@ -59,33 +60,23 @@ def inputs(dataset: CnnDailyMailDataset) -> list[Any]:
     return [dataset.input(index) for index in range(len(dataset))]
 
 
-def test_prompts_are_those_of_the_gptj_reference(write: Write) -> None:
-    """Its official text around the article, references are the summaries, untouched."""
+def test_prompts_are_the_official_text_a_template_or_tokens(write: Write) -> None:
+    """Tokens are plain numbers, uncut; references are the summaries, untouched."""
     dataset = load(write())
-
     assert dataset.input(0) == GPTJ_PROMPT
     assert [dataset.reference(index) for index in range(3)] == [
         "Rain .\nMore to come .",
         "Ça va .",
         "",
     ]
-
-
-def test_a_template_takes_the_place_of_the_official_prompt(write: Write) -> None:
     path = write(instruction=[LLAMA] * 3)
-
     assert inputs(load(path, template="{{Article}}: {input}")) == [
         "{Article}: (CNN)It rained.",
         "{Article}: {output} — “naïve” 😀",
         "{Article}: ",
     ]
-
-
-def test_tokens_are_those_of_the_llama_file(write: Write) -> None:
-    """Plain numbers, uncut; neither the article nor the instruction is needed."""
     path = write(tok_input=TOKENS, instruction=[LLAMA] * 3, input=None)
     dataset = load(path, prompts="tokens")
-
     assert inputs(dataset) == TOKENS
     assert {type(token) for token in dataset.input(0)} == {int}
     assert dataset.reference(1) == "Ça va ."
@@ -99,32 +90,28 @@ def test_samples_beyond_count_are_not_read(write: Write) -> None:
     assert len(load(path, count=2)) == 2
 
 
-def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
+def test_the_digest_is_of_prompts_as_the_engine_gets_them_and_not_of_the_file(
+    write: Write,
+) -> None:
     """Layout, other keys and an instruction that the prompt does not use do not count."""
-    path = write()
-    expected = load(path).digest
-    other = load(path, template="{input}").digest
-
-    path.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
-    assert load(path).digest == expected
-    assert load(write("b.json", tok_input=TOKENS)).digest == expected
-    assert load(write("c.json", instruction=[LLAMA] * 3), template="{input}").digest == other
-
-
-def test_the_digest_is_of_prompts_as_the_engine_gets_them(write: Write) -> None:
-    """Tokens, text, other text, other samples and fewer are different inputs."""
     path = write(tok_input=TOKENS)
+    compact = path.with_name("compact.json")
+    compact.write_text(json.dumps(json.loads(path.read_text("utf-8"))), "utf-8")
+    plain = {load(each).digest for each in (path, compact, write("plain.json"))}
+    filled = {
+        load(each, template="{input}").digest
+        for each in (path, write("c.json", instruction=[LLAMA] * 3))
+    }
     datasets = [
-        load(path),
         load(path, prompts="tokens"),
-        load(path, template="{input}"),
         load(path, count=2),
         load(write("b.json", output=["Rain.", "Ça va .", ""])),
-        load(write("c.json", input=["It rained.", "", ""])),
-        load(write("d.json", tok_input=[[128000, 9370], [5730, 128000], [1]]), prompts="tokens"),
+        load(write("d.json", input=["It rained.", "", ""])),
+        load(write("e.json", tok_input=[[128000, 9370], [5730, 128000], [1]]), prompts="tokens"),
     ]
 
-    assert len({dataset.digest for dataset in datasets}) == len(datasets)
+    assert (len(plain), len(filled)) == (1, 1)
+    assert len({dataset.digest for dataset in datasets} | plain | filled) == 7
 
 
 def test_the_digest_stays_what_it_was(write: Write) -> None:
@@ -135,9 +122,9 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
     assert load(write(), template="It: {input}", count=1).digest == expected.hexdigest()
 
 
-@pytest.mark.parametrize(
-    ("columns", "prompts", "message"),
-    [
+def test_a_wrong_record_is_one_error_with_file_record_and_key(write: Write, tmp_path: Path) -> None:
+    """Found when the data set is built, before an engine is loaded."""
+    rows: list[Any] = [
         ({"output": None}, "text", "0, key 'output': this key is missing; the record's keys are"),
         ({"input": None}, "text", "0, key 'input': this key is missing"),
         ({"instruction": None}, "text", "0, key 'instruction': this key is missing"),
@@ -156,32 +143,20 @@ def test_the_digest_stays_what_it_was(write: Write) -> None:
             "tokens",
             "2, key 'tok_input': a token is negative or above 2**31",
         ),
-    ],
-)
-def test_a_wrong_record_is_one_error_with_file_record_and_key(
-    write: Write, columns: dict[str, Any], prompts: str, message: str
-) -> None:
-    """Found when the data set is built, before an engine is loaded."""
-    path = write(**columns)
+    ]
 
-    with pytest.raises(RunError) as caught:
-        load(path, prompts=prompts)
+    def change(columns: dict[str, Any], prompts: str) -> None:
+        load(write(**columns), prompts=prompts)
 
-    assert str(caught.value).startswith(f"{path}: record {message}")
-    assert "; correct the file, or get it from its source again" in str(caught.value)
-    assert caught.value.layer == "dataset"
-
-
-def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
+    start, advice = f"{write()}: record ", ["; correct the file, or get it from its source again"]
+    assert not_refused(RunError, rows, change, start=start, advice=advice) == []
     (tmp_path / "cnn_eval.json").write_text("[]", "utf-8")
-
-    with pytest.raises(RunError, match="the file has no records; get it from its source again"):
+    with pytest.raises(RunError, match="the file has no records"):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_wrong_option_is_named_with_its_value(write: Write) -> None:
+    rows: list[Any] = [
         ({"prompts": "ids"}, "prompts = 'ids' is unknown; valid are text, tokens"),
         (
             {"prompts": "tokens", "template": "{input}"},
@@ -192,12 +167,10 @@ def test_a_file_without_records_is_refused(tmp_path: Path) -> None:
         ({"template": "{input!r}"}, "only {instruction} and {input} can be filled in"),
         ({"template": "{input"}, "write {{ and }} for braces"),
         ({"template": 7}, "data set cnn_dailymail: template = 7 is no text"),
-    ],
-)
-def test_a_wrong_option_is_named_with_its_value(
-    write: Write, options: dict[str, Any], message: str
-) -> None:
-    for ask in (CnnDailyMailDataset, CnnDailyMailDataset.look):
-        with pytest.raises(SuiteError) as caught:
-            ask(path=str(write()), **options)
-        assert message in str(caught.value)
+    ]
+    path = str(write())
+    calls: list[Any] = [
+        lambda options: CnnDailyMailDataset(path=path, **options),
+        lambda options: CnnDailyMailDataset.look(path=path, **options),
+    ]
+    assert not_refused(SuiteError, rows, *calls) == []

@@ -13,6 +13,7 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.coco_captions import CocoCaptionsDataset
 from tests.datasets.hostile import Touch
+from tests.datasets.refusals import not_refused
 
 HEADER = "id\timage_id\tcaption\theight\twidth\tfile_name\tcoco_url"
 ROWS = (
@@ -53,7 +54,9 @@ def captions(dataset: CocoCaptionsDataset) -> list[str]:
     return [dataset.input(index)["caption"] for index in range(len(dataset))]
 
 
-def test_samples_are_captions_in_the_order_of_the_table_with_their_ids(build: Build) -> None:
+def test_samples_are_captions_in_the_order_of_the_table_with_their_ids(
+    build: Build, folder: Path
+) -> None:
     """Cells in quotation marks are read as pandas reads them; nothing else is changed."""
     dataset = build()
 
@@ -62,28 +65,22 @@ def test_samples_are_captions_in_the_order_of_the_table_with_their_ids(build: Bu
         {"caption": caption, "id": identity}
         for caption, identity in zip(CAPTIONS, (70, 310, 392), strict=True)
     ]
+    pandas = pytest.importorskip("pandas")
+    assert pandas.read_csv(folder / TABLE, sep="\t")["caption"].tolist() == CAPTIONS
 
 
 def test_captions_of_one_image_belong_together(build: Build, folder: Path) -> None:
     """The official table names the image; one without that column does not group."""
-    source = folder / TABLE
-    source.write_text("id\tcaption\timage_id\n1\tA dog.\t9\n2\tA cat.\t9\n", "utf-8")
-    grouped = build()
-    source.write_text("id\tcaption\n1\tA dog.\n", "utf-8")
-
-    assert [grouped.group(index) for index in range(2)] == ["9", "9"]
+    (folder / TABLE).write_text("id\tcaption\timage_id\n1\tA dog.\t9\n2\tA cat.\t9\n", "utf-8")
+    assert [build().group(index) for index in range(2)] == ["9", "9"]
+    (folder / TABLE).write_text("id\tcaption\n1\tA dog.\n", "utf-8")
     assert build().group(0) is None
 
 
-def test_every_row_is_what_pandas_reads_from_the_same_table(build: Build, folder: Path) -> None:
-    pandas = pytest.importorskip("pandas")
-    frame = pandas.read_csv(folder / TABLE, sep="\t")
-
-    assert captions(build()) == frame["caption"].tolist()
-
-
-def test_latents_are_one_array_for_all_samples_that_cannot_be_written_to(build: Build) -> None:
-    """An engine that changes them in place would change every later image."""
+def test_latents_are_one_array_for_all_samples_that_cannot_be_written_to(
+    build: Build, folder: Path
+) -> None:
+    """An engine that changes them in place would change every later image; or it draws its own."""
     dataset = build()
 
     latents = dataset.input(0)["latents"]
@@ -92,48 +89,28 @@ def test_latents_are_one_array_for_all_samples_that_cannot_be_written_to(build: 
     assert dataset.input(2)["latents"] is latents
     with pytest.raises(ValueError, match="read-only"):
         latents += 1
+    (folder / "latents" / "latents.npy").unlink()
+    for drawn in (False, "none"):
+        assert build(latents=drawn).input(0) == {"caption": CAPTIONS[0], "latents": None}
 
 
 def test_the_table_that_the_reference_makes_comes_before_its_source(
     build: Build, folder: Path
 ) -> None:
-    """The folder may also be that of the tables."""
+    """The folder may be that of the tables, and path a table of any name with two columns."""
     assert captions(build(path=str(folder / "captions"))) == CAPTIONS
     (folder / "captions" / "captions.tsv").write_text(table(row(1, "A dog.")), "utf-8")
-
     assert captions(build()) == ["A dog."]
     dataset = build(path=str(folder / "captions"))
     assert captions(dataset) == ["A dog."]
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE)
-
-
-def test_path_may_be_the_table_and_latents_another_file(build: Build, folder: Path) -> None:
-    """Both may have any name, and a table of your own needs two columns only."""
     own = folder / "own.tsv"
     own.write_text("caption\tid\nA dog.\t5\n", "utf-8-sig")
     np.save(folder / "noise.npy", NOISE.astype(np.float64) * 2)
 
     dataset = build(path=str(own), latents=str(folder / "noise.npy"))
-
     assert dataset.reference(0) == {"caption": "A dog.", "id": 5}
     np.testing.assert_array_equal(dataset.input(0)["latents"], NOISE * 2)
-
-
-def test_an_engine_may_draw_its_own_latents(build: Build, folder: Path) -> None:
-    (folder / "latents" / "latents.npy").unlink()
-
-    for latents in (False, "none"):
-        assert build(latents=latents).input(0) == {"caption": CAPTIONS[0], "latents": None}
-
-
-def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: Path) -> None:
-    """As the reference's default; numbers become float32."""
-    torch = pytest.importorskip("torch")
-    for kind in (torch.float32, torch.float16, torch.bfloat16):
-        torch.save(torch.full((1, 4, 2, 3), 0.5).to(kind), folder / "latents" / "latents.pt")
-        latents = build().input(0)["latents"]
-        assert latents.dtype == np.float32
-        np.testing.assert_array_equal(latents, np.full((1, 4, 2, 3), 0.5))
 
 
 def test_latents_of_torch_without_torch_say_what_to_install(
@@ -166,40 +143,39 @@ INFINITE = NOISE.copy()
 INFINITE[0, 1, 1, 1] = np.inf
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_other_latents_are_refused(build: Build, folder: Path) -> None:
+    rows: list[Any] = [
         (NOISE[0], r"has shape \(4, 2, 3\), not the \(1, 4, 2, 3\) of the option size"),
         (np.zeros((3, 4, 2, 3)), r"has shape \(3, 4, 2, 3\), not the"),
         (NOISE.astype(np.int32), "holds int32, not an array of floats"),
         (INFINITE, "has numbers that are not finite"),
         (np.full((1, 4, 2, 3), 1e300), "has numbers that are not finite"),
         (np.full((1, 4, 2, 3), np.nan), "has numbers that are not finite"),
-    ],
-)
-def test_other_latents_are_refused(
-    build: Build, folder: Path, content: np.ndarray[Any, Any], message: str
-) -> None:
-    np.save(folder / "latents" / "latents.npy", content)
+    ]
 
-    with pytest.raises(RunError, match=message) as caught:
+    def read(content: Any) -> None:
+        np.save(folder / "latents" / "latents.npy", content)
         build()
 
-    assert caught.value.layer == "dataset"
-    assert "latents.npy" in str(caught.value)
+    named = [(content, f"latents.npy.*{part}") for content, part in rows]
+    assert not_refused(RunError, named, read) == []
 
 
-def test_weights_of_a_model_are_no_latents(build: Build, folder: Path) -> None:
+def test_latents_of_torch_are_read_before_those_of_numpy(build: Build, folder: Path) -> None:
+    """As the reference's default; numbers become float32. Weights of a model are no latents."""
     torch = pytest.importorskip("torch")
+    for kind in (torch.float32, torch.float16, torch.bfloat16):
+        torch.save(torch.full((1, 4, 2, 3), 0.5).to(kind), folder / "latents" / "latents.pt")
+        latents = build().input(0)["latents"]
+        assert latents.dtype == np.float32
+        np.testing.assert_array_equal(latents, np.full((1, 4, 2, 3), 0.5))
     torch.save({"a": torch.zeros(2)}, folder / "latents" / "latents.pt")
-
     with pytest.raises(RunError, match=r"latents\.pt: holds dict, not an array of floats"):
         build()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
+def test_a_table_that_is_wrong_says_where(build: Build, folder: Path) -> None:
+    rows: list[Any] = [
         ("", r"tsv:1: the header lacks the column 'id'; it has nothing"),
         (table(), r"tsv: has no captions"),
         (table(row(1, "A."), header="a\tb"), r"tsv:1: the header lacks the column 'id'; it has a"),
@@ -215,24 +191,19 @@ def test_weights_of_a_model_are_no_latents(build: Build, folder: Path) -> None:
         (table(row(1, "A."), "", row(1, "B.")), r"tsv:4: id 1 is also that of line 2"),
         (table(row(1, '"A.')), r"tsv:2: unexpected end of data"),
         (table(row(1, "A")).encode() + b"2\t\xff", r"tsv: is not UTF-8 at byte"),
-    ],
-)
-def test_a_table_that_is_wrong_says_where(
-    build: Build, folder: Path, content: str | bytes, message: str
-) -> None:
-    data = content.encode() if isinstance(content, str) else content
-    (folder / TABLE).write_bytes(data)
+    ]
 
-    with pytest.raises(RunError, match=message) as caught:
+    def read(content: str | bytes) -> None:
+        data = content.encode() if isinstance(content, str) else content
+        (folder / TABLE).write_bytes(data)
         build()
 
-    assert caught.value.layer == "dataset"
-    assert str(caught.value).endswith("; correct the table, or get it from its source again")
+    advice = ["; correct the table, or get it from its source again"]
+    assert not_refused(RunError, rows, read, advice=advice) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_a_wrong_option_is_refused_by_look_too(build: Build, folder: Path) -> None:
+    rows: list[Any] = [
         ({"size": 100}, "size = 100 is neither a multiple of 8 pixels nor"),
         ({"size": 0}, "size = 0 is neither"),
         ({"size": True}, "size = True is neither"),
@@ -240,30 +211,17 @@ def test_a_table_that_is_wrong_says_where(
         ({"size": "16"}, "size = '16' is neither"),
         ({"latents": True}, "latents = True is neither the path of a file nor false"),
         ({"latents": ""}, "latents = '' is neither"),
-    ],
-)
-def test_a_wrong_option_is_refused_by_look_too(
-    build: Build, folder: Path, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SuiteError, match=message):
-        build(**options)
-    with pytest.raises(SuiteError, match=message):
+    ]
+
+    def look(options: dict[str, Any]) -> None:
         CocoCaptionsDataset.look(**{"path": str(folder), **options})
 
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"latents": "/no/x.pt"}, r"/no/x\.pt: these latents are not here"),
-        ({"path": "/no/folder"}, "/no/folder: this folder or table of"),
-    ],
-)
-def test_files_of_an_option_that_are_missing_are_named(
-    folder: Path, options: dict[str, Any], message: str
-) -> None:
-    for ask in (CocoCaptionsDataset, CocoCaptionsDataset.look):
-        with pytest.raises(UnavailableError, match=f"{message}.*MLPerf's repository inference"):
-            ask(**{"path": str(folder), **options})
+    assert not_refused(SuiteError, rows, lambda options: build(**options), look) == []
+    files = [
+        ({"latents": "/no/x.pt"}, r"/no/x\.pt: these latents are not here.*MLPerf's repository"),
+        ({"path": "/no/folder"}, "/no/folder: this folder or table of.*MLPerf's repository infer"),
+    ]
+    assert not_refused(UnavailableError, files, lambda options: build(**options), look) == []
 
 
 def test_the_digest_is_of_what_the_engine_and_the_scorer_see(build: Build, folder: Path) -> None:

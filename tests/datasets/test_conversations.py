@@ -13,6 +13,7 @@ import pytest
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.datasets.conversations import ConversationsDataset
 from pytest_mlperf.testing import check_dataset
+from tests.datasets.refusals import not_refused
 
 CALL = {
     "id": "functions.bash:0",
@@ -88,7 +89,10 @@ def test_a_sample_is_a_turn_that_asks_with_all_that_was_recorded_before(path: st
     assert roles == ["user", "assistant", "user", "assistant", "user"]
 
 
-def test_turns_of_a_conversation_follow_each_other_after_their_delays(path: str) -> None:
+def test_turns_of_a_conversation_follow_each_other_after_their_delays(
+    path: str, tmp_path: Path
+) -> None:
+    """They may lie in any order inside their conversation; count is of conversations."""
     dataset = ConversationsDataset(path=path)
 
     assert [dataset.pause_s(index) for index in range(5)] == [None, 1.5, None, 0, 0]
@@ -96,35 +100,21 @@ def test_turns_of_a_conversation_follow_each_other_after_their_delays(path: str)
     hurried = ConversationsDataset(path=path, delays=False)
     assert hurried.pause_s(1) == 0
     assert hurried.digest != dataset.digest
-
-
-def test_the_recorded_answer_is_what_answers_are_compared_with(path: str) -> None:
-    dataset = ConversationsDataset(path=path)
-
-    assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
-    for index in (0, 4):  # a call of a tool; no answer
-        with pytest.raises(RunError, match=f"turn {index} has no recorded answer of text"):
-            dataset.reference(index)
-
-
-def test_turns_may_lie_in_any_order_inside_their_conversation(path: str, tmp_path: Path) -> None:
-    whole = ConversationsDataset(path=path)
-    (tmp_path / "other").mkdir()
-    other = written(tmp_path / "other", [*reversed(AGENT), *reversed(CHAT)])
-
-    assert ConversationsDataset(path=other).digest == whole.digest
-
-
-def test_count_is_of_conversations(path: str) -> None:
     assert len(ConversationsDataset(path=path, count=1)) == 2
     with pytest.raises(SuiteError, match="count = 3, but there are 2 conversations"):
         ConversationsDataset(path=path, count=3)
+    other = written(tmp_path, [*reversed(AGENT), *reversed(CHAT)])
+    assert ConversationsDataset(path=other).digest == dataset.digest
 
 
-def test_the_first_turn_says_how_long_answers_are_unless_others_do(tmp_path: Path) -> None:
+def test_the_recorded_answer_is_what_answers_are_compared_with(path: str, tmp_path: Path) -> None:
+    """The first turn says how long answers are unless others do."""
+    dataset = ConversationsDataset(path=path)
+    assert [dataset.reference(index) for index in (1, 2, 3)] == ["There is a.txt.", "Hi.", "Bye."]
+    rows = [(index, f"turn {index} has no recorded answer of text") for index in (0, 4)]
+    assert not_refused(RunError, rows, dataset.reference) == [], "a call of a tool, and no answer"
     lines = [{**CHAT[0], "max_new_tokens": 64}, *CHAT[1:4], {**CHAT[4], "max_new_tokens": 8}]
     dataset = ConversationsDataset(path=written(tmp_path, lines))
-
     assert [dataset.output_tokens(index) for index in range(3)] == [64, 64, 8]
 
 
@@ -216,47 +206,41 @@ BAD: list[tuple[list[Any], int, str, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("lines", "line", "column", "message"), BAD)
-def test_a_line_of_no_conversation_is_named(
-    tmp_path: Path, lines: list[Any], line: int, column: str, message: str
-) -> None:
-    expected = re.escape(f"line {line}, column '{column}': {message}")
-
-    with pytest.raises(MlperfError, match=expected) as caught:
-        ConversationsDataset(path=written(tmp_path, lines))
-
-    assert str(caught.value).isprintable()
+def test_a_line_of_no_conversation_is_named(tmp_path: Path) -> None:
+    for lines, line, column, message in BAD:
+        expected = re.escape(f"line {line}, column '{column}': {message}")
+        with pytest.raises(MlperfError, match=expected) as caught:
+            ConversationsDataset(path=written(tmp_path, lines))
+        assert str(caught.value).isprintable()
 
 
-def test_a_file_without_lines_or_with_some_lengths_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_is_cut_or_empty_or_has_some_lengths_is_refused(tmp_path: Path) -> None:
     lines = [{**AGENT[0], "max_new_tokens": 9}, *AGENT[1:], *CHAT]
+    rows: list[tuple[list[Any], int | None, str]] = [
+        (lines, None, "max_new_tokens is missing of 3 of 5 turns that ask for an answer; give"),
+        ([], None, "the file has no lines"),
+        (CHAT, -9, "line 5: it is no JSON"),
+    ]
 
-    with pytest.raises(
-        MlperfError, match="max_new_tokens is missing of 3 of 5 turns that ask for an answer; give"
-    ):
-        ConversationsDataset(path=written(tmp_path, lines))
-    with pytest.raises(MlperfError, match="the file has no lines"):
-        ConversationsDataset(path=written(tmp_path, []))
-
-
-def test_a_line_that_is_cut_off_is_named(tmp_path: Path) -> None:
-    path = Path(written(tmp_path, CHAT))
-    path.write_text(path.read_text("utf-8")[:-9], "utf-8")
-
-    with pytest.raises(RunError, match="line 5: it is no JSON"):
+    def read(lines: list[Any], end: int | None) -> None:
+        path = Path(written(tmp_path, lines))
+        path.write_text(path.read_text("utf-8")[:end], "utf-8")
         ConversationsDataset(path=str(path))
 
+    assert not_refused(MlperfError, rows, read) == []
 
-@pytest.mark.parametrize(
-    ("options", "expected"),
-    [
+
+def test_a_wrong_option_is_named(path: str) -> None:
+    rows: list[Any] = [
         ({"count": 0}, "data set conversations: count = 0 is not a number of conversations"),
         ({"delays": "no"}, "data set conversations: delays = 'no' is not true or false"),
-    ],
-)
-def test_a_wrong_option_is_named(path: str, options: dict[str, Any], expected: str) -> None:
-    with pytest.raises(SuiteError, match=re.escape(expected)):
+    ]
+    start = "data set conversations: "
+
+    def read(options: dict[str, Any]) -> None:
         ConversationsDataset(path=path, **options)
+
+    assert not_refused(SuiteError, rows, read, start=start) == []
 
 
 @pytest.mark.process

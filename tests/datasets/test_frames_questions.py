@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.frames import OFFICIAL, FramesDataset, PagesDataset
+from tests.datasets.refusals import not_refused
 
 HEADER = (
     "Unnamed: 0\tPrompt\tAnswer\twikipedia_link_1\twikipedia_link_2\twikipedia_link_11+\twiki_links"
@@ -41,26 +42,18 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_questions_are_rows_with_their_answers_and_links(folder: Path) -> None:
+    """As pandas reads them, and with it the reference."""
     dataset = FramesDataset(path=str(folder))
+    questions = ["Who was older?", 'What did she say of "it",\nand when?']
+    answers = ["Jane Ballou", "87\tyears"]
 
-    assert [dataset.input(index) for index in range(len(dataset))] == [
-        "Who was older?",
-        'What did she say of "it",\nand when?',
-    ]
-    assert dataset.reference(1) == {
-        "question": dataset.input(1),
-        "answer": "87\tyears",
-        "links": ["https://c", "https://d"],
-    }
-
-
-def test_it_reads_as_the_reference_does(folder: Path) -> None:
+    assert [dataset.input(index) for index in range(len(dataset))] == questions
+    assert [dataset.reference(index)["answer"] for index in range(2)] == answers
+    assert dataset.reference(1)["question"] == questions[1]
+    assert dataset.reference(1)["links"] == ["https://c", "https://d"]
     pandas = pytest.importorskip("pandas")
     table = pandas.read_csv(folder / OFFICIAL, sep="\t")
-    dataset = FramesDataset(path=str(folder / OFFICIAL))
-
-    assert [dataset.input(index) for index in range(2)] == table["Prompt"].tolist()
-    assert [dataset.reference(index)["answer"] for index in range(2)] == table["Answer"].tolist()
+    assert (table["Prompt"].tolist(), table["Answer"].tolist()) == (questions, answers)
 
 
 def test_pages_are_in_the_order_of_their_names(folder: Path) -> None:
@@ -90,9 +83,8 @@ def test_digests_know_contents_and_order(folder: Path) -> None:
     assert len(digests) == 5
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_table_that_is_not_as_it_should_be_is_refused(tmp_path: Path) -> None:
+    rows = [
         ("", r"the table has no column 'Prompt'"),
         ("Prompt\tAnswer\n", "the table has no questions"),
         ("Prompt\tResponse\nq\ta\n", "no column 'Answer'"),
@@ -100,19 +92,11 @@ def test_digests_know_contents_and_order(folder: Path) -> None:
         ("Prompt\tAnswer\n\ta\n", "line 2: its question is empty"),
         ('Prompt\tAnswer\n"q\ta\n', "line 2: unexpected end of data"),
         ("Prompt\tAnswer\nq\x00\ta\n\udcff", "it is no UTF-8"),
-    ],
-)
-def test_a_table_that_is_not_as_it_should_be_is_refused(
-    tmp_path: Path, text: str, message: str
-) -> None:
-    (tmp_path / OFFICIAL).write_bytes(text.encode("utf-8", "surrogateescape"))
+    ]
+    file = tmp_path / OFFICIAL
 
-    with pytest.raises(RunError, match=message):
+    def read(text: str) -> None:
+        file.write_bytes(text.encode("utf-8", "surrogateescape"))
         FramesDataset(path=str(tmp_path))
 
-
-def test_a_folder_without_pages_is_refused(folder: Path) -> None:
-    with pytest.raises(
-        UnavailableError, match=r"no pages \(\*.html\) are here; unpack docs.tar.gz"
-    ):
-        PagesDataset(path=str(folder))
+    assert not_refused(RunError, rows, read) == []

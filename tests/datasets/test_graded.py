@@ -10,6 +10,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.graded import GradedDataset
+from tests.datasets.refusals import not_refused
 from tests.datasets.tables import write_table
 
 LLAMA: dict[str, list[Any]] = {
@@ -60,38 +61,26 @@ def load(path: Path, **options: Any) -> GradedDataset:
     return GradedDataset(path=str(path), **options)
 
 
-@pytest.mark.parametrize("name", TABLES)
-def test_a_reference_is_what_grades_an_answer(write: Write, name: str) -> None:
-    """The metric, else the data set; a whole number becomes text."""
-    dataset = load(write(name), template="{text_input}" if name == "deepseek" else None)
-
-    assert [dataset.reference(index) for index in range(3)] == [
-        {"metric": metric, "target": target} for metric, target in LABELS[name]
-    ]
-
-
-@pytest.mark.parametrize(("name", "column"), [("llama", "tok_input"), ("gpt-oss", "input_tokens")])
-@pytest.mark.parametrize("file", ["table.pkl", "table.parquet"])
-def test_prompts_are_the_tokens_of_the_table(
-    write: Write, name: str, column: str, file: str
-) -> None:
-    """Plain numbers, never behind a template again, by either name of the column."""
-    columns: dict[str, Any] = {} if name == "llama" else {"ground_truth": ["70", "70", "C"]}
-    dataset = load(write(name, file, **columns))
-
-    assert [dataset.input(index) for index in range(3)] == TABLES[name][column]
-    assert {type(token) for token in dataset.input(0)} == {int}
-
-
-def test_a_template_gives_prompts_as_text(write: Write) -> None:
+def test_a_reference_is_what_grades_an_answer(write: Write) -> None:
+    """The metric, else the data set; a whole number becomes text; one prompt makes a group."""
+    for name, labels in LABELS.items():
+        dataset = load(write(name), template="{text_input}" if name == "deepseek" else None)
+        assert [dataset.reference(index) for index in range(3)] == [
+            {"metric": metric, "target": target} for metric, target in labels
+        ]
     dataset = load(write("deepseek"), template="<User>{text_input}<Assistant>")
-
     assert dataset.input(1) == "<User>A or {B}?<Assistant>"
-
-
-def test_samples_with_one_prompt_belong_together(write: Write) -> None:
     assert [load(write("gpt-oss")).group(index) for index in range(3)] == [0, 0, None]
     assert [load(write("llama")).group(index) for index in range(3)] == [None] * 3
+
+
+@pytest.mark.parametrize("file", ["table.pkl", "table.parquet"])
+def test_prompts_are_the_tokens_of_the_table(write: Write, file: str) -> None:
+    """Plain numbers, never behind a template again, by either name of the column."""
+    for name, column in (("llama", "tok_input"), ("gpt-oss", "input_tokens")):
+        dataset = load(write(name, file))
+        assert [dataset.input(index) for index in range(3)] == TABLES[name][column]
+        assert {type(token) for token in dataset.input(0)} == {int}
 
 
 def test_the_digest_is_of_the_samples_alone(write: Write) -> None:
@@ -103,9 +92,8 @@ def test_the_digest_is_of_the_samples_alone(write: Write) -> None:
     assert load(write("llama", tok_input=[[1], [2, 3, 4], [5]])).digest != digest
 
 
-@pytest.mark.parametrize(
-    ("name", "changed", "message"),
-    [
+def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write) -> None:
+    rows: list[Any] = [
         ("deepseek", {}, "the table has no column 'tok_input'"),
         ("llama", {"metric": None, "dataset": None}, "the table has no column 'metric'"),
         ("llama", {"gt_output": None}, "the table has no column 'gt_output'"),
@@ -113,24 +101,12 @@ def test_the_digest_is_of_the_samples_alone(write: Write) -> None:
         ("llama", {"tok_input": ["1", "2", "3"]}, "a value of type str is no list of whole"),
         ("llama", {"metric": ["rouge", None, "x"]}, "row 1, column 'metric': a value of type"),
         ("gpt-oss", {"ground_truth": [1.5, 2.5, 3.5]}, "column 'gt_output': a value of type float"),
-    ],
-)
-def test_a_wrong_table_is_one_error_with_file_row_and_column(
-    write: Write, name: str, changed: dict[str, Any], message: str
-) -> None:
-    path = write(name, **changed)
+    ]
 
-    with pytest.raises(RunError) as caught:
-        load(path)
+    def change(name: str, changed: dict[str, Any]) -> None:
+        load(write(name, **changed))
 
-    assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [("{question}", "only {text_input} can be filled in"), ("Hello", "lacks {text_input}")],
-)
-def test_a_wrong_template_is_refused(write: Write, template: str, message: str) -> None:
-    with pytest.raises(SuiteError, match=message):
-        load(write("llama"), template=template)
+    assert not_refused(RunError, rows, change, start=f"{write('llama')}: ") == []
+    rows = [("{question}", "only {text_input} can be filled in"), ("Hello", "lacks {text_input}")]
+    path = write("llama")
+    assert not_refused(SuiteError, rows, lambda text: load(path, template=text)) == []

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
@@ -16,6 +16,7 @@ from pytest_mlperf.run.worker.samples import Samples, groups_of, sizes
 from pytest_mlperf.run.worker.worker import build
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import dataset_of
+from tests.datasets.refusals import not_refused
 
 TINY = Path(__file__).resolve().parents[2] / "suites" / "tiny"
 
@@ -27,18 +28,22 @@ class Labelled(Samples):
         return self._samples[index]
 
 
+@cache
 def tiny(suite: str) -> Any:
     path = min(TINY.glob(f"{suite}*.mlperf.toml"), key=lambda file: len(file.name))
     return build("dataset", dataset_of(plan_suite(path)[0]))
 
 
 def test_questions_of_squad_belong_to_their_article() -> None:
+    """Images and prompts are independent."""
     dataset = tiny("bert")
     groups = groups_of(dataset, range(len(dataset)))
 
     assert groups is not None
     assert set(groups) == {0, 1, 2, 3}
     assert sum(old != new for old, new in pairwise(groups)) == 3, "in the order of the file"
+    for dataset in (tiny("resnet50"), tiny("llama2-70b")):
+        assert groups_of(dataset, range(len(dataset))) is None
 
 
 def test_programs_of_one_problem_belong_together_and_other_answers_to_none() -> None:
@@ -50,33 +55,17 @@ def test_programs_of_one_problem_belong_together_and_other_answers_to_none() -> 
         assert dataset.group(index) == (expected and expected.replace("_", "").casefold())
 
 
-@pytest.mark.parametrize("suite", ["resnet50", "llama2-70b"])
-def test_images_and_prompts_are_independent(suite: str) -> None:
-    dataset = tiny(suite)
-
-    assert groups_of(dataset, range(len(dataset))) is None
-
-
-@pytest.mark.parametrize(
-    ("labels", "groups"),
-    [
+def test_groups_are_numbered_and_samples_of_no_group_are_alone() -> None:
+    rows: list[Any] = [
         (["a", "b", "a", None, None], [0, 1, 0, 8, 9]),
         ([7, 7], [0, 0]),
         (["a", "b", None], None),
         ([None, None], None),
-    ],
-    ids=["some alone", "numbers", "all alone", "none"],
-)
-def test_groups_are_numbered_and_samples_of_no_group_are_alone(
-    labels: list[Any], groups: list[int] | None
-) -> None:
-    assert groups_of(Labelled(labels), range(len(labels))) == groups
-
-
-@pytest.mark.parametrize("label", [True, 1.5, ["a"]])
-def test_a_group_that_is_no_name_is_refused(label: Any) -> None:
-    with pytest.raises(SuiteError, match="group of sample 0 is"):
-        groups_of(Labelled([label]), [0])
+    ]
+    for labels, groups in rows:
+        assert groups_of(Labelled(labels), range(len(labels))) == groups
+    refused = [(label, "group of sample 0 is") for label in (True, 1.5, ["a"])]
+    assert not_refused(SuiteError, refused, lambda label: groups_of(Labelled([label]), [0])) == []
 
 
 def tokens(sample: Any) -> int:
@@ -87,28 +76,19 @@ def windows(sample: Any) -> int:
     return math.prod(max(math.ceil(side / 64) - 1, 1) for side in sample.shape[1:])
 
 
-@pytest.mark.parametrize(
-    ("suite", "name", "of"),
-    [
+def test_sizes_are_the_means_over_the_samples_that_are_used() -> None:
+    """LoadGen draws from the first ones only."""
+    rows: list[Any] = [
         ("llama2-70b", "input_tokens", len),
         ("mixtral-8x7b", "input_tokens", len),
         ("bert", "tokens", tokens),
         ("bert", "tokens_squared", lambda sample: tokens(sample) ** 2),
         ("3d-unet", "parts", windows),
         ("dlrm-v2", "parts", lambda sample: len(sample["dense"])),
-    ],
-)
-def test_sizes_are_the_means_over_the_samples_that_are_used(
-    suite: str, name: str, of: Callable[[Any], float]
-) -> None:
-    """LoadGen draws from the first ones only."""
-    dataset = tiny(suite)
-    used = range(min(5, len(dataset)))
-
-    found = sizes(dataset, len(used))[name]
-
-    assert found == pytest.approx(fmean(of(dataset.input(index)) for index in used))
-
-
-def test_a_data_set_need_not_tell() -> None:
+    ]
+    for suite, name, size_of in rows:
+        dataset = tiny(suite)
+        used = range(min(5, len(dataset)))
+        expected = fmean(size_of(dataset.input(index)) for index in used)
+        assert sizes(dataset, len(used))[name] == pytest.approx(expected), (suite, name)
     assert sizes(tiny("resnet50"), 5) == {}

@@ -31,25 +31,23 @@ SENTENCES = [
 ]
 
 
-@pytest.mark.parametrize(("use", "files", "message"), SENTENCES)
-def test_looking_and_loading_name_the_missing_file_alike(
-    tmp_path: Path, use: str, files: list[str] | None, message: str
-) -> None:
+def test_looking_and_loading_name_the_missing_file_alike(tmp_path: Path) -> None:
     """None: the path itself does not exist; else it is a folder with these files."""
-    dataset: Any = registry.resolve(registry.target("datasets", use))
-    path = tmp_path / "data"
-    if files is not None:
-        path.mkdir()
-    for name in files or ():
-        (path / name).touch()
+    for number, (use, files, message) in enumerate(SENTENCES):
+        dataset: Any = registry.resolve(registry.target("datasets", use))
+        path = tmp_path / f"data {number}"
+        if files is not None:
+            path.mkdir()
+        for name in files or ():
+            (path / name).touch()
 
-    with pytest.raises(UnavailableError) as looked:
-        dataset.look(path=str(path))
-    with pytest.raises(UnavailableError) as loaded:
-        dataset(path=str(path))
-    assert str(looked.value) == str(loaded.value)
-    assert str(path) in str(looked.value)
-    assert message in str(looked.value)
+        with pytest.raises(UnavailableError) as looked:
+            dataset.look(path=str(path))
+        with pytest.raises(UnavailableError) as loaded:
+            dataset(path=str(path))
+        assert str(looked.value) == str(loaded.value)
+        assert str(path) in str(looked.value)
+        assert message in str(looked.value)
 
 
 COLUMNS: dict[str, tuple[Columns, str]] = {
@@ -75,16 +73,16 @@ FILES = [
 ]
 
 
-@pytest.mark.parametrize(("use", "files", "expected"), FILES)
-def test_a_folder_stands_for_its_official_file_or_else_for_the_only_one(
-    tmp_path: Path, use: str, files: list[str], expected: str
-) -> None:
-    columns, answer = COLUMNS[use]
-    for number, name in enumerate(files):
-        references = [f"{number}", *columns[answer][1:]]
-        write_table(tmp_path / name, columns, **{answer: references})
+def test_a_folder_stands_for_its_official_file_or_else_for_the_only_one(tmp_path: Path) -> None:
+    chosen = []
+    for folder, (use, files, _) in enumerate(FILES):
+        columns, answer = COLUMNS[use]
+        for number, name in enumerate(files):
+            references = [f"{number}", *columns[answer][1:]]
+            write_table(tmp_path / str(folder) / name, columns, **{answer: references})
+        dataset = registry.resolve(registry.target("datasets", use))
+        reference = dataset(path=str(tmp_path / str(folder))).reference(0)
+        target = reference if isinstance(reference, str) else reference["target"]
+        chosen.append(files[int(target)])
 
-    reference = registry.resolve(registry.target("datasets", use))(path=str(tmp_path)).reference(0)
-
-    target = reference if isinstance(reference, str) else reference["target"]
-    assert target == str(files.index(expected))
+    assert chosen == [expected for _, _, expected in FILES]

@@ -14,6 +14,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.datasets.mixtral import OFFICIAL, MixtralDataset
+from tests.datasets.refusals import not_refused
 from tests.datasets.tables import write_table
 
 FENCE = [13, 13940, 28832, 13]
@@ -59,17 +60,17 @@ def load(path: Path, **options: Any) -> MixtralDataset:
 
 def test_prompts_are_the_official_tokens_in_the_order_of_the_table(write: Write) -> None:
     dataset = load(write())
-
     assert [dataset.input(index) for index in range(4)] == ROWS["tok_input"]
     assert [dataset.stop(index) for index in range(4)] == ROWS["tok_stop_sequence"]
     assert {type(token) for token in dataset.input(0) + dataset.stop(0)} == {int}
     assert dict(dataset.parts) == {"GSM8K": 1, "OpenOrca": 1, "MBXP": 2}
+    dataset = load(write(dataset=["GSM8K", "OpenOrca", "?", "?"]), count=2)
+    assert (len(dataset), dict(dataset.parts)) == (2, {"GSM8K": 1, "OpenOrca": 1})
 
 
 def test_a_reference_has_what_the_scorer_of_its_part_needs(write: Write) -> None:
-    """As text that JSON can hold; an id of MBXP is LANGUAGE_NAME, the name may have more _."""
+    """As text that JSON can hold; the target of a sum may be a number or any text."""
     dataset = load(write())
-
     assert [dataset.reference(index) for index in range(3)] == [
         {"dataset": "GSM8K", "target": "14000"},
         {"dataset": "OpenOrca", "target": "Nobody."},
@@ -85,35 +86,20 @@ def test_a_reference_has_what_the_scorer_of_its_part_needs(write: Write) -> None
     assert json.loads(json.dumps(dataset.reference(3))) == dataset.reference(3)
     dataset.reference(0)["target"] = "15000"
     assert dataset.reference(0)["target"] == "14000"
-
-
-def test_the_number_of_a_sum_may_be_a_number_or_any_text(write: Write) -> None:
-    """MLPerf's script takes what float() takes, and scores other targets as never met."""
     for number, text in ((14000, "14000"), (0.5, "0.5"), (np.int64(7), "7"), ("1,000", "1,000")):
         dataset = load(write(gt_output=[number, "a", "b", "c"]))
         assert dataset.reference(0)["target"] == text
 
 
-def test_parts_are_those_of_the_first_samples(write: Write) -> None:
-    dataset = load(write(dataset=["GSM8K", "OpenOrca", "?", "?"]), count=2)
-
-    assert (len(dataset), dict(dataset.parts)) == (2, {"GSM8K": 1, "OpenOrca": 1})
-
-
 def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> None:
     """Name, compression, columns that are not used and the type of the tokens do not count."""
     path = write()
-    expected = load(path).digest
-
     packed = path.with_suffix(".gz")
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert load(packed).digest == expected
     arrays = [np.array(row, np.int64) for row in ROWS["tok_input"]]
-    assert load(write(tok_input=arrays, question=None, ref_output=["s"] * 4)).digest == expected
-    assert load(write("table.parquet")).digest == expected
-
-
-def test_the_digest_changes_with_the_samples(write: Write) -> None:
+    other = write("other.pkl", tok_input=arrays, question=None, ref_output=["s"] * 4)
+    paths = [path, packed, other, write("table.parquet")]
+    assert len({load(each).digest for each in paths}) == 1
     changes: list[dict[str, Any]] = [
         {},
         among("gt_output", 0, "14001"),
@@ -142,11 +128,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"dataset": None}, "no column 'dataset'"),
     ({"tok_stop_sequence": None}, "no column 'tok_stop_sequence', the nearest is"),
     (dict.fromkeys(ROWS, ()), "the table has no rows"),
-    (
-        among("dataset", 3, "HumanEval"),
-        "row 3, column 'dataset': 'HumanEval' is no part of this data set; they are OpenOrca, "
-        "GSM8K, MBXP",
-    ),
+    (among("dataset", 3, "HumanEval"), "row 3, column 'dataset': 'HumanEval' is no part of this"),
     (among("dataset", 1, None), "row 1, column 'dataset': None is no part"),
     (among("gt_output", 1, 2), "row 1, column 'gt_output': a value of type int is no"),
     (among("gt_output", 0, True), "row 0, column 'gt_output': a value of type bool"),
@@ -162,17 +144,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "message"), WRONG)
-def test_a_wrong_table_is_one_error_with_file_row_and_column(
-    write: Write, changed: dict[str, Any], message: str
-) -> None:
-    """Found when the data set is built, before an engine is loaded."""
-    path = write(**changed)
+def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write) -> None:
+    advice = ("correct the table", "Rename", "get it")
 
-    with pytest.raises(RunError) as caught:
-        load(path)
+    def change(changed: dict[str, Any]) -> None:
+        load(write(**changed))
 
-    assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
-    assert any(word in str(caught.value) for word in ("correct the table", "Rename", "get it"))
-    assert caught.value.layer == "dataset"
+    assert not_refused(RunError, WRONG, change, start=f"{write()}: ", advice=advice) == []

@@ -7,21 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
-from numpy.typing import NDArray
 from PIL import Image
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.openimages import OpenImagesDataset, stretch
+from tests.datasets.pictures import OPENCV, coloured, noise
+from tests.datasets.refusals import not_refused
 
 Build = Callable[..., OpenImagesDataset]
 Content = dict[str, Any]
 
 FILE = "annotations/openimages-mlperf.json"
-
-
-def noise(height: int, width: int, seed: int = 0) -> NDArray[np.uint8]:
-    return np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
 
 
 def content() -> Content:
@@ -71,55 +67,39 @@ def write(folder: Path, changed: Content) -> None:
     (folder / FILE).write_text(json.dumps(changed), "utf-8")
 
 
-def test_a_sample_is_channels_first_rgb_from_0_to_1(build: Build) -> None:
+def test_a_sample_is_channels_first_rgb_from_0_to_1(build: Build, folder: Path) -> None:
+    """Stretched to a square, by default of the official size."""
     sample = build().input(1)
 
     assert sample.dtype == np.float32
     assert sample.flags.c_contiguous
     expected = noise(4, 4, 1).astype(np.float32).transpose(2, 0, 1) / np.float32(255)
     np.testing.assert_array_equal(sample, expected)
-
-
-def test_a_sample_is_stretched_to_a_square_of_the_official_size(folder: Path) -> None:
     assert OpenImagesDataset(path=str(folder)).input(2).shape == (3, 800, 800)
 
 
 def test_references_tell_the_image_and_its_boxes_in_the_order_of_the_file(build: Build) -> None:
     dataset = build()
+    boxes = [
+        {"category_id": 5, "bbox": [0.5, 1.0, 2.0, 3.0], "area": 6.0, "iscrowd": 0},
+        {"category_id": 0, "bbox": [0, 0, 0.0, 1], "area": 0.0, "iscrowd": 0},
+    ]
+    first = {"index": 0, "image_id": 2, "height": 4, "width": 4, "annotations": boxes}
 
     assert len(dataset) == 3
-    assert dataset.reference(0) == {
-        "index": 0,
-        "image_id": 2,
-        "height": 4,
-        "width": 4,
-        "annotations": [
-            {"category_id": 5, "bbox": [0.5, 1.0, 2.0, 3.0], "area": 6.0, "iscrowd": 0},
-            {"category_id": 0, "bbox": [0, 0, 0.0, 1], "area": 0.0, "iscrowd": 0},
-        ],
-    }
-    assert dataset.reference(1) == {
-        "index": 1,
-        "image_id": 9,
-        "height": 4,
-        "width": 4,
-        "annotations": [],
-    }
+    assert dataset.reference(0) == first
+    assert dataset.reference(1) == {**first, "index": 1, "image_id": 9, "annotations": []}
     assert dataset.reference(2)["annotations"][0]["iscrowd"] == 1
     assert json.loads(json.dumps(dataset.reference(2))) == dataset.reference(2)
 
 
 def test_heights_and_widths_with_a_point_are_whole_pixels(build: Build, folder: Path) -> None:
+    """Images beyond count are not needed."""
     changed = content()
     changed["images"][2].update(height=6.0, width=8.0)
     write(folder, changed)
-
     assert '"height": 6, "width": 8,' in json.dumps(build().reference(2))
-
-
-def test_images_beyond_count_are_not_needed(build: Build, folder: Path) -> None:
     (folder / "validation" / "data" / "b.png").unlink()
-
     assert len(build(count=2)) == 2
 
 
@@ -132,69 +112,30 @@ def test_annotations_and_images_may_be_elsewhere(
     assert len(build(annotations="../mine.json", images=str(tmp_path / "pictures"))) == 3
 
 
-SMALL = np.array(
-    [
-        [0, 10, 250, 90, 30],
-        [200, 40, 60, 120, 7],
-        [33, 255, 1, 80, 160],
-        [5, 77, 140, 220, 199],
-    ],
-    np.uint8,
-)
-OPENCV = {
-    2: [[43.75, 83.375], [129.25, 157.375]],
-    3: [
-        [27.2222003937, 218.3332977295, 49.1110992432],
-        [126.8332977295, 30.5, 89.0],
-        [42.0, 116.8332977295, 193.8889007568],
-    ],
-    4: [
-        [1.25, 100.0, 150.0, 37.5],
-        [180.0, 47.5, 97.5, 21.125],
-        [60.75, 159.75, 50.375, 150.0],
-        [14.0, 100.625, 190.0, 201.625],
-    ],
-    6: [
-        [0.0, 7.5, 150.0, 183.3332977295, 75.0, 30.0],
-        [100.0, 43.75, 100.8332977295, 134.1667022705, 83.375, 18.5],
-        [172.1667022705, 99.9167022705, 60.8610992432, 76.4860992432, 93.125, 32.5],
-        [60.8333015442, 179.5832977295, 97.6389007568, 42.4305992126, 98.625, 134.5],
-        [19.0, 129.25, 110.2917022705, 103.625, 157.375, 179.5],
-        [5.0, 59.0, 113.75, 173.3332977295, 214.75, 199.0],
-    ],
-}
-"""cv2.resize(SMALL as float32, …, interpolation=cv2.INTER_LINEAR) of OpenCV 4.10, by new size."""
-
-
 def test_stretching_equals_opencv() -> None:
-    for size, expected in OPENCV.items():
-        stretched = stretch(np.stack([SMALL, 255 - SMALL, SMALL], axis=2), size)
+    """A flat image stays flat."""
+    for size, expected in OPENCV["linear float"].items():
+        stretched = stretch(coloured(), int(size))
         assert stretched.dtype == np.float32
         np.testing.assert_allclose(stretched[:, :, 0], expected, atol=1e-4)
         np.testing.assert_allclose(255 - stretched[:, :, 1], expected, atol=1e-4)
-
-
-def test_stretching_keeps_a_flat_image_flat() -> None:
     for height, width in ((3, 8), (8, 3), (64, 40), (1, 1)):
         for size in (1, 5, 7, 20):
             stretched = stretch(np.full((height, width, 3), 77, np.uint8), size)
             np.testing.assert_allclose(stretched, np.full((size, size, 3), 77), rtol=1e-6)
 
 
-def test_the_digest_does_not_depend_on_where_files_are_and_what_they_are_called(
+def test_the_digest_changes_with_content_and_preprocessing(
     build: Build, folder: Path, tmp_path: Path
 ) -> None:
+    """It does not depend on where files are and what they are called."""
     copy = tmp_path / "copy"
     shutil.copytree(folder, copy)
     (copy / "validation" / "data" / "b.png").rename(copy / "validation" / "data" / "z.png")
     changed = content()
     changed["images"][2]["file_name"] = "z.png"
     write(copy, changed)
-
     assert build(path=str(copy)).digest == build().digest
-
-
-def test_the_digest_changes_with_content_and_preprocessing(build: Build, folder: Path) -> None:
     other_box, other_order = content(), content()
     other_box["annotations"][0]["bbox"][0] = 0.25
     other_order["images"].reverse()
@@ -204,7 +145,6 @@ def test_the_digest_changes_with_content_and_preprocessing(build: Build, folder:
         digests.append(build().digest)
     Image.fromarray(noise(4, 4, 9)).save(folder / "validation" / "data" / "c.png")
     digests.append(build().digest)
-
     assert len(set(digests)) == len(digests)
 
 
@@ -233,21 +173,22 @@ DEFECTS: list[tuple[str, int, str, Any, str]] = [
 def test_defects_of_the_annotations_are_named_with_list_record_and_key(
     build: Build, folder: Path
 ) -> None:
-    for name, row, key, value, message in DEFECTS:
+    def read(name: str, row: int, key: str, value: Any) -> None:
         changed = content()
         changed[name][row][key] = value
         if value is None:
             del changed[name][row][key]
         write(folder, changed)
-        with pytest.raises(RunError) as caught:
-            build()
-        assert f"{folder / FILE}: {name}[{row}] {message}" in str(caught.value)
-        assert caught.value.layer == "dataset"
+        build()
+
+    rows = [(*defect, f"{defect[0]}[{defect[1]}] {part}") for *defect, part in DEFECTS]
+    assert not_refused(RunError, rows, read, start=f"{folder / FILE}: ") == []
+    sizes = [(size, f"size = {size}") for size in (0, 2.5)]
+    assert not_refused(SuiteError, sizes, lambda size: build(size=size)) == []
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
+def test_a_file_of_something_else_is_an_error(build: Build, folder: Path) -> None:
+    rows = [
         ("", "this is no JSON or not all of it"),
         (json.dumps(content())[:-40], "this is no JSON or not all of it"),
         ("[" * 100_000, "this is no JSON or not all of it"),
@@ -255,15 +196,13 @@ def test_defects_of_the_annotations_are_named_with_list_record_and_key(
         ('{"images": []}', "it has no list 'images', or an empty one"),
         (json.dumps({**content(), "annotations": {}}), "it has no list 'annotations'"),
         (json.dumps({**content(), "categories": [4]}), r"categories\[0\] is 4, not an object"),
-    ],
-)
-def test_a_file_of_something_else_is_an_error(
-    build: Build, folder: Path, text: str, message: str
-) -> None:
-    (folder / FILE).write_text(text, "utf-8")
+    ]
 
-    with pytest.raises(RunError, match=message):
+    def read(text: str) -> None:
+        (folder / FILE).write_text(text, "utf-8")
         build()
+
+    assert not_refused(RunError, rows, read) == []
 
 
 def test_an_image_that_exif_data_turns_may_be_annotated_either_way(
@@ -277,9 +216,3 @@ def test_an_image_that_exif_data_turns_may_be_annotated_either_way(
 
     turned = stretch(np.rot90(noise(8, 6), k=-1), 4)
     np.testing.assert_array_equal(sample, (turned / np.float32(255)).transpose(2, 0, 1))
-
-
-@pytest.mark.parametrize("size", [0, 2.5])
-def test_a_size_out_of_range_is_refused(build: Build, size: float) -> None:
-    with pytest.raises(SuiteError, match=f"size = {size}"):
-        build(size=size)

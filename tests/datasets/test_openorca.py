@@ -14,6 +14,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.datasets.openorca import OFFICIAL, OpenOrcaDataset
 from tests.datasets.hostile import Touch
+from tests.datasets.refusals import not_refused
 from tests.datasets.tables import write_table
 
 OLD = Path(__file__).parent / "frames"
@@ -59,17 +60,12 @@ def test_the_official_columns_are_read_from_files_of_older_pandas(version: str) 
 
 def test_a_template_gives_prompts_as_text(write: Write) -> None:
     dataset = OpenOrcaDataset(path=str(write(tok_input=None)), template="{{{question}}} " + CHAT)
-
     assert samples(dataset)[2] == (
         "{{question}} [INST] <<SYS>>\nBe kind.\n<</SYS>>\n\n{question} [/INST]",
         "",
     )
     assert dataset.input(1) == "{Who?} [INST] <<SYS>>\n\n<</SYS>>\n\nWho? [/INST]"
-
-
-def test_samples_beyond_count_are_not_read(write: Write) -> None:
     path = write(tok_input=[[1], [2], "broken"])
-
     assert samples(OpenOrcaDataset(path=str(path), count=2)) == [([1], "2"), ([2], "Nobody.")]
 
 
@@ -77,17 +73,14 @@ def test_the_digest_depends_on_the_samples_and_not_on_the_file(write: Write) -> 
     """Compression, other columns, the type of the tokens and the protocol do not count."""
     pd = pytest.importorskip("pandas")
     path = write()
-    expected = OpenOrcaDataset(path=str(path)).digest
-
-    packed = path.with_suffix(".gz")
+    packed, old = path.with_suffix(".gz"), path.with_suffix(".old")
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert OpenOrcaDataset(path=str(packed)).digest == expected
-    arrays = write(tok_input=[np.array(row, np.int64) for row in ROWS["tok_input"]], more=[1, 2, 3])
-    assert OpenOrcaDataset(path=str(arrays)).digest == expected
-    old = path.with_suffix(".old")
     old.write_bytes(pickle.dumps(pd.DataFrame(ROWS, dtype=object), protocol=2))
-    assert OpenOrcaDataset(path=str(old)).digest == expected
-    assert OpenOrcaDataset(path=str(write("table.parquet"))).digest == expected
+    tokens = [np.array(row, np.int64) for row in ROWS["tok_input"]]
+    arrays = write("arrays.pkl", tok_input=tokens, more=[1, 2, 3])
+    paths = [path, packed, old, arrays, write("table.parquet")]
+
+    assert len({OpenOrcaDataset(path=str(each)).digest for each in paths}) == 1
 
 
 def test_the_digest_is_of_prompts_as_the_engine_gets_them_and_of_answers(write: Write) -> None:
@@ -129,7 +122,7 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
         "row 2, column 'id': 'a' is also the id of row 0",
     ),
     (
-        {"id": ["a", "a", "b"], "question": ["q", "q", "q"], "system_prompt": ["", "", ""]},
+        {"id": ["a", "a", "b"], "question": ["q"] * 3, "system_prompt": [""] * 3},
         CHAT,
         "row 1, column 'id': 'a' is also the id of row 0",
     ),
@@ -151,36 +144,24 @@ WRONG: list[tuple[dict[str, Any], str | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("changed", "template", "message"), WRONG)
-def test_a_wrong_table_is_one_error_with_file_row_and_column(
-    write: Write, changed: dict[str, Any], template: str | None, message: str
-) -> None:
-    path = write(**changed)
-
-    with pytest.raises(RunError) as caught:
-        OpenOrcaDataset(path=str(path), template=template)
-
-    assert str(caught.value).startswith(f"{path}: ")
-    assert message in str(caught.value)
-    assert any(word in str(caught.value) for word in ("correct the table", "Rename", "get it"))
-    assert caught.value.layer == "dataset"
+ADVICE = ("correct the table", "Rename", "get it")
 
 
-def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
-    canary = tmp_path / "canary"
-    path = write(output=["a", "b", Touch(canary)])
+def test_a_wrong_table_is_one_error_with_file_row_and_column(write: Write, tmp_path: Path) -> None:
+    """A hostile one is not executed."""
 
-    with pytest.raises(
-        RunError, match=r"wants to call posix\.system; such a file is never executed"
-    ):
+    def load(changed: dict[str, Any], template: str | None) -> None:
+        OpenOrcaDataset(path=str(write(**changed)), template=template)
+
+    assert not_refused(RunError, WRONG, load, start=f"{write()}: ", advice=ADVICE) == []
+    path = write(output=["a", "b", Touch(tmp_path / "canary")])
+    with pytest.raises(RunError, match=r"wants to call posix\.system"):
         OpenOrcaDataset(path=str(path))
+    assert not (tmp_path / "canary").exists()
 
-    assert not canary.exists()
 
-
-@pytest.mark.parametrize(
-    ("template", "message"),
-    [
+def test_a_wrong_template_is_refused(write: Write) -> None:
+    rows = [
         ("{system_prompt}", "lacks {question}"),
         ("{question} {answer}", "has the field 'answer'"),
         ("{question.__class__}", "has the field 'question.__class__'"),
@@ -188,31 +169,26 @@ def test_a_hostile_table_is_refused(tmp_path: Path, write: Write) -> None:
         ("{question:>9}", "only {system_prompt} and {question} can be filled in"),
         ("{}", "has the field ''"),
         ("{question", "write {{ and }} for braces"),
-    ],
-)
-def test_a_wrong_template_is_refused(write: Write, template: str, message: str) -> None:
-    for ask in (OpenOrcaDataset, OpenOrcaDataset.look):
-        with pytest.raises(SuiteError) as caught:
-            ask(path=str(write()), template=template)
-        assert message in str(caught.value)
+    ]
+    path = str(write())
+    calls: list[Any] = [
+        lambda text: OpenOrcaDataset(path=path, template=text),
+        lambda text: OpenOrcaDataset.look(path=path, template=text),
+    ]
+    assert not_refused(SuiteError, rows, *calls) == []
 
 
-def test_the_tiny_table_has_its_samples_in_the_official_shape() -> None:
-    """512 prompts of Llama 2's chat form."""
+@pytest.mark.parametrize("tokenized", [False, pytest.param(True, marks=pytest.mark.nightly)])
+def test_the_tiny_table_has_its_samples_in_the_official_shape(*, tokenized: bool) -> None:
+    """512 prompts of Llama 2's chat form; with a tokenizer, its tokens are those of the texts."""
     path = str(TINY / "data" / "open_orca")
     tokens, texts = OpenOrcaDataset(path=path), OpenOrcaDataset(path=path, template=CHAT)
 
     assert len(tokens) == len(texts) == 512
     assert all(isinstance(tokens.input(index), list) for index in range(512))
     assert len({str(texts.input(index)) for index in range(512)}) == 512
-
-
-@pytest.mark.nightly
-def test_tokens_and_texts_of_the_tiny_table_are_the_same_prompts() -> None:
-    transformers = pytest.importorskip("transformers")
-    tokenizer = transformers.AutoTokenizer.from_pretrained(TINY / "model")
-    path = str(TINY / "data" / "open_orca")
-    tokens, texts = OpenOrcaDataset(path=path), OpenOrcaDataset(path=path, template=CHAT)
-
-    for index in range(0, 512, 64):
-        assert tokenizer(texts.input(index))["input_ids"] == tokens.input(index)
+    if tokenized:
+        transformers = pytest.importorskip("transformers")
+        tokenizer = transformers.AutoTokenizer.from_pretrained(TINY / "model")
+        for index in range(0, 512, 64):
+            assert tokenizer(texts.input(index))["input_ids"] == tokens.input(index)

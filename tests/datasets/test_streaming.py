@@ -11,6 +11,7 @@ import pytest
 
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError, UnavailableError
 from pytest_mlperf.datasets.streaming import StreamingDataset
+from tests.datasets.refusals import not_refused
 
 USERS = [
     # What came before; steps 0 and 1; one for evaluation; steps 2 and 3: candidates, history.
@@ -36,6 +37,7 @@ def written(folder: Path, place: str = "sampled_data") -> Path:
 
 
 def test_requests_come_in_the_order_of_their_time(tmp_path: Path) -> None:
+    """The first of each step and of each list are taken, as in MLPerf's reference scores."""
     data = StreamingDataset(path=str(written(tmp_path)), **OPTIONS)
 
     samples = [data.input(index) for index in range(len(data))]
@@ -43,6 +45,14 @@ def test_requests_come_in_the_order_of_their_time(tmp_path: Path) -> None:
     asked = [(each["step"], each["query"], each["user"]) for each in samples]
     assert asked == [(0, 0, 0), (0, 1, 2), (1, 0, 0), (1, 1, 1)]
     assert StreamingDataset.in_order
+    files = str(written(tmp_path))
+    half = StreamingDataset(path=files, share=0.5, **OPTIONS)
+    short = StreamingDataset(path=files, max_history=2, max_candidates=1, **OPTIONS)
+    assert [half.input(n)["query"] for n in range(len(half))] == [0, 0]
+    assert short.input(0)["history"].tolist() == [10, 11]
+    assert short.input(0)["candidates"].tolist() == [20]
+    assert short.reference(0)["labels"].tolist() == [1]
+    assert len({data.digest for data in (half, short)}) == 2
 
 
 def test_the_history_is_what_was_before_and_no_evaluation(tmp_path: Path) -> None:
@@ -57,19 +67,6 @@ def test_the_history_is_what_was_before_and_no_evaluation(tmp_path: Path) -> Non
     assert (last["candidates"].tolist(), last["labels"].tolist()) == ([22, 23], [1, 0])
     assert data.reference(0)["labels"].tolist() == [1, 0]  # liked from 3.5 on
     assert (data.reference(3)["step"], data.reference(3)["query"]) == (1, 1)
-
-
-def test_the_first_of_each_step_and_of_each_list_are_taken(tmp_path: Path) -> None:
-    """MLPerf's reference scores were measured on a tenth of each step."""
-    files = str(written(tmp_path))
-    half = StreamingDataset(path=files, share=0.5, **OPTIONS)
-    short = StreamingDataset(path=files, max_history=2, max_candidates=1, **OPTIONS)
-
-    assert [half.input(n)["query"] for n in range(len(half))] == [0, 0]
-    assert short.input(0)["history"].tolist() == [10, 11]
-    assert short.input(0)["candidates"].tolist() == [20]
-    assert short.reference(0)["labels"].tolist() == [1]
-    assert len({data.digest for data in (half, short)}) == 2
 
 
 def test_users_of_several_files_are_found_by_their_numbers(tmp_path: Path) -> None:
@@ -95,9 +92,8 @@ def edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
     return change
 
 
-@pytest.mark.parametrize(
-    ("change", "problem"),
-    [
+def test_what_is_damaged_is_one_error(tmp_path: Path) -> None:
+    rows: list[Any] = [
         (edit("0.csv", b"3.5,3.4", b"3.5,x"), "user 0: time step 2: could not convert"),
         (edit("0.csv", b"3.5,3.4", b"3.5"), r"user 0: time step 2 has \[2, 1, 3, 3\] candidates"),
         (edit("0.csv", b"3.5,3.4", b"3.5,nan"), "or one that is no number"),
@@ -112,34 +108,30 @@ def edit(name: str, old: bytes, new: bytes) -> Callable[[Path], None]:
         (edit("requests_per_ts.csv", b'"0,2"', b'"a,2"'), "is no list of numbers"),
         (edit("users_cumsum_per_ts.csv", b"2", b"3"), "time step 2 has .3. users up to its last"),
         (edit("users_cumsum_per_ts.csv", b"1\n", b""), "requests of 4 and 3 time steps are there"),
-    ],
-)
-def test_what_is_damaged_is_one_error(
-    tmp_path: Path, change: Callable[[Path], None], problem: str
-) -> None:
-    change(written(tmp_path))
+    ]
 
-    with pytest.raises(RunError, match=problem) as raised:
+    def read(change: Callable[[Path], None]) -> None:
+        change(written(tmp_path))
         StreamingDataset(path=str(tmp_path), **OPTIONS)
-    assert raised.value.layer == "dataset"
+
+    assert not_refused(RunError, rows, read) == []
 
 
-@pytest.mark.parametrize(
-    ("options", "problem"),
-    [
+def test_options_that_mean_nothing_are_refused(tmp_path: Path) -> None:
+    rows: list[Any] = [
         ({"share": 0}, "share = 0 is not above 0"),
         ({"share": True}, "share = True is not"),
         ({"first_step": 4}, "first_step = 4 is not a time step below steps"),
         ({"steps": "4"}, "steps = '4' is not"),
         ({"count": 5}, "count = 5, but the data set has 4 requests"),
         ({"max_history": 0}, "max_history = 0 is not a number of actions"),
-    ],
-)
-def test_options_that_mean_nothing_are_refused(
-    tmp_path: Path, options: dict[str, Any], problem: str
-) -> None:
-    with pytest.raises(SuiteError, match=problem):
-        StreamingDataset(path=str(written(tmp_path)), **{**OPTIONS, **options})
+    ]
+    path = str(written(tmp_path))
+
+    def read(options: dict[str, Any]) -> None:
+        StreamingDataset(path=path, **{**OPTIONS, **options})
+
+    assert not_refused(SuiteError, rows, read) == []
 
 
 def test_missing_files_are_all_named(tmp_path: Path) -> None:

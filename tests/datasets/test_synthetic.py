@@ -8,32 +8,21 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.datasets.synthetic import SyntheticDataset
 
 
-def test_sample_i_is_i_and_so_is_its_reference() -> None:
+def test_sample_i_is_i_and_the_digest_tells_parameters_apart() -> None:
     dataset = SyntheticDataset(samples=3)
-
     assert len(dataset) == 3
     assert [dataset.input(i) for i in range(3)] == [0, 1, 2]
     assert [dataset.reference(i) for i in range(3)] == [0, 1, 2]
-
-
-@pytest.mark.parametrize("index", [-1, 3])
-def test_a_sample_that_is_not_there_is_an_error(index: int) -> None:
-    with pytest.raises(IndexError, match=f"{index} of 3"):
-        SyntheticDataset(samples=3).input(index)
-
-
-def test_the_digest_tells_parameters_apart_and_nothing_else() -> None:
+    for index in (-1, 3):
+        with pytest.raises(IndexError, match=f"{index} of 3"):
+            dataset.input(index)
+    with pytest.raises(SuiteError, match="samples=0"):
+        SyntheticDataset(samples=0)
     sets = [
         SyntheticDataset(samples=3),
         SyntheticDataset(samples=4),
         SyntheticDataset(samples=3, seed=1),
     ]
-
     assert len({dataset.digest for dataset in sets}) == 3
     assert SyntheticDataset(path="somewhere", samples=3).digest == sets[0].digest
     assert len(bytes.fromhex(sets[0].digest)) == 32
-
-
-def test_a_set_without_samples_is_refused() -> None:
-    with pytest.raises(SuiteError, match="samples=0"):
-        SyntheticDataset(samples=0)

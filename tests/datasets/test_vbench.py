@@ -44,26 +44,20 @@ def test_latents_of_torch_are_the_same(folder: Path) -> None:
     assert VBenchDataset(path=str(folder), shape=SHAPE).digest == before
 
 
-@pytest.mark.parametrize("latents", [False, "none"])
-def test_an_engine_may_draw_its_own_latents(folder: Path, latents: Any) -> None:
-    dataset = VBenchDataset(path=str(folder / "vbench_prompts.txt"), latents=latents)
-
-    assert dataset.input(0) == {"prompt": "a cat runs", "latents": None}
-
-
 def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:
-    digests = {
-        VBenchDataset(path=str(folder), shape=SHAPE).digest,
-        VBenchDataset(path=str(folder), latents=False).digest,
-    }
+    """An engine may draw its own latents."""
+    file = folder / "vbench_prompts.txt"
+    for latents in (False, "none"):
+        dataset = VBenchDataset(path=str(file), latents=latents)
+        assert dataset.input(0) == {"prompt": "a cat runs", "latents": None}
+    digests = {VBenchDataset(path=str(folder), shape=SHAPE).digest, dataset.digest}
     np.save(folder / "fixed_latent.npy", NOISE * 2)
 
     assert len({*digests, VBenchDataset(path=str(folder), shape=SHAPE).digest}) == 3
 
 
-@pytest.mark.parametrize(
-    ("options", "error", "message"),
-    [
+def test_what_is_wrong_is_said(folder: Path) -> None:
+    rows: list[Any] = [
         (
             {},
             RunError,
@@ -72,17 +66,10 @@ def test_the_digest_knows_prompts_and_latents(folder: Path) -> None:
         ({"shape": [1, 2]}, SuiteError, r"shape = \[1, 2\] is not five lengths"),
         ({"latents": True}, SuiteError, "latents = True is neither the path of a file nor false"),
         ({"latents": "no.pt"}, UnavailableError, "no.pt: these latents are not here"),
-    ],
-)
-def test_what_is_wrong_is_said(
-    folder: Path, options: dict[str, Any], error: type[Exception], message: str
-) -> None:
-    with pytest.raises(error, match=message):
-        VBenchDataset(**{"path": str(folder), **options})
-
-
-def test_a_file_without_prompts_is_refused(folder: Path) -> None:
+    ]
+    for options, error, part in rows:
+        with pytest.raises(error, match=part):
+            VBenchDataset(**{"path": str(folder), **options})
     (folder / "vbench_prompts.txt").write_text(" \n", "utf-8")
-
     with pytest.raises(RunError, match="has no prompts"):
         VBenchDataset(path=str(folder), shape=SHAPE)

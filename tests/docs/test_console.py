@@ -117,21 +117,15 @@ def test_what_is_not_run_is_known() -> None:
 
 
 def test_every_comment_above_a_fence_is_one_that_is_read() -> None:
-    """A spelling mistake would run what must not be, or leave out what must."""
+    """A spelling mistake would run what must not be; and commands are shown after a prompt."""
     comments = [one.comment for page in guides() for one in consoles(page) if one.comment]
-
     assert [text for text in comments if not COMMENT.fullmatch(text)] == []
-
-
-def test_commands_are_shown_after_a_prompt() -> None:
-    """A console fence begins with one, so that nothing in it is silently not run."""
     bare = [
         f"{page.name}:{one.line}"
         for page in guides()
         for one in consoles(page)
         if not one.body or not one.body[0].startswith("$ ")
     ]
-
     assert bare == []
 
 
@@ -192,19 +186,14 @@ def reader(tmp_path: Path) -> Reader:
 
 @pytest.mark.process
 def test_files_and_changes_of_a_page_are_made(reader: Reader) -> None:
+    """What does not go as the page says is told."""
     reader.follow(
         "```python\n# a/b.py\nx = 1\ny = 2\n```\n\n"
         "```diff\n--- a/b.py\n+++ a/b.py\n x = 1\n-y = 2\n+y = 3\n```\n\n"
         "```console\n$ cat a/b.py\n# a/b.py\nx = 1\ny = 3\n$ cd a\n$ ls\nb.py\n```\n"
     )
-
     assert reader.differences == []
-
-
-@pytest.mark.process
-def test_what_does_not_go_as_the_page_says_is_told(reader: Reader) -> None:
     reader.follow("```console\n$ echo no\nyes\n$ false\n$ true\n```\n")
-
     assert [text.partition("\n")[0] for text in reader.differences] == [
         "line 2: $ echo no",
         "line 4: $ false",

@@ -35,7 +35,7 @@ def _whole(page: Path, reference: Any) -> str:
     return str(reference().expand(text)) if page.parent == DOCS else text
 
 
-def test_anchors_are_made_as_github_makes_them() -> None:
+def test_anchors_are_made_as_github_makes_them_and_links_found_outside_of_code() -> None:
     expected = {
         "# The command `pytest-mlperf`": {"the-command-pytest-mlperf"},
         "## round --json": {"round---json"},
@@ -44,16 +44,11 @@ def test_anchors_are_made_as_github_makes_them() -> None:
         "# Twice\n# Twice": {"twice", "twice-1"},
         "```toml\n# no heading\n```": set(),
     }
-
     assert {text: anchors(text) for text in expected} == expected
-
-
-def test_links_are_found_outside_of_code() -> None:
     expected = {
         "[a](b.md#c) ![d](e.svg)": ["b.md#c", "e.svg"],
         "[`code`](b.md)": ["b.md"],
         "`[a](b.md)` and ``[a](`b`)``": [],
         "```text\n[a](b.md)\n```": [],
     }
-
     assert {text: list(links(text)) for text in expected} == expected

@@ -65,7 +65,8 @@ def test_every_outcome_is_explained_and_who_verified_nothing_is_said() -> None:
     assert "not verified by MLCommons Association" in readme
 
 
-def test_the_example_of_the_suite_page_is_a_suite() -> None:
+def test_the_examples_of_suites_and_of_the_open_division_are_suites() -> None:
+    """They are accepted as they stand, and the table of techniques is the code's."""
     text = (ROOT / "docs" / "suites.md").read_text("utf-8")
     first, phases, on, second = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     head = 'schema = 1\nround = "v4.1"\n'
@@ -80,14 +81,9 @@ def test_the_example_of_the_suite_page_is_a_suite() -> None:
     both = EngineEntry.model_validate(entry)
     assert (both.replicas_on("2xH100"), both.replicas_on("8xH100")) == (1, 4)
     assert Suite.model_validate(tomllib.loads(head + second)).workload.name == "llama2-70b-99.9"
-
-
-def test_the_examples_of_the_open_division_are_suites() -> None:
-    """They are accepted as they stand, and the table of techniques is the code's."""
     text = (ROOT / "docs" / "open-division.md").read_text("utf-8")
     first, second = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
     head = 'schema = 1\nround = "v4.1"\n'
-
     assert Suite.model_validate(tomllib.loads(head + first)).reference_engine is not None
     open_ = Suite.model_validate(tomllib.loads(head + second))
     assert list(claim_defects(open_)) == []

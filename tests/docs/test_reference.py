@@ -6,6 +6,7 @@ import ast
 import re
 import tomllib
 from collections import Counter
+from types import SimpleNamespace
 from typing import Any, get_args
 
 import pytest
@@ -37,15 +38,11 @@ def test_every_key_of_a_suite_is_explained_once_and_on_its_page(reference: Any) 
     assert {key.anchor for key in keys} - ids("suite", reference) == set()
 
 
-def test_every_option_says_what_it_does_and_is_on_its_page(reference: Any) -> None:
+def test_every_option_and_argument_says_what_it_does_and_is_on_its_page(reference: Any) -> None:
     options = reference("options").options()
-
     assert [option.name for option in options if not option.text] == []
     assert {option.anchor for option in options} - ids("options", reference) == set()
     assert len(options) > 20
-
-
-def test_every_argument_of_every_command_is_explained_and_on_its_page(reference: Any) -> None:
     commands = reference("commands")
     arguments = [
         (name, action)
@@ -53,7 +50,6 @@ def test_every_argument_of_every_command_is_explained_and_on_its_page(reference:
         for action in commands.arguments(parser)
     ]
     shown = ids("commands", reference)
-
     assert [f"{name} {action.dest}" for name, action in arguments if not action.help] == []
     assert {commands.anchor(*argument) for argument in arguments} - shown == set()
     assert set(commands.parsers()) - shown == set()
@@ -79,15 +75,11 @@ def test_every_entry_point_and_every_option_of_it_is_explained_on_the_page(refer
 
 
 def test_every_metric_and_score_is_explained_and_on_its_page(reference: Any) -> None:
+    """`Scores(lower=frozenset({...}))` in the code says which are better when lower."""
     metrics, words = reference("metrics"), reference("words")
-
     assert set(words.METRICS) == set(METRICS)
     assert set(words.SCORES) == set(metrics.scores())
     assert {metrics.anchor(name) for name in METRICS} - ids("metrics", reference) == set()
-
-
-def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: Any) -> None:
-    """`Scores(lower=frozenset({...}))` in the code of the scorers."""
     code = "".join(
         file.read_text("utf-8") for file in (ROOT / "pytest_mlperf/scorers").rglob("*.py")
     )
@@ -98,18 +90,13 @@ def test_scores_that_are_better_when_lower_are_those_of_the_scorers(reference: A
 
 
 def test_every_outcome_is_explained_and_on_its_page(reference: Any) -> None:
+    """Whether the test fails, passes, or passes and is counted apart."""
     outcomes, words = reference("outcomes"), reference("words")
-
     assert set(words.OUTCOMES) == set(map(str, Outcome)) == set(map(str, SEVERITY))
     assert {outcomes.anchor(o) for o in Outcome} - ids("outcomes", reference) == set()
-
-
-def test_outcomes_say_what_the_page_on_outcomes_says(reference: Any) -> None:
-    """Whether the test fails, passes, or passes and is counted apart."""
     page = (DOCS / "outcomes.md").read_text("utf-8")
     told = dict(re.findall(r"^\| ([\w ]+) \| (passes|fails)", page, re.MULTILINE))
     apart = set(re.findall(r"^\| ([\w ]+) \| passes, counted apart", page, re.MULTILINE))
-
     assert {word for word, says in told.items() if says == "fails"} == {
         str(outcome) for outcome in Outcome if outcome.fails
     }
@@ -124,8 +111,20 @@ def test_every_field_of_a_file_is_explained(reference: Any) -> None:
 
 
 @pytest.mark.slow
-def test_every_environment_variable_is_explained(reference: Any) -> None:
-    assert set(reference("words").ENVIRONMENT) == set(reference("environment").found())
+def test_every_environment_variable_is_explained(
+    reference: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only modules that read an environment or assign a constant text are parsed."""
+    environment = reference("environment")
+    relevant = re.compile(r"environ|^[A-Z][A-Z_0-9, ]* = \(?\"[A-Z]", re.MULTILINE)
+    files = [
+        file
+        for file in environment.PACKAGE.rglob("*.py")
+        if relevant.search(file.read_text("utf-8"))
+    ]
+    monkeypatch.setattr(environment, "PACKAGE", SimpleNamespace(rglob=lambda _: files))
+
+    assert set(reference("words").ENVIRONMENT) == set(environment.found.__wrapped__())
 
 
 def test_variables_of_suites_scripts_and_tests_are_on_the_page() -> None:
@@ -165,17 +164,13 @@ def test_variables_are_found_where_they_are_read(reference: Any) -> None:
 
 
 def test_every_part_is_on_one_page(reference: Any) -> None:
+    """A fence is replaced by it."""
     asked = Counter(
         name for page in SITE_PAGES for name in reference().parts_of(page.read_text("utf-8"))
     )
-
     assert asked == Counter(list(reference().PARTS))
-
-
-def test_a_fence_is_replaced_by_its_part(reference: Any) -> None:
     page = "before\n\n```{generated} gated-metrics\nhere stands\n```\n\nafter\n"
     shown = reference().expand(page)
-
     assert "here stands" not in shown
     assert shown.startswith("before\n\n| scenario | gated |")
     assert shown.endswith("\n\nafter\n")

@@ -41,22 +41,9 @@ def _read(path: Path) -> _Page:
 
 @pytest.mark.process
 @pytest.mark.nightly
-def test_the_site_builds_without_a_warning(site: Site) -> None:
-    assert (site.code, site.output) == (0, "")
-
-
-def test_every_page_is_in_one_part_of_the_index() -> None:
-    """Tutorial, how-to, reference, explanation: each page answers one kind of question."""
-    listed = Counter(name for part in PARTS for name in part_of_index(part))
-    there = {str(path.relative_to(DOCS).with_suffix("")) for path in SITE_PAGES} - {"index"}
-
-    assert listed == Counter(there)
-
-
-@pytest.mark.process
-@pytest.mark.nightly
 def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
-    """To a file that was built, and to an id in it."""
+    """It builds without a warning; a link leads to a file and an id in it, nothing elsewhere."""
+    assert (site.code, site.output) == (0, "")
     broken = []
     for path in site.folder.rglob("*.html"):
         for target in _read(path).targets:
@@ -64,13 +51,7 @@ def test_every_link_of_the_site_leads_somewhere(site: Site) -> None:
             found = (path.parent / file.partition("?")[0]).resolve() if file else path
             if not found.is_file() or (anchor and anchor not in _read(found).ids):
                 broken.append(f"{path.name}: {target}")
-
     assert broken == []
-
-
-@pytest.mark.process
-@pytest.mark.nightly
-def test_nothing_of_the_site_comes_from_elsewhere(site: Site) -> None:
     foreign = [
         f"{path.name}: {found}"
         for path in site.folder.rglob("*.html")
@@ -79,5 +60,12 @@ def test_nothing_of_the_site_comes_from_elsewhere(site: Site) -> None:
             path.read_text("utf-8"),
         )
     ]
-
     assert foreign == []
+
+
+def test_every_page_is_in_one_part_of_the_index() -> None:
+    """Tutorial, how-to, reference, explanation: each page answers one kind of question."""
+    listed = Counter(name for part in PARTS for name in part_of_index(part))
+    there = {str(path.relative_to(DOCS).with_suffix("")) for path in SITE_PAGES} - {"index"}
+
+    assert listed == Counter(there)

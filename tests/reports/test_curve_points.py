@@ -33,28 +33,22 @@ def left_by(folder: Path, sent: Any = None, **changes: Any) -> Run:
     return dataclasses.replace(run(), metrics=metrics, folder=str(performance))
 
 
-def test_a_point_of_our_own_loop_carries_our_name(tmp_path: Path) -> None:
-    (one,) = points_of(left_by(tmp_path), OK, tmp_path)
-
-    assert (one.concurrency, one.tokens_per_second) == (4, 100.0)
-    assert one.settings["load_pattern"] == "concurrency"
-    assert all(b"pytest-mlperf" in content for content in one.files.values())
-
-
-@pytest.mark.parametrize(
-    ("sent", "seed"), [(None, {}), ({"top_p": 1}, {}), ({"seed": 7}, {"model_seed": 7})]
-)
-def test_the_seed_of_the_model_is_that_which_requests_carried(
-    sent: Any, seed: dict[str, int], tmp_path: Path
-) -> None:
-    (one,) = points_of(left_by(tmp_path, sent), OK, tmp_path)
+def test_a_point_of_our_own_loop_carries_our_name_and_the_seed_of_requests(tmp_path: Path) -> None:
     seeds = settings().seeds
-
-    assert one.settings["runtime"] == {
-        "scheduler_rng_seed": seeds.schedule,
-        "sample_index_rng_seed": seeds.sample_index,
-        **seed,
-    }
+    schedule = {"scheduler_rng_seed": seeds.schedule, "sample_index_rng_seed": seeds.sample_index}
+    sent: list[tuple[Any, dict[str, int]]] = [
+        (None, {}),
+        ({"top_p": 1}, {}),
+        ({"seed": 7}, {"model_seed": 7}),
+    ]
+    for number, (fields, seed) in enumerate(sent):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        (one,) = points_of(left_by(folder, fields), OK, folder)
+        assert (one.concurrency, one.tokens_per_second) == (4, 100.0)
+        assert one.settings["load_pattern"] == "concurrency"
+        assert one.settings["runtime"] == {**schedule, **seed}
+        assert all(b"pytest-mlperf" in content for content in one.files.values())
 
 
 def test_a_curve_of_conversations_is_not_written_as_one_of_prompts(tmp_path: Path) -> None:

@@ -19,23 +19,19 @@ SAMPLE = re.compile(r'[a-z_]+\{(?:[a-z_]+="(?:[^"\\\n]|\\.)*",?)+\} \S+')
 
 
 def test_csv_has_a_line_per_metric_with_all_that_is_known() -> None:
+    """A test that measured nothing has a line, and no text is a formula."""
     (first, second, third) = csv.DictReader(
         io.StringIO(csv_table(session(result(DROP), result(OK))))
     )
-
     assert tuple(first) == HEAD
     words = [first[column] for column in ("metric", "verdict", "failed")]
     assert words == ["throughput", "PERF DROP", "true"]
     assert (first["now"], first["baseline"], first["change"]) == ("22598.0", "24118.0", "-0.063")
     assert (second["metric"], second["metric_verdict"]) == ("latency_p50", "reported")
     assert third["verdict"] == "ok"
-
-
-def test_csv_has_a_line_for_a_test_that_measured_nothing_and_no_formula() -> None:
     broken = verdict(Outcome.ERROR, '=HYPERLINK("x")')
 
     (row,) = csv.DictReader(io.StringIO(csv_table(session(result(broken)))))
-
     assert (row["verdict"], row["metric"], row["now"]) == ("ERROR", "", "")
     assert row["headline"] == '\'=HYPERLINK("x")'
 
@@ -72,21 +68,17 @@ def test_action_benchmarks_hold_each_metric_in_its_direction() -> None:
 
 
 def test_an_annotation_points_to_the_line_of_the_suite() -> None:
+    """No text ends a command or begins another."""
     (line,) = commands(session(result(DROP), result(OK))).splitlines()
-
     assert line == (
         "::error file=suites/rn.mlperf.toml,line=14,title=resnet50-Offline-ort-fp16-H200::"
         "PERF DROP samples/s −6.3 %25 (−6.9 to −5.7 %25); −3 %25 exceeded"
     )
-
-
-def test_no_text_ends_a_command_or_begins_another() -> None:
     bad = replace(
         DROP, headline="x\n::add-mask::y\r\n", case=replace(CASE, engine="a,line=1::b\nc")
     )
 
     (line,) = commands(session(result(bad))).splitlines()
-
     assert line.startswith(
         "::error file=suites/rn.mlperf.toml,line=14,title=resnet50-Offline-a%2Cline=1%3A%3Ab%0Ac"
     )

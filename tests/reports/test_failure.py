@@ -42,13 +42,10 @@ def test_only_what_is_copied_is_wider_than_the_terminal() -> None:
 
 
 def test_the_first_line_is_the_word_and_the_headline() -> None:
+    """A percentage is never parted from its sign."""
     firsts = [failure(one, result(one), 200).split("\n")[0] for one in verdicts.ALL]
-
     assert firsts == [f"{one.outcome} {one.headline}" for one in verdicts.ALL]
     assert {one.outcome for one in verdicts.ALL} == set(Outcome)
-
-
-def test_a_percentage_is_never_parted_from_its_sign() -> None:
     headline = "x" * 70 + " −6.3 % (−6.9 to −5.7 %); −3 % exceeded"
 
     for width in range(72, 110):
@@ -58,12 +55,15 @@ def test_a_percentage_is_never_parted_from_its_sign() -> None:
             assert not line.lstrip().startswith("%")
 
 
-def test_a_slowed_run_is_never_accepted() -> None:
+def test_a_slowed_or_pretended_run_is_never_accepted() -> None:
     slowed = replace(verdicts.DROP, handicap=0.5)
     text = failure(slowed, result(slowed, handicap=0.5), 80, causes(slowed, None, []))
-
     assert "the handicap of 50 %: work was slowed on purpose\n" in text
     assert "accept" not in text
+    for verdict in (verdicts.DROP, verdicts.NO_BASELINE):
+        text = failure(verdict, result(verdict, pretended=True), 80)
+        assert "reproduce pytest" in text
+        assert "--mlperf-update" not in text
 
 
 def test_commands_carry_the_options_of_the_session_quoted_for_a_shell() -> None:
@@ -89,13 +89,6 @@ def test_a_metric_that_was_not_measured_has_no_figure_and_a_note_that_is_said_on
     assert "\nnote      latencies" in text
     assert "\n          p50 TTFT: not measured\n" in text
     assert text.count("in 1 of 2 runs") == 1
-
-
-def test_a_pretended_run_is_never_accepted() -> None:
-    for verdict in (verdicts.DROP, verdicts.NO_BASELINE):
-        text = failure(verdict, result(verdict, pretended=True), 80)
-        assert "reproduce pytest" in text
-        assert "--mlperf-update" not in text
 
 
 def test_what_did_not_change_or_was_not_judged_is_said_too() -> None:

@@ -85,13 +85,11 @@ def test_no_writer_lets_a_control_character_through(name: str, more: str) -> Non
 
 
 def test_no_line_can_be_added_to_a_table_for_other_programs() -> None:
+    """Colours are ours alone."""
     results, plain = spoilt(OBEYED), spoilt("")
 
     for write in (exports.csv_table, exports.prometheus, commands):
         assert len(write(results).splitlines()) == len(write(plain).splitlines())
-
-
-def test_colours_are_ours_alone() -> None:
     lines = text.summary(spoilt("\x1b[32mok\x1b[0m"), 100, colour=True)
 
     shown = "\n".join(lines)
@@ -113,16 +111,6 @@ def test_results_are_written_and_read_whatever_texts_they_hold(more: str) -> Non
         assert read_results(file) == encodable(results)
 
 
-def test_a_results_file_from_elsewhere_cannot_hand_on_what_no_file_can_hold(tmp_path: Path) -> None:
-    file = tmp_path / "results.json"
-    write_results(file, session(result(DROP)))
-    file.write_text(file.read_text("utf-8").replace("set 2026-10-02", "\\udcff"), "utf-8")
-
-    (found,) = read_results(file).cases
-
-    assert str(found.verdict.baseline_set).startswith("\\udcff")
-
-
 @settings(deadline=None, max_examples=3)
 @given(more=HOSTILE)
 def test_the_page_shows_what_it_must_not_obey(more: str) -> None:
@@ -133,15 +121,17 @@ def test_the_page_shows_what_it_must_not_obey(more: str) -> None:
     assert not set(page) & {chr(n) for n in (*range(9), *range(11, 32), *range(127, 160))}
 
 
-def test_a_name_that_is_asked_for_in_vain_is_listed_in_one_line_each(tmp_path: Path) -> None:
-    said = choose("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
+def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> None:
+    """Also where a results file from elsewhere has it."""
+    atomic.write_text(tmp_path / "log", "a\udcffb")
+    assert (tmp_path / "log").read_text("utf-8") == "a\\udcffb"
+    file = tmp_path / "results.json"
+    write_results(file, session(result(DROP)))
+    file.write_text(file.read_text("utf-8").replace("set 2026-10-02", "\\udcff"), "utf-8")
 
+    (found,) = read_results(file).cases
+    assert str(found.verdict.baseline_set).startswith("\\udcff")
+    said = choose("nothing", [(tmp_path / "r.json", spoilt(OBEYED))])
     assert isinstance(said, str)
     assert said.count("\n") == 1
     assert visible(said, keep="\n") == said
-
-
-def test_text_that_no_file_can_hold_is_written_as_an_escape(tmp_path: Path) -> None:
-    atomic.write_text(tmp_path / "log", "a\udcffb")
-
-    assert (tmp_path / "log").read_text("utf-8") == "a\\udcffb"

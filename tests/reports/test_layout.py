@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -11,6 +10,7 @@ from pytest_mlperf.reports.terminal.layout import fold, line, paragraphs, table,
 
 
 def test_durations_have_two_units_at_most() -> None:
+    """One is singular."""
     expected = {
         0.0: "0 s",
         0.4: "0 s",
@@ -28,22 +28,17 @@ def test_durations_have_two_units_at_most() -> None:
         7170.0: "2 h",
         360_000.0: "100 h",
     }
-
     assert {seconds: duration(seconds) for seconds in expected} == expected
-
-
-def test_one_is_singular() -> None:
     assert [plural(count, "run") for count in range(3)] == ["0 runs", "1 run", "2 runs"]
 
 
 def test_what_is_to_be_copied_is_never_folded() -> None:
+    """Unbroken text moves as a whole; only the first paragraph has the label."""
     command = "pytest " + "x" * 300 + " --option"
-
     assert line("reproduce", command) == f"reproduce {command}"
     assert fold(f"see {'x' * 300} there", 80) == ["see", "x" * 300, "there"]
-
-
-def test_only_the_first_paragraph_has_the_label() -> None:
+    assert fold(f"a word {unbroken('two of them')} end", 20) == ["a word two of them", "end"]
+    assert fold(f"some words {unbroken('two of them')}", 20) == ["some words", "two of them"]
     assert paragraphs("note", ["one two three four", "five"], 22) == [
         "note      one two",
         "          three four",
@@ -63,34 +58,21 @@ def test_folding_loses_nothing_and_keeps_percentages_whole(words: list[str], wid
     assert all(len(one) <= width or one.strip() == "x" * 50 for one in lines)
 
 
-def test_an_unbroken_text_moves_to_the_next_line_as_a_whole() -> None:
-    assert fold(f"a word {unbroken('two of them')} end", 20) == ["a word two of them", "end"]
-    assert fold(f"some words {unbroken('two of them')}", 20) == ["some words", "two of them"]
-
-
-ROWS = [{"a": "x", "b": "1", "verdict": "ok"}, {"a": "yyy", "b": "100", "verdict": "PERF DROP"}]
+WIDE = [{"a": "x", "b": "1", "verdict": "ok"}, {"a": "yyy", "b": "100", "verdict": "PERF DROP"}]
 
 
 def test_a_table_lines_up_and_has_no_trailing_blanks() -> None:
-    assert table(["a", "b", "c", "verdict"], ROWS, 80, left=["a", "verdict"]) == [
+    """A narrow one leaves out what is least needed; only words of verdicts are coloured."""
+    assert table(["a", "b", "c", "verdict"], WIDE, 80, left=["a", "verdict"]) == [
         "a      b  verdict",
         "x      1  ok",
         "yyy  100  PERF DROP",
     ]
-
-
-@pytest.mark.parametrize(
-    ("width", "kept"), [(19, "a b verdict"), (18, "a verdict"), (5, "verdict")]
-)
-def test_a_narrow_table_leaves_out_what_is_least_needed(width: int, kept: str) -> None:
-    head = table(["a", "b", "verdict"], ROWS, width, left=["a", "verdict"], spare=["b", "a"])[0]
-
-    assert head.split() == kept.split()
-
-
-def test_only_words_of_verdicts_are_coloured() -> None:
+    rows = [(19, "a b verdict"), (18, "a verdict"), (5, "verdict")]
+    for width, kept in rows:
+        head = table(["a", "b", "verdict"], WIDE, width, left=["a", "verdict"], spare=["b", "a"])[0]
+        assert head.split() == kept.split()
     rows = [{"a": "ok", "verdict": "ok"}, {"a": "", "verdict": "reported"}]
-
     assert table(["a", "verdict"], rows, 80, left=["a", "verdict"], colour=True) == [
         "a   verdict",
         "ok  \x1b[32mok\x1b[0m",

@@ -5,8 +5,7 @@ from __future__ import annotations
 import random
 import xml.etree.ElementTree as ET
 from dataclasses import replace
-
-import pytest
+from typing import Any
 
 from pytest_mlperf.core.results import Results
 from pytest_mlperf.core.verdict import Look, Outcome
@@ -43,40 +42,27 @@ def results(
     return session(*found, pairs=len(found))
 
 
-def test_nothing_is_said_where_all_is_as_expected_or_each_pair_is_judged_alone() -> None:
-    assert machine_wide(results()) == []
-    assert machine_wide(replace(results(shift=-0.05), pairs=0)) == []
-
-
-@pytest.mark.parametrize(
-    ("fields", "begin", "end"),
-    [
+def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs() -> None:
+    rows: list[Any] = [
         ({"shift": -0.03, "machine": 0.02}, "all 200 pairs moved by −3", "as the machine's"),
         ({"shift": -0.05}, "all 200 pairs moved by −4.", ": more than that, so it counts"),
         ({"sd": 3 * SE}, "runs of now lie ", ": a drop had to be that much larger"),
-    ],
-)
-def test_a_shift_counts_beyond_what_sessions_differ_by_and_scatter_costs(
-    fields: dict[str, float], begin: str, end: str
-) -> None:
-    (said,) = machine_wide(results(**fields))  # type: ignore[arg-type]
-
-    assert said.startswith(begin)
-    assert said.endswith(end)
-    assert ("together; sessions of this machine differ by " in said) is ("shift" in fields)
+    ]
+    for fields, begin, end in rows:
+        (said,) = machine_wide(results(**fields))
+        assert said.startswith(begin)
+        assert said.endswith(end)
+        assert ("together; sessions of this machine differ by " in said) is ("shift" in fields)
+    assert machine_wide(results()) == []
+    assert machine_wide(replace(results(shift=-0.05), pairs=0)) == [], "each is judged alone"
 
 
-def test_of_several_machines_each_is_named() -> None:
+def test_of_several_machines_each_is_named_and_junit_says_it_of_the_whole_suite() -> None:
     said = machine_wide(results(shift=-0.05, accelerators=("B200", "H200")))
-
     assert [one.split(":")[0] for one in said] == ["B200", "H200"]
-
-
-def test_junit_says_it_of_the_whole_suite() -> None:
     shifted = results(shift=-0.05)
 
     suite = ET.fromstring(junit(shifted, [], str)).find("testsuite")
-
     assert suite is not None
     told = [(one.get("name"), one.get("value")) for one in suite.findall("properties/property")]
     assert told == [("mlperf.machine_wide", machine_wide(shifted)[0])]

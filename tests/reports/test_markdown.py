@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from inspect import signature
+from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,9 +62,9 @@ def test_a_run_that_was_measured_again_is_told() -> None:
     assert "easured again" not in summary(session(result(OK)))
 
 
-@pytest.mark.parametrize(
-    ("results", "absent", "first"),
-    [
+def test_the_first_line_says_what_decides() -> None:
+    """The summary says why and shows every test."""
+    rows: list[Any] = [
         ([result(OK)], [], "mlperf: no drop proven in 1 test"),
         ([result(DROP)], GONE, "mlperf: failed: 1 PERF DROP, 1 planned test without a result"),
         ([result(OK)], GONE, "mlperf: failed: 1 planned test without a result"),
@@ -73,18 +73,11 @@ def test_a_run_that_was_measured_again_is_told() -> None:
             [],
             "mlperf: no drop proven in 1 test, 1 undecided or without a baseline",
         ),
-    ],
-)
-def test_the_first_line_says_what_decides(
-    results: list[CaseResult], absent: list[Absent], first: str
-) -> None:
-    assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
-    assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
-
-
-def test_the_summary_says_why_and_shows_every_test() -> None:
+    ]
+    for results, absent, first in rows:
+        assert comment(session(*results), absent).splitlines()[1] == f"**{first}**"
+        assert summary(session(*results), absent).splitlines()[0] == f"## {first}"
     text = summary(session(result(DROP), result(OK)), GONE)
-
     assert (
         "- **PERF DROP** samples/s −6.3 % \\(−6.9 to −5.7 %\\); −3 % exceeded (`resnet50-" in text
     )
@@ -94,9 +87,8 @@ def test_the_summary_says_why_and_shows_every_test() -> None:
 
 
 def test_foreign_text_is_words_and_nothing_else() -> None:
-    """No HTML, no markup, no mention, no new cell, no new line."""
+    """No HTML, no markup, no mention, no new cell, no new line; links are plain https."""
     shown = escape(HOSTILE)
-
     assert not set("<>@\n") & set(shown)
     assert shown.startswith("&lt;/details&gt;&lt;script&gt;alert\\(1\\)&lt;/script&gt; &#64;every")
     assert "\\|" in shown
@@ -106,6 +98,15 @@ def test_foreign_text_is_words_and_nothing_else() -> None:
         assert "<script>" not in outside
         assert "@everyone" not in outside
         assert "](javascript" not in outside
+    rows = [
+        ("https://github.com/o/r/actions/runs/1", True),
+        ("javascript:alert(1)", False),
+        ("https://x.y/a)[b](c", False),
+        (None, False),
+    ]
+    for url, there in rows:
+        text = comment(session(result(OK)), links=Links(run=url))
+        assert ("More in [the run](" in text) is there
 
 
 @given(text=st.text(max_size=60))
@@ -121,38 +122,19 @@ def test_code_cannot_be_left(text: str) -> None:
     assert "\n" not in shown
 
 
-@pytest.mark.parametrize("count", [1, 400, 2000])
-def test_a_comment_never_exceeds_the_limit_and_counts_what_was_cut(count: int) -> None:
-    text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
-
-    assert len(text.encode()) <= 65_536
-    assert text.endswith(f"\n{LABEL}\n")
-    assert text.count("<details>") == text.count("</details>")
-    if count > 1:
-        assert "more do not fit GitHub's limit: see the artifact." in text
-
-
-def test_a_summary_never_exceeds_its_limit() -> None:
+def test_a_comment_and_a_summary_never_exceed_their_limits() -> None:
+    """What was cut is counted."""
+    for count in (1, 400, 2000):
+        text = comment(session(*many(result(DROP), count), *many(result(OK), count)))
+        assert len(text.encode()) <= 65_536
+        assert text.endswith(f"\n{LABEL}\n")
+        assert text.count("<details>") == text.count("</details>")
+        assert ("more do not fit GitHub's limit: see the artifact." in text) is (count > 1)
     of_many = session(*many(result(DROP), 100))
 
     assert len(summary(of_many).encode()) > 30_000
     assert len(summary(of_many, limit=20_000).encode()) <= 20_000
     assert signature(summary).parameters["limit"].default == 1_048_576
-
-
-@pytest.mark.parametrize(
-    ("url", "there"),
-    [
-        ("https://github.com/o/r/actions/runs/1", True),
-        ("javascript:alert(1)", False),
-        ("https://x.y/a)[b](c", False),
-        (None, False),
-    ],
-)
-def test_only_plain_https_addresses_become_links(url: str | None, there: bool) -> None:
-    text = comment(session(result(OK)), links=Links(run=url))
-
-    assert ("More in [the run](" in text) is there
 
 
 def test_what_is_provisional_is_counted_apart_and_says_what_settles_it() -> None:

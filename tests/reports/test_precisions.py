@@ -92,49 +92,61 @@ def speed(block: Block, precision: str) -> Speed:
 
 
 def test_the_widest_precision_stands_first_and_floats_before_integers() -> None:
+    """Entries are called by their precision where that tells them apart."""
     names = "w4a16 int8 best fp8 int4 fp16 fp32 bf16 fp64 nvfp4"
 
     block = only(*(measured(case(name), 1.0) for name in names.split(" ")))
 
     order = " ".join(each.case.precision for each in block.entries)
     assert order == "fp64 fp32 bf16 fp16 fp8 int8 int4 w4a16 nvfp4 best"
+    same = only(measured(case("fp32"), 1.0), measured(case("int8"), 1.0))
+    other = only(measured(case("fp32"), 1.0), measured(case("int8", engine="trt"), 1.0))
+    assert [same.label(each) for each in same.entries] == ["fp32", "int8"]
+    assert [other.label(each) for each in other.entries] == ["ort-fp32", "trt-int8"]
 
 
-def test_what_is_compared_with_what_and_where_reports_show_it() -> None:
+ENTRIES: list[tuple[str, list[str], int]] = [
+    ("ort-fp32 ort-int8", ["ort-fp32 ort-int8"], 1),
+    ("ort-int8 ort-fp16 ort-bf16", ["ort-bf16 ort-fp16 ort-int8"], 1),
+    (
+        "ort-fp32 ort-int8 torch-fp32 torch-bf16",
+        ["ort-fp32 ort-int8", "torch-fp32 torch-bf16"],
+        2,
+    ),
+    ("ort-fp32 trt-fp16 trt-fp8", ["ort-fp32 trt-fp16 trt-fp8"], 1),
+    ("ort-fp32 ort-int8 torch-fp32", ["ort-fp32 torch-fp32 ort-int8"], 1),
+    ("ort-fp32 trt-fp16", ["ort-fp32 trt-fp16"], 0),
+    ("plain-fp16 cached-fp16", ["plain-fp16 cached-fp16"], 0),
+    ("ort-int8", ["ort-int8"], 0),
+]
+"""Engines and precisions, what is compared, and the sections that reports have of it."""
+
+
+def test_what_is_compared_with_what() -> None:
     """The reference stands first; an engine that has its precision and others is its own."""
-    blocks_by_names = {
-        "ort-fp32 ort-int8": (["ort-fp32 ort-int8"], 1),
-        "ort-int8 ort-fp16 ort-bf16": (["ort-bf16 ort-fp16 ort-int8"], 1),
-        "ort-fp32 ort-int8 torch-fp32 torch-bf16": (
-            ["ort-fp32 ort-int8", "torch-fp32 torch-bf16"],
-            2,
-        ),
-        "ort-fp32 ort-int8 torch-fp32": (["ort-fp32 torch-fp32 ort-int8"], 1),
-        "ort-fp32 trt-fp16 trt-fp8": (["ort-fp32 trt-fp16 trt-fp8"], 1),
-        "ort-fp32 trt-fp16": (["ort-fp32 trt-fp16"], 0),
-        "plain-fp16 cached-fp16": (["plain-fp16 cached-fp16"], 0),
-        "ort-int8": (["ort-int8"], 0),
-    }
-    failures = {}
-    for names, (blocks, count) in blocks_by_names.items():
-        entries = (name.split("-") for name in names.split())
-        results = session(*(measured(case(p, engine=engine), 1.0) for engine, p in entries))
-        lines, page = text.summary(results, 100, colour=False), summary(results)
-        found = blocks_of(results.cases)
-        seen = (
-            [" ".join(each.name for each in block.entries) for block in found],
-            [block.reference.name for block in found],
-            len(compared(results.cases)),
-            sum(", against " in line for line in lines),
-            page.count(", against "),
-            any(line.startswith("measured") for line in lines),
-            "### Precisions" in page,
-            "### Precisions" in comment(results),
-        )
-        first = [block.split()[0] for block in blocks]
-        if seen != (blocks, first, count, count, count, count > 0, count > 0, False):
-            failures[names] = seen
-    assert failures == {}
+    for names, expected, _ in ENTRIES:
+        found = blocks_of(of_entries(names))
+        assert [" ".join(entry.name for entry in block.entries) for block in found] == expected
+        assert [block.reference.name for block in found] == [block.split()[0] for block in expected]
+
+
+def test_reports_have_the_section_where_an_engine_ran_in_several_precisions() -> None:
+    for names, _, sections in ENTRIES:
+        results = session(*of_entries(names))
+        lines = text.summary(results, 100, colour=False)
+        assert len(compared(results.cases)) == sections, names
+        assert sum(", against " in line for line in lines) == sections
+        assert any(line.startswith("measured") for line in lines) is bool(sections)
+        assert summary(results).count(", against ") == sections
+        assert ("### Precisions" in summary(results)) is bool(sections)
+        assert "### Precisions" not in comment(results)
+
+
+def of_entries(names: str) -> list[CaseResult]:
+    return [
+        measured(case(precision, engine=engine), 1.0)
+        for engine, _, precision in (name.partition("-") for name in names.split())
+    ]
 
 
 def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
@@ -150,14 +162,6 @@ def test_scenarios_accelerators_and_profiles_are_never_compared() -> None:
     found = blocks_of(results)
 
     assert [len(block.entries) for block in found] == [1] * 5
-
-
-def test_entries_are_called_by_their_precision_where_that_tells_them_apart() -> None:
-    same = only(measured(case("fp32"), 1.0), measured(case("int8"), 1.0))
-    other = only(measured(case("fp32"), 1.0), measured(case("int8", engine="trt"), 1.0))
-
-    assert [same.label(each) for each in same.entries] == ["fp32", "int8"]
-    assert [other.label(each) for each in other.entries] == ["ort-fp32", "trt-int8"]
 
 
 def score_of(block: Block, precision: str) -> Score:
@@ -189,41 +193,29 @@ def test_the_side_of_a_window_where_scores_get_better_is_no_gate_to_fear() -> No
 
 
 def test_a_comparison_with_the_entrys_own_baseline_is_none_with_the_reference() -> None:
-    """Then the scores of the two passes are subtracted, and no interval is shown."""
+    """Then the scores of two passes over the same samples are subtracted, without an interval."""
     own = "baselines/accuracy/resnet50/ort.int8.json"
-    block = only(
-        scored(case("fp32"), 76.0),
-        scored(case("int8"), 75.8, paired(0.1), baseline_file=own),
-    )
-
-    found = score_of(block, "int8")
+    int8 = scored(case("int8"), 75.8, paired(0.1), baseline_file=own)
+    found = score_of(only(scored(case("fp32"), 76.0), int8), "int8")
     assert found.change == pytest.approx(-0.2)
     assert (found.low, found.high) == (None, None)
-
-
-def test_scores_of_other_samples_are_not_subtracted() -> None:
-    changes = []
-    for samples in (500, 128):
+    for samples, known in ((500, True), (128, False)):
         part = Accuracy(scores={"top1": 75.0}, samples=samples, total=500, full=False, folder="")
         block = only(scored(case("fp32"), 76.0), scored(case("int8"), 75.0, accuracy=part))
-        changes.append(score_of(block, "int8").change)
-
-    assert changes == [-1.0, None]
+        assert (score_of(block, "int8").change is not None) is known
 
 
 def test_the_word_of_a_score_is_the_worse_of_gate_and_paired_rule() -> None:
-    words = {
-        (76.0, Outcome.OK): Outcome.OK,
-        (75.3, Outcome.ACC_DROP): Outcome.ACC_DROP,
-        (75.3, Outcome.INCONCLUSIVE): Outcome.INCONCLUSIVE,
-        (70.0, Outcome.ACC_DROP): Outcome.GATE_FAIL,
-        (70.0, Outcome.OK): Outcome.GATE_FAIL,
-    }
-    shown = {}
-    for score, word in words:
+    rows = [
+        (76.0, Outcome.OK, Outcome.OK),
+        (75.3, Outcome.ACC_DROP, Outcome.ACC_DROP),
+        (75.3, Outcome.INCONCLUSIVE, Outcome.INCONCLUSIVE),
+        (70.0, Outcome.ACC_DROP, Outcome.GATE_FAIL),
+        (70.0, Outcome.OK, Outcome.GATE_FAIL),
+    ]
+    for score, word, shown in rows:
         block = only(scored(case("fp32"), 76.0), scored(case("int8"), score, paired(-1.0, word)))
-        shown[score, word] = score_of(block, "int8").outcome
-    assert shown == words
+        assert score_of(block, "int8").outcome is shown
 
 
 def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() -> None:
@@ -237,24 +229,23 @@ def test_only_scores_that_are_judged_are_shown_and_without_any_all_but_counts() 
 
 
 def test_a_ratio_above_1_is_better_whatever_the_metric() -> None:
-    ratios: dict[tuple[Any, str, float, float], float] = {
-        ("Offline", "throughput", 100.0, 183.0): 1.83,
-        ("Offline", "throughput", 100.0, 50.0): 0.5,
-        ("SingleStream", "latency_p90", 0.010, 0.005): 2.0,
-        ("MultiStream", "latency_p99", 0.010, 0.020): 0.5,
-        ("Server", "latency_p50", 0.010, 0.008): 1.25,
-        ("Server", "ttft_p50", 0.2, 0.1): 2.0,
-        ("Interactive", "ttft_p50", 0.2, 0.4): 0.5,
-    }
-    seen = {}
-    for scenario, metric, reference, now in ratios:
+    rows: list[Any] = [
+        ("Offline", "throughput", 100.0, 183.0, 1.83),
+        ("Offline", "throughput", 100.0, 50.0, 0.5),
+        ("SingleStream", "latency_p90", 0.010, 0.005, 2.0),
+        ("MultiStream", "latency_p99", 0.010, 0.020, 0.5),
+        ("Server", "latency_p50", 0.010, 0.008, 1.25),
+        ("Server", "ttft_p50", 0.2, 0.1, 2.0),
+        ("Interactive", "ttft_p50", 0.2, 0.4, 0.5),
+    ]
+    for scenario, metric, reference, value, ratio in rows:
         block = only(
             measured(case("fp32", scenario=scenario), reference, metric=metric),
-            measured(case("int8", scenario=scenario), now, metric=metric),
+            measured(case("int8", scenario=scenario), value, metric=metric),
         )
-        assert (block.metric, speed(block, "fp32").ratio) == (metric, 1.0)
-        seen[scenario, metric, reference, now] = speed(block, "int8").ratio
-    assert seen == pytest.approx(ratios)
+        assert block.metric == metric
+        assert speed(block, "int8").ratio == pytest.approx(ratio)
+        assert speed(block, "fp32").ratio == 1.0
 
 
 VALUES = st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=4)
@@ -350,32 +341,21 @@ RESULTS = session(
 TABLE = texts_of("precisions")["RESULTS 100"]
 
 
-def test_the_table_stands_below_that_of_cases() -> None:
+def test_the_table_as_it_is_printed() -> None:
+    """The terminal shows it below the table of cases."""
+    assert "\n".join(precision_lines(RESULTS, 100)) == TABLE
     lines = "\n".join(text.summary(RESULTS, 100, colour=False))
 
-    assert "\n".join(precision_lines(RESULTS, 100)) == TABLE
     assert lines.index("resnet50-Offline-ort-int8-H200") < lines.index(TABLE)
     assert lines.index(TABLE) + len(TABLE) < lines.index("7 tests:")
 
 
 def test_a_narrow_terminal_loses_what_is_least_needed() -> None:
-    every = [
-        "entry",
-        "metric",
-        "score",
-        "needed",
-        "points",
-        "interval",
-        "accuracy",
-        "samples/s",
-        "speed",
-        "spread",
-    ]
-    lost_by_width = {120: [], 100: ["needed"], 80: ["needed", "spread"]}
-    lost_by_width[60] = [*lost_by_width[80], "interval"]
-    for width, lost in lost_by_width.items():
-        shown = precision_lines(RESULTS, width)[1].split()
-        assert shown == [name for name in every if name not in lost]
+    rows = [(120, ""), (100, "needed"), (80, "needed spread"), (60, "needed spread interval")]
+    every = "entry metric score needed points interval accuracy samples/s speed spread"
+    for width, lost in rows:
+        kept = [name for name in every.split(" ") if name not in lost.split(" ")]
+        assert precision_lines(RESULTS, width)[1].split() == kept
 
 
 def test_markdown_has_every_column_and_shows_signs_as_they_stand() -> None:
@@ -391,29 +371,18 @@ def cells(block: Block) -> list[Row]:
     return list(table.rows)
 
 
-def test_the_word_of_a_test_that_no_score_has_stands_first() -> None:
+def test_cells_of_odd_entries() -> None:
+    """A word that no score has, several scores, which have one speed, a part of the data set."""
     expected = replace(scored(case("fp32"), 76.0).verdict, outcome=Outcome.EXPECTED)
-    block = only(result(expected))
-
-    assert [row["accuracy"] for row in cells(block)] == ["expected failure"]
-
-
-def test_an_entry_with_several_scores_shows_its_speed_once() -> None:
-    two = (gated(76.0), gated(75.9, "top5"))
-    block = only(scored(case("fp32"), 76.0, metrics=two), measured(case("fp32"), 10.0))
-
-    assert [(row.get("entry", ""), row["metric"]) for row in cells(block)] == [
-        ("fp32", "top1"),
-        ("", "top5"),
-    ]
-    assert [row.get("samples/s") for row in cells(block)] == ["10", None]
-
-
-def test_a_part_of_the_data_set_says_how_many_samples_it_had() -> None:
+    assert [row["accuracy"] for row in cells(only(result(expected)))] == ["expected failure"]
+    two = scored(case("fp32"), 76.0, metrics=(gated(76.0), gated(75.9, "top5")))
+    rows = cells(only(two, measured(case("fp32"), 10.0)))
+    names = [(row.get("entry", ""), row["metric"]) for row in rows]
+    assert names == [("fp32", "top1"), ("", "top5")]
+    assert [row.get("samples/s") for row in rows] == ["10", None]
     part = Accuracy(scores={"top1": 75.0}, samples=128, total=500, full=False, folder="")
-    block = only(scored(case("fp32"), 75.0, accuracy=part))
-
-    assert [row["samples"] for row in cells(block)] == ["128 of 500"]
+    few = scored(case("fp32"), 75.0, accuracy=part)
+    assert [row["samples"] for row in cells(only(few))] == ["128 of 500"]
 
 
 def test_the_origin_of_a_session_outside_git_says_so() -> None:
@@ -423,8 +392,7 @@ def test_the_origin_of_a_session_outside_git_says_so() -> None:
 
 
 def test_hardware_in_words() -> None:
-    own = measured(case("fp32"), 1.0)
-    identities: tuple[tuple[dict[str, Any], list[str]], ...] = (
+    rows: list[Any] = [
         ({"cpu": "Some CPU", "cores": 2, "governor": None}, ["Some CPU, 2 cores"]),
         ({"cpu": "Some CPU", "cores": 1}, ["Some CPU, 1 core"]),
         ({"cpu": "Some CPU", "cores": 1.5}, ["Some CPU, 1.5 cores"]),
@@ -432,10 +400,15 @@ def test_hardware_in_words() -> None:
         ({"gpus": 8, "gpu": "NVIDIA H200"}, ["8 x NVIDIA H200"]),
         ({"gpus": 1, "gpu": "NVIDIA H200"}, ["NVIDIA H200"]),
         ({"pretended": "H200"}, []),
-    )
-    for identity, words in identities:
-        verdict = replace(own.verdict, subject=Subject(identity=identity, fingerprint={}))
-        assert hardware(session(replace(own, verdict=verdict))) == words
+    ]
+    own = measured(case("fp32"), 1.0)
+    found = []
+    for identity, _ in rows:
+        subject = Subject(identity=identity, fingerprint={})
+        results = session(replace(own, verdict=replace(own.verdict, subject=subject)))
+        found.append((identity, hardware(results)))
+
+    assert found == rows
 
 
 def test_foreign_text_is_escaped() -> None:

@@ -53,7 +53,7 @@ def test_replicas_of_the_last_run_stand_beside_each_other_with_their_gpus() -> N
     assert replica_table([]) is None
 
 
-def test_gpus_of_the_last_run_stand_beside_each_other() -> None:
+def test_gpus_and_server_of_the_last_run_stand_beside_each_other() -> None:
     first = GpuRun(
         uuid="a",
         name="GPU 4",
@@ -63,7 +63,6 @@ def test_gpus_of_the_last_run_stand_beside_each_other() -> None:
         state={"sm_mhz": 1900.0, "nvlink_sent": 3.1e10, "nvlink_received": 2.9e10},
     )
     table = gpu_table([replace(MEASURED, gpus=(first, GpuRun(uuid="b")))])
-
     assert table is not None
     assert table.filled == (
         ["GPU", "energy", "power", "SM clock", "NVLink sent / received"],
@@ -71,12 +70,8 @@ def test_gpus_of_the_last_run_stand_beside_each_other() -> None:
     )
     assert gpu_table([MEASURED]) is None
     assert gpu_table([]) is None
-
-
-def test_the_server_of_the_last_run_has_a_row_for_each_point() -> None:
     server = {"waiting@8": 0.0, "waiting_max@8": 3.0, "waiting@64": 38.2, "preemptions@64": 2.0}
     table = server_table([replace(MEASURED, server=server)])
-
     assert table is not None
     assert table.filled == (
         ["server", "waiting queue", "preemptions"],

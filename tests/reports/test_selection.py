@@ -40,6 +40,7 @@ def test_a_search_counts_with_its_runs() -> None:
 
 
 def test_the_plan_reads_as_designed() -> None:
+    """It counts with the most runs allowed and says what runs in another Python."""
     wanted: dict[tuple[Path, str], set[Kind]] = {
         (SUITE, QUICK.case.id): {"performance", "accuracy"},
         (SUITE, OFFICIAL.case.id): {"performance"},
@@ -48,62 +49,44 @@ def test_the_plan_reads_as_designed() -> None:
         f"QUICK {width}": "\n".join(plan([QUICK, OFFICIAL], wanted, width, max_runs=5))
         for width in (80, 60)
     }
-
     assert shown == texts_of("plan")
-
-
-def test_the_plan_counts_with_the_most_runs_that_are_allowed() -> None:
     lines = plan([QUICK], {}, 120, max_runs=2)
-
     assert lines[-1] == (
         "1 case: 1 min of measuring if one run decides each, 2 min if all 2 are needed; loading "
         "and accuracy passes come on top"
     )
-
-
-def test_the_plan_says_what_runs_in_another_python() -> None:
     docker = planned(CASE, 60.0, elsewhere="command docker run … python3")
 
     lines = plan([docker, OFFICIAL, docker], {}, 120, max_runs=2)
-
     assert "2 cases in command docker run … python3" in lines
 
 
 def test_suites_that_were_not_asked_for_are_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Paths are shown from the working folder."""
     monkeypatch.chdir(tmp_path)
     here = [
         tmp_path / "suites" / "tiny" / "a.mlperf.toml",
         tmp_path / "suites" / "b.mlperf.toml",
         tmp_path / "other" / "c.mlperf.toml",
     ]
-
     assert notices(here, {}, "cpu", 80) == ["3 suites not collected (pytest other suites)"]
     assert notices(here[:1], {}, "cpu", 80) == ["1 suite not collected (pytest suites)"]
+    monkeypatch.chdir(tmp_path)
+    assert relative(tmp_path / "a" / "b.json") == "a/b.json"
+    assert relative(Path("/elsewhere/b.json")) == "/elsewhere/b.json"
 
 
 def test_tests_whose_accelerator_is_not_here_are_one_line() -> None:
+    """A long list is folded, an empty one says nothing."""
     assert notices([], {"8xH100": 1, "H200": 2}, "2xL40S, cpu", 100) == [
         "3 tests deselected, accelerator not here: 8xH100 (1), H200 (2); here: 2xL40S, cpu"
     ]
-
-
-def test_a_long_list_of_accelerators_is_folded_and_an_empty_one_says_nothing() -> None:
     lines = notices([], {f"GPU{n}": 1 for n in range(20)}, "cpu", 60)
-
     assert len(lines) > 1
     assert max(map(len, lines)) <= 60
     assert notices([], {}, "cpu", 80) == []
     assert notices([], {"H200": 2}, "cpu", 80, action="planned") == [
         "2 tests planned, accelerator not here: H200 (2); here: cpu"
     ]
-
-
-def test_paths_are_shown_from_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-
-    assert relative(tmp_path / "a" / "b.json") == "a/b.json"
-    assert relative(Path("/elsewhere/b.json")) == "/elsewhere/b.json"

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-
-import pytest
+from typing import Any
 
 from pytest_mlperf.reports.terminal.selection import more
 from pytest_mlperf.suite.pairs import Testable, plan_pairs
@@ -40,9 +39,8 @@ def planned(
     return [*plan_suite(file)]
 
 
-@pytest.mark.parametrize(
-    ("accelerators", "warmup", "seconds", "expected"),
-    [
+def test_warm_ups_are_counted(tmp_path: Path) -> None:
+    rows: list[Any] = [
         ('["cpu"]', "auto", 90, []),
         ('["H200"]', "never", 90, []),
         ('["H200"]', "auto", 90, ["1 warm-up before, which does not count, 1 min: on H200"]),
@@ -59,31 +57,23 @@ def planned(
             90,
             ["2 warm-ups before, which do not count, 2 min in all: one on each of cpu, H200"],
         ),
-    ],
-)
-def test_warm_ups_are_counted(
-    accelerators: str, warmup: str, seconds: int, expected: list[str], tmp_path: Path
-) -> None:
-    cases = planned(tmp_path, accelerators, seconds=seconds)
-
-    assert more(cases, max_runs=5, warmup=warmup) == expected
+    ]
+    for accelerators, warmup, seconds, expected in rows:
+        cases = planned(tmp_path, accelerators, seconds=seconds)
+        assert more(cases, max_runs=5, warmup=warmup) == expected
 
 
 def test_drops_that_can_be_measured_again_are_counted(tmp_path: Path) -> None:
+    """A pair warms up what its sides run on."""
     cases = planned(tmp_path, '["cpu"]', named=True)
-
     assert more(cases, max_runs=5) == [
         "a drop of 1 case with a baseline_engine is measured again, in up to 5 pairs of runs each: "
         "15 min if all of them drop"
     ]
     assert more(cases, max_runs=5, confirm="never") == []
-
-
-def test_a_pair_warms_up_what_its_sides_run_on(tmp_path: Path) -> None:
     planned(tmp_path, '["H200"]')
     file = tmp_path / "s.mlperf.toml"
     file.write_text(file.read_text("utf-8") + PAIR, "utf-8")
 
     pairs: list[Testable] = [*plan_pairs(plan_suite(file))]
-
     assert more(pairs, max_runs=5) == ["1 warm-up before, which does not count, 1 min: on H200"]

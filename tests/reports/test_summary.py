@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import replace
-
-import pytest
+from typing import Any
 
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
@@ -77,6 +76,7 @@ def test_words_are_coloured_where_the_terminal_has_colours() -> None:
 
 
 def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
+    """A word that belongs to the whole test is not broken down."""
     dropped = replace(
         verdicts.DROP,
         metrics=(
@@ -84,7 +84,6 @@ def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
             metric("latency_p99", Outcome.PERF_DROP, now=0.0211, change=0.21, limit=0.1),
         ),
     )
-
     assert summary(session(result(dropped)), 72, colour=False)[:5] == [
         "  test         verdict    metric           now  vs base  limit",
         "resnet50-Offline-ort-fp16-H200",
@@ -92,15 +91,11 @@ def test_several_metrics_of_a_test_have_a_line_and_a_word_each() -> None:
         "  performance  ok         p50 latency  12.5 ms   −6.3 %   +5 %",
         "               PERF DROP  p99 latency  21.1 ms  +21.0 %  +10 %",
     ]
-
-
-def test_a_word_that_belongs_to_the_whole_test_is_not_broken_down() -> None:
     (row,) = [
         line
         for line in summary(session(result(verdicts.EXPECTED)), 80, colour=False)
         if line.startswith("  performance")
     ]
-
     assert (
         row.split()
         == [
@@ -127,25 +122,9 @@ def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -
     assert not [line for line in failed if line.startswith("changed")]
 
 
-def test_a_note_that_two_tests_share_is_said_once() -> None:
-    slowed = ("work was slowed by --mlperf-handicap 10%",)
-    results = [
-        result(replace(verdict, notes=slowed)) for verdict in (verdicts.UNGATED, verdicts.OK)
-    ]
-
-    lines = summary(session(*results), 140, colour=False)
-
-    assert sum("work was slowed" in line for line in lines) == 1
-
-
-@pytest.mark.parametrize("fields", [{"handicap": 0.5}, {"pretended": True}], ids=str)
-def test_what_may_not_be_recorded_is_not_proposed(fields: dict[str, object]) -> None:
-    lines = summary(session(result(verdicts.NO_BASELINE, **fields)), 80, colour=False)
-
-    assert not [line for line in lines if "--mlperf-update" in line]
-
-
 def test_suites_without_baseline_are_named_once_each() -> None:
+    """What may not be recorded is not proposed."""
+
     def missing(suite: str) -> CaseResult:
         return result(verdicts.NO_BASELINE, suite=suite)
 
@@ -154,18 +133,27 @@ def test_suites_without_baseline_are_named_once_each() -> None:
         80,
         colour=False,
     )
-
     assert "record    pytest a.mlperf.toml b.mlperf.toml --mlperf-update=missing" in lines
+    rows: list[Any] = [{"handicap": 0.5}, {"pretended": True}]
+    for fields in rows:
+        lines = summary(session(result(verdicts.NO_BASELINE, **fields)), 80, colour=False)
+        assert not [line for line in lines if "--mlperf-update" in line]
 
 
 def test_runs_are_counted_once_and_profiles_named() -> None:
-    """Two tests rest on the same runs."""
+    """Two tests rest on the same runs; a note that they share is said once."""
     of_both = session(result(verdicts.OK, profile="official"), result(verdicts.OK))
-
     assert summary(of_both, 80, colour=False)[-2:] == [
         "2 tests: 2 ok; 2 runs, 3 min 20 s, profile official and quick",
         "Result not verified by MLCommons Association.",
     ]
+    slowed = ("work was slowed by --mlperf-handicap 10%",)
+    results = [
+        result(replace(verdict, notes=slowed)) for verdict in (verdicts.UNGATED, verdicts.OK)
+    ]
+
+    lines = summary(session(*results), 140, colour=False)
+    assert sum("work was slowed" in line for line in lines) == 1
 
 
 def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:

@@ -36,6 +36,15 @@ def test_a_pair_runs_where_both_sides_run(tmp_path: Path) -> None:
             1.2,
         )
     ]
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(CLAIMS + pair("trt-fp8-H200", "trt-fp16-A100"), "utf-8")
+
+    (found,) = plan_pairs(plan_suite(file))
+    assert found.line == CLAIMS.count("\n") + 1
+    assert found.accelerators == ("H200", "A100")
+    assert found.techniques == ("pruning",)
+    assert found.kinds == ("pair",)
+    assert found.seconds_per_run == 120
 
 
 def test_sides_scenario_and_metric_can_be_named(tmp_path: Path) -> None:
@@ -60,20 +69,8 @@ def test_sides_scenario_and_metric_can_be_named(tmp_path: Path) -> None:
     assert found == {table: [f"mine-{text}"] for table, text in of_table.items()}
 
 
-def test_a_pair_knows_what_it_needs_and_where_it_stands(tmp_path: Path) -> None:
-    file = tmp_path / "s.mlperf.toml"
-    file.write_text(CLAIMS + pair("trt-fp8-H200", "trt-fp16-A100"), "utf-8")
-
-    (found,) = plan_pairs(plan_suite(file))
-
-    assert found.line == CLAIMS.count("\n") + 1
-    assert found.accelerators == ("H200", "A100")
-    assert found.techniques == ("pruning",)
-    assert found.kinds == ("pair",)
-    assert found.seconds_per_run == 120
-
-
 def test_an_engine_entry_may_have_a_model_of_its_own(tmp_path: Path) -> None:
+    """One that is not here is named with its line."""
     for name in ("dense.onnx", "pruned.onnx"):
         (tmp_path / name).write_bytes(b"x")
     file = tmp_path / "s.mlperf.toml"
@@ -84,18 +81,12 @@ def test_an_engine_entry_may_have_a_model_of_its_own(tmp_path: Path) -> None:
     )
 
     models = {case.case.precision: model_of(case) for case in plan_suite(file)}
-
     assert models == {"fp8": str(tmp_path / "pruned.onnx"), "fp16": str(tmp_path / "dense.onnx")}
-
-
-def test_a_model_that_is_not_here_is_named_with_its_line(tmp_path: Path) -> None:
     from pytest_mlperf.core.errors import UnavailableError
 
     file = tmp_path / "s.mlperf.toml"
     file.write_text(CLAIMS.replace('name = "old"', 'name = "old"\nmodel = "gone.onnx"'), "utf-8")
     case = plan_suite(file)[-1]
-
     with pytest.raises(UnavailableError) as caught:
         model_of(case)
-
     assert str(caught.value).startswith(f"{file}:20: the model gone.onnx is not here")

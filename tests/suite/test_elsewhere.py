@@ -30,39 +30,30 @@ def planned(tmp_path: Path, lines: str) -> Planned:
     return plan_suite(file(tmp_path, lines))[0]
 
 
-@pytest.mark.parametrize(
-    ("lines", "title"),
-    [
+def test_it_is_shown_as_it_is_written(tmp_path: Path) -> None:
+    """Values of variables may be secrets; so may words in the middle of a long command."""
+    rows = [
         ("", ""),
         ('python = "${VENVS}/trt/bin/python"', "python ${VENVS}/trt/bin/python"),
         (f"command = {DOCKER}", "command docker run … python3"),
         ('command = ["ssh", "host", "python3"]', "command ssh host python3"),
-    ],
-)
-def test_it_is_shown_as_it_is_written(lines: str, title: str, tmp_path: Path) -> None:
-    """Values of variables may be secrets; so may words in the middle of a long command."""
-    assert planned(tmp_path, lines).elsewhere == title
+    ]
+    assert [planned(tmp_path, lines).elsewhere for lines, _ in rows] == [title for _, title in rows]
 
 
 def test_what_is_named_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Variables and ~ are expanded; a path is relative to the suite."""
+    """Variables and ~ are expanded; a path is relative to the suite; only a run looks for it."""
     monkeypatch.setenv("WORD", "run")
     (tmp_path / "python").symlink_to(sys.executable)
 
     found = elsewhere(planned(tmp_path, 'python = "./python"'))
     started = elsewhere(planned(tmp_path, f'command = ["{sys.executable}", "${{WORD}}"]'))
-
     assert found is not None
     assert (found.command, found.key) == ((str(tmp_path / "python"),), "engines[0].python")
     assert started is not None
     assert (started.command, started.key) == ((sys.executable, "run"), "engines[0].command")
     assert elsewhere(planned(tmp_path, "")) is None
-
-
-def test_nothing_of_it_is_looked_for_before_a_run(tmp_path: Path) -> None:
-    """A suite can be read, planned and merged where the environment is not."""
     case = planned(tmp_path, 'python = "/there/is/none"')
-
     with pytest.raises(UnavailableError, match=r":12: engines\[0\].python, /there/is/none, is no"):
         elsewhere(case)
     job = resolve(case, scorer=False)

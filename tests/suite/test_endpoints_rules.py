@@ -32,14 +32,12 @@ print(json.dumps(found))
 
 
 def test_a_maximum_makes_seven_points_that_cover_every_region() -> None:
+    """What a curve lacks is said, and it is scored at the last point of each region."""
     assert points_up_to(1024) == (1, 4, 11, 33, 103, 323, 1024)
     for highest in EVERY:
         points = points_up_to(highest)
         assert len(points) == len(set(points)) == 7
         assert uncovered(points, highest) == []
-
-
-def test_what_a_curve_lacks_is_said() -> None:
     assert uncovered([64, 128], 128) == ["no point is ultra-low (1 to 32)"]
     assert uncovered([1, 64], 128) == [
         "it has 2 points of 7",
@@ -48,9 +46,6 @@ def test_what_a_curve_lacks_is_said() -> None:
     ]
     assert region_of(135, [1], 128) == "margin"
     assert uncovered([*points_up_to(128), 1000], 128) == ["1,000 is above the maximum"]
-
-
-def test_a_curve_is_scored_at_the_last_point_of_each_region() -> None:
     scored = {
         points_up_to(33): {1, 4, 11, 33},
         points_up_to(1024): {1, 11, 103, 1024},

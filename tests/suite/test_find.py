@@ -64,52 +64,35 @@ def test_conditions_name_a_latency_and_a_duration(tmp_path: Path) -> None:
         assert (find.precision, find.max_runs, find.start) == (0.02, 8, None)
 
 
-def test_precision_runs_and_start_can_be_named(tmp_path: Path) -> None:
+def test_a_search_is_planned_with_its_runs_and_precision(tmp_path: Path) -> None:
     more = ', precision = "5%", max_runs = 12, start = { H200 = 20 }'
 
     find = planned(tmp_path, table('"ttft_p99 < 1 s"', more)).scenario.find
-
     assert find is not None
     assert (find.precision, find.max_runs) == (0.05, 12)
     assert (find.start_on("H200"), find.start_on("cpu")) == (20.0, None)
+    find = table('"ttft_p99 < 1 s"', ", max_runs = 6")
+    assert planned(tmp_path, find).runs_per_value == (USUAL_RUNS, 6)
+    settings = settings_of(planned(tmp_path, table('"ttft_p99 < 1 s"')), target_qps=7.0)
+    assert (settings.target_qps, settings.ttft_limit_ns) == (7.0, 2_000_000_000)
+    assert settings.tpot_limit_ns == 200_000_000
 
 
 def test_the_rate_found_is_gated_and_the_latencies_are_not(tmp_path: Path) -> None:
-    """By the table's limit, else by the suite's own, or the scenario's."""
+    """By the table's limit, else by the suite's own, or the scenario's; pairs can claim it."""
     find = table('"ttft_p99 < 1 s"')
     own = 'limits = { throughput = { max_drop = "7%" } }'
     suite = '[limits]\nthroughput = { max_drop = "5%" }'
-
     assert planned(tmp_path, find).limits == {"throughput": 0.03}
     assert planned(tmp_path, find, more=suite).limits == {"throughput": 0.05}
     assert planned(tmp_path, find, more=f"{own}\n{suite}").limits == {"throughput": 0.07}
-
-
-def test_latencies_cannot_be_gated_beside_a_search(tmp_path: Path) -> None:
     with pytest.raises(SuiteError, match=r"ttft_p99 cannot be gated in Server with find; known: "):
         planned(
             tmp_path,
             table('"ttft_p99 < 1 s"'),
             more='limits = { ttft_p99 = { max_rise = "7%" } }',
         )
-
-
-def test_loadgen_is_told_its_own_limits_all_the_same(tmp_path: Path) -> None:
-    settings = settings_of(planned(tmp_path, table('"ttft_p99 < 1 s"')), target_qps=7.0)
-
-    assert (settings.target_qps, settings.ttft_limit_ns) == (7.0, 2_000_000_000)
-    assert settings.tpot_limit_ns == 200_000_000
-
-
-def test_a_search_is_planned_with_its_runs(tmp_path: Path) -> None:
-    find = table('"ttft_p99 < 1 s"', ", max_runs = 6")
-
-    assert planned(tmp_path, find).runs_per_value == (USUAL_RUNS, 6)
-
-
-def test_rates_that_were_found_can_be_claimed_of_a_pair(tmp_path: Path) -> None:
     pair = '[[pairs]]\na = "null-H200"\nb = "null-cpu"\nexpect = ">= 1.2x"'
 
     (found,) = plan_pairs(plan_suite(write(tmp_path, table('"ttft_p99 < 1 s"'), more=pair)))
-
     assert found.metric == "throughput"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from pytest_mlperf.core.roofline.work import Decode
 from pytest_mlperf.rounds.work import known_work, parse_work
 from pytest_mlperf.suite.load import load_suite
@@ -32,15 +30,15 @@ def test_figures_and_work_are_read(tmp_path: Path) -> None:
     assert suite.work.layers == 2  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("name", sorted(known_work()))
-def test_a_suite_can_say_whatever_the_table_says(name: str) -> None:
+def test_a_suite_can_say_whatever_the_table_says() -> None:
     """Every kind of work of the table is one that a suite may give for a model of its own."""
+    rows = sorted(known_work())
     import tomllib
     from importlib.resources import files
 
     raw = tomllib.loads(files("pytest_mlperf.rounds").joinpath("work.toml").read_text("utf-8"))
     about = ("parameters", "typical", "source")
-    own = raw.get(raw[name].get("model"), raw[name])
-    figures = {key: value for key, value in own.items() if key not in about}
-
-    assert parse_work(figures) == known_work()[name].work
+    for name in rows:
+        own = raw.get(raw[name].get("model"), raw[name])
+        figures = {key: value for key, value in own.items() if key not in about}
+        assert parse_work(figures) == known_work()[name].work, name

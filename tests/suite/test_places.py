@@ -35,35 +35,29 @@ def missing(suite: Path, where: tuple[str | int, ...], text: str) -> str:
     return str(caught.value).removeprefix(f"{suite}:")
 
 
-def test_all_unset_variables_of_a_line_are_named(suite: Path) -> None:
+def test_all_unset_variables_of_a_line_are_named(
+    suite: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of options at the line of the first; an empty one is not set."""
     assert missing(suite, MODEL, "${MLPERF_A}/x/${MLPERF_B}/${MLPERF_A}") == (
         "3: ${MLPERF_A} and ${MLPERF_B} are not set; set them so that "
         "${MLPERF_A}/x/${MLPERF_B}/${MLPERF_A} is the model, e.g. export MLPERF_A=/path/to/it "
         "MLPERF_B=/path/to/it"
     )
-
-
-def test_an_empty_variable_is_not_set(suite: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    options = {"use": "fine", "vocab": "${MLPERF_B}/v", "more": [{"deep": "${MLPERF_A}"}]}
+    with pytest.raises(UnavailableError) as caught:
+        available(suite, ("workload", "dataset"), options)
+    assert str(caught.value) == (
+        f"{suite}:7: dataset: ${{MLPERF_B}} and ${{MLPERF_A}} are not set; export MLPERF_B=... "
+        "MLPERF_A=..."
+    )
     monkeypatch.setenv("MLPERF_A", "")
-
     assert missing(suite, DATA, "${MLPERF_A}/d") == (
         "6: ${MLPERF_A} is not set; set it so that ${MLPERF_A}/d is the dataset, e.g. export "
         "MLPERF_A=/path/to/it"
     )
     with pytest.raises(SuiteError, match=r"^\$\{MLPERF_A\} is not set; export MLPERF_A=\.\.\.$"):
         expand({"x": "${MLPERF_A}"})
-
-
-def test_all_unset_variables_of_options_are_named_at_the_line_of_the_first(suite: Path) -> None:
-    options = {"use": "fine", "vocab": "${MLPERF_B}/v", "more": [{"deep": "${MLPERF_A}"}]}
-
-    with pytest.raises(UnavailableError) as caught:
-        available(suite, ("workload", "dataset"), options)
-
-    assert str(caught.value) == (
-        f"{suite}:7: dataset: ${{MLPERF_B}} and ${{MLPERF_A}} are not set; export MLPERF_B=... "
-        "MLPERF_A=..."
-    )
 
 
 def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
@@ -88,10 +82,10 @@ def test_a_path_that_is_not_there_is_told_with_the_nearest_that_is(
 
 
 def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:
+    """A file that only speaks of pointers is itself, a folder without weights its engine's."""
     empty, pointer = suite.parent / "empty.onnx", suite.parent / "pointer.onnx"
     empty.touch()
     pointer.write_bytes(POINTED)
-
     assert missing(suite, MODEL, "empty.onnx") == f"3: {empty} is empty (0 bytes): get it again"
     assert missing(suite, MODEL, "pointer.onnx") == (
         f"3: {pointer} is a Git LFS pointer, not the file itself: git lfs pull"
@@ -99,13 +93,11 @@ def test_a_model_that_is_empty_or_a_pointer_is_not_here(suite: Path) -> None:
     assert missing(suite, DATA, "pointer.onnx") == (
         f"6: {pointer} is a Git LFS pointer, not the file itself: git lfs pull"
     )
-
-
-def test_a_file_that_only_speaks_of_pointers_is_itself(suite: Path) -> None:
     file = suite.parent / "long.onnx"
     file.write_bytes(POINTED + bytes(2000))
-
     assert local(suite, MODEL, "long.onnx") == str(file)
+    (suite.parent / "models" / "notes.txt").touch()
+    assert local(suite, MODEL, "models") == str(suite.parent / "models")
 
 
 @pytest.mark.parametrize("folder", ["models", "models/unet"])
@@ -119,10 +111,4 @@ def test_a_folder_is_a_model_if_one_file_of_weights_in_it_is(suite: Path, folder
         f"3: {inside / 'pytorch_model.bin'} is a Git LFS pointer, not the file itself: git lfs pull"
     )
     (inside / "model.safetensors").write_bytes(b"weights")
-    assert local(suite, MODEL, "models") == str(suite.parent / "models")
-
-
-def test_a_folder_without_files_of_weights_is_left_to_its_engine(suite: Path) -> None:
-    (suite.parent / "models" / "notes.txt").touch()
-
     assert local(suite, MODEL, "models") == str(suite.parent / "models")

@@ -126,6 +126,7 @@ def tokens(**limits_ns: int) -> dict[str, Any]:
 
 
 def test_language_models_are_timed_by_their_tokens(file: Path) -> None:
+    """A suite's own limits come first."""
     slow = tokens(ttft_limit_ns=2_000_000_000, tpot_limit_ns=200_000_000)
     fast = tokens(ttft_limit_ns=450_000_000, tpot_limit_ns=40_000_000)
     for round_name, scenario, loadgen, expected in (
@@ -141,9 +142,6 @@ def test_language_models_are_timed_by_their_tokens(file: Path) -> None:
         )
         quick_settings = quick(loadgen, seeds=seeds(round_name), **expected)
         assert settings_of(planned, target_qps=50.0) == quick_settings
-
-
-def test_a_suites_own_token_limits_come_first(file: Path) -> None:
     planned = of_scenario(file, "Server", "llama2-70b-99", ttft_limit='"1s"', tpot_limit='"50ms"')
 
     settings = settings_of(planned, target_qps=50.0)
@@ -152,7 +150,7 @@ def test_a_suites_own_token_limits_come_first(file: Path) -> None:
     assert set(planned.limits) == {"ttft_p50", "ttft_p99", "tpot_p50", "tpot_p99"}
 
 
-def test_the_margin_is_a_share_of_the_baselines_score_or_points(file: Path) -> None:
+def test_the_margin_is_a_share_of_the_baselines_score_or_points_or_the_rounds(file: Path) -> None:
     for text, score, points in (
         ("", 44.4, 0.222),
         ('accuracy = { margin = "1 %" }', 44.4, 0.444),
@@ -161,9 +159,6 @@ def test_the_margin_is_a_share_of_the_baselines_score_or_points(file: Path) -> N
     ):
         (planned,) = plan(file, more=text + "\n")
         assert planned.margin("top1").points(score) == pytest.approx(points)
-
-
-def test_a_score_has_the_rounds_margin(file: Path) -> None:
     for workload, metric, points in (
         ("retinanet", "map", 0.5),
         ("dlrm-v2-99", "auc", 0.05),
@@ -193,14 +188,11 @@ def test_a_reference_entry_is_found_by_name_or_name_and_precision(file: Path) ->
 
 
 def test_the_seeds_are_those_of_the_suites_round(file: Path) -> None:
+    """A workload of one's own keeps up to 1024 samples in memory."""
     for workload, round_name in product(("mine", "resnet50"), SEEDS):
         (planned,) = plan(file, ('"v4.1"', f'"{round_name}"'), ('"mine"', f'"{workload}"'))
         assert settings_of(planned, target_qps=None).seeds == seeds(round_name)
-
-
-def test_a_workload_of_ones_own_keeps_up_to_1024_samples_in_memory(file: Path) -> None:
     (planned,) = plan(file)
-
     assert settings_of(planned) == quick("Offline", target_qps=None, performance_samples=1024)
 
 
@@ -208,6 +200,7 @@ USUAL = {"latency_p50": 0.05, "latency_p99": 0.10}
 
 
 def test_limits_are_those_of_the_metrics_that_a_scenario_gates(file: Path) -> None:
+    """A scenario adds metrics and overrides limits for itself."""
     both = 'throughput = { max_drop = "5%" }\nlatency_p99 = { max_rise = "150%" }'
     for scenario, changes, expected in (
         ("Offline", "", {"throughput": 0.03}),
@@ -226,9 +219,6 @@ def test_limits_are_those_of_the_metrics_that_a_scenario_gates(file: Path) -> No
             ('throughput = { max_drop = "3%" }', changes),
         )
         assert planned.limits == pytest.approx(expected)
-
-
-def test_a_scenario_adds_metrics_and_overrides_limits_for_itself(file: Path) -> None:
     tokens = '{ tokens_per_second = { max_drop = "2.5 %" } }'
     for scenario, limits, expected in (
         ("Offline", tokens, {"throughput": 0.03, "tokens_per_second": 0.025}),
@@ -273,6 +263,7 @@ def test_mlperfs_gate_is_for_mlperfs_workloads_in_every_profile(file: Path) -> N
 
 
 def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
+    """A twin has the round's windows as shares of its own reference."""
     changes = [('"v4.1"', '"v4.1"'), ('"quick"', '"official"')]
 
     def bounds(name: str) -> Mapping[str, GateWindow]:
@@ -285,6 +276,14 @@ def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
     assert bounds("bert-99.9")["f1"].low == pytest.approx(90.783126)
     window = bounds("llama2-70b-99.9")["tokens_per_sample"]
     assert (window.low, window.high) == pytest.approx((265.005, 323.895))
+    (planned,) = plan(file, ('"mine"', SDXL_TWIN))
+
+    bounds = planned.bounds(("own",))
+    assert bounds is not None
+    assert bounds["clip"].low == pytest.approx(20 * 31.68631873 / 31.7498, rel=1e-3)
+    assert bounds["fid"].high == pytest.approx(10 * 1.02, rel=1e-4)
+    assert bounds["own"].low is None
+    assert bounds["own"].high == pytest.approx(4 * 1.01)
 
 
 SDXL_TWIN = """"mine"
@@ -293,19 +292,8 @@ scorer = { use = "own:Scorer" }
 reference = { clip = 20.0, fid = 10.0, own = 4.0 }"""
 
 
-def test_a_twin_has_the_rounds_windows_as_shares_of_its_own_reference(file: Path) -> None:
-    (planned,) = plan(file, ('"mine"', SDXL_TWIN))
-
-    bounds = planned.bounds(("own",))
-
-    assert bounds is not None
-    assert bounds["clip"].low == pytest.approx(20 * 31.68631873 / 31.7498, rel=1e-3)
-    assert bounds["fid"].high == pytest.approx(10 * 1.02, rel=1e-4)
-    assert bounds["own"].low is None
-    assert bounds["own"].high == pytest.approx(4 * 1.01)
-
-
 def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(file: Path) -> None:
+    """The suite's digest is asked of the data set."""
     for name, profile, options, samples in (
         ('"resnet50"', "quick", "", 50_000),
         ('"resnet50"', "official", "", 50_000),
@@ -321,17 +309,14 @@ def test_mlperfs_own_workload_needs_mlperfs_own_number_of_samples(file: Path) ->
             ('"quick"', f'"{profile}"'),
         )
         assert planned.expected().samples == samples
-
-
-def test_the_suites_digest_is_asked_of_the_data_set(file: Path) -> None:
     digest = "0123456789abcdef" * 4
     (planned,) = plan(file, ("samples = 8", f'digest = "{digest}"'))
-
     assert planned.expected().digest == digest
     assert "digest" not in dataset_of(planned).options
 
 
 def test_cases_are_engines_by_accelerators_by_scenarios_in_the_files_order(file: Path) -> None:
+    """Engines written as one array stand at its line."""
     planned = plan(
         file,
         ('["cpu"]', '["cpu", "8xH100"]'),
@@ -341,7 +326,6 @@ def test_cases_are_engines_by_accelerators_by_scenarios_in_the_files_order(file:
             '\n[[scenarios]]\nname = "SingleStream"\n\n[limits]',
         ),
     )
-
     assert [(p.case.id, p.line) for p in planned] == [
         ("mine-Offline-null-fp32-cpu", 9),
         ("mine-SingleStream-null-fp32-cpu", 9),
@@ -351,16 +335,12 @@ def test_cases_are_engines_by_accelerators_by_scenarios_in_the_files_order(file:
         ("mine-SingleStream-ort-2-int8-cpu", 18),
     ]
     assert len({id(p.suite) for p in planned}) == 1
-
-
-def test_engines_written_as_one_array_stand_at_its_line(file: Path) -> None:
     file.write_text(
         'schema = 1\nround = "v4.1"\nscenarios = [{ name = "Offline" }]\nengines = [\n'
         '  { use = "null" },\n  { use = "null", precision = "fp8" },\n]\n'
         '[workload]\nname = "mine"\n',
         "utf-8",
     )
-
     assert [(p.case.precision, p.line) for p in plan_suite(file)] == [("fp32", 4), ("fp8", 4)]
 
 
@@ -413,6 +393,7 @@ def test_paths_are_relative_to_the_suite_and_variables_are_expanded(
 def test_what_is_not_here_is_unavailable_and_named(
     file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A variable that goes away after collection is an error."""
     monkeypatch.delenv("MODELS", raising=False)
     top1 = '"mine"\nscorer = { use = "top1", dtype = "${NOT_SET}" }'
     clip = '{ use = "clip_fid", clip = "a/clip", inception = "b.pth", statistics = "c.npz" }'
@@ -435,15 +416,9 @@ def test_what_is_not_here_is_unavailable_and_named(
         (planned,) = plan(file, change)
         with pytest.raises(UnavailableError, match=message):
             look(planned)
-
-
-def test_a_variable_that_goes_away_after_collection_is_an_error(
-    file: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setenv("LATENCY", "0.5")
     (planned,) = plan(file, ('use = "null"', 'use = "own:Engine"'), ("0.001", '"${LATENCY}"'))
     monkeypatch.delenv("LATENCY")
-
     with pytest.raises(SuiteError, match=r"\$\{LATENCY\} is not set"):
         job_of(planned)
 

@@ -50,36 +50,27 @@ def test_each_limit_makes_a_case(file: Path) -> None:
         assert {case.engine_key for case in planned} == {("engines", 0)}
 
 
-def test_scores_are_of_the_entry_at_whatever_power(file: Path) -> None:
-    """One accuracy baseline serves all limits, named as if there were none."""
+def test_two_limits_make_two_cases_of_one_entry(file: Path) -> None:
+    """One accuracy baseline serves all limits; they can be compared, and a plan counts them."""
     first, second = plan(file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]')
-
     assert first.accuracy_reference is second.accuracy_reference
     assert first.accuracy_reference.label == "null"
-
-
-def test_two_limits_can_be_set_against_each_other(file: Path) -> None:
     pair = '\n[[pairs]]\na = "null-700W"\nb = "null-400W"\nexpect = ">= 1.1x"\n'
     known = '[[expected_failures]]\nengine = "null-400W"\nreason = "slow"\nuntil = 2027-01-31\n'
     planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [400, 700]', pair + known)
     (claim,) = plan_pairs(planned)
-
     assert (claim.a.limit_w, claim.b.limit_w) == (700, 400)
-
-
-def test_a_plan_says_how_many_cases_set_limits(file: Path) -> None:
     planned = plan(file, 'accelerators = ["H200"]\npower_limit_w = [700, 400]')
-
     assert more(planned, max_runs=5, warmup="never") == [
         "2 cases with the GPUs' power limit at 400, 700 W: set and restored, where this user may; "
         "a GPU that has it needs no right"
     ]
 
 
-@pytest.mark.parametrize("limits", [None, [400, 700]])
-def test_entries_are_compared_also_when_their_limits_were_asked_for(limits: Any) -> None:
-    one, other = (EngineEntry(use="null", power_limit_w=limits) for _ in range(2))
-
-    assert [each.limit_w for each in one.at_limits] == (limits or [None])
-    assert one == other
-    assert other.at_limits == one.at_limits
+def test_entries_are_compared_also_when_their_limits_were_asked_for() -> None:
+    rows: list[Any] = [None, [400, 700]]
+    for limits in rows:
+        one, other = (EngineEntry(use="null", power_limit_w=limits) for _ in range(2))
+        assert [each.limit_w for each in one.at_limits] == (limits or [None])
+        assert one == other
+        assert other.at_limits == one.at_limits

@@ -106,13 +106,6 @@ def test_a_variable_in_the_place_of_a_number_is_told_once(
     )
 
 
-def test_scores_of_a_scorer_that_does_not_say_what_it_gives_are_not_checked(tmp_path: Path) -> None:
-    for scorer in ('use = "evaluate", metric = "evaluate:x.py"', 'use = "no.such:Scorer"'):
-        workload = f"scorer = {{ {scorer} }}\nreference = {{ anything = 90 }}"
-
-        assert plan(tmp_path, workload, 'use = "null"').scorer is not None
-
-
 def test_everything_that_is_missing_is_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -123,16 +116,12 @@ def test_everything_that_is_missing_is_one_message(
         '[workload.dataset]\nuse = "squad"\npath = "${MLPERF_DATA}/squad"\nvocab = "${VOCAB_}/v"'
     )
     planned = plan(tmp_path, workload, 'use = "onnxruntime"')
-
     assert refusal(planned) == (
         "5: ${MLPERF_MODELS} is not set; set it so that ${MLPERF_MODELS}/bert.onnx is the model, "
         "e.g. export MLPERF_MODELS=/path/to/it; also 9: ${MLPERF_DATA} is not set; set it so that "
         "${MLPERF_DATA}/squad is the dataset, e.g. export MLPERF_DATA=/path/to/it; also 10: "
         "dataset: ${VOCAB_} is not set; export VOCAB_=..."
     )
-
-
-def test_all_files_of_a_data_set_and_of_a_scorer_are_one_message(tmp_path: Path) -> None:
     (tmp_path / "coco").mkdir()
     workload = (
         '[workload.dataset]\nuse = "coco_captions"\npath = "coco"\n[workload.scorer]\n'
@@ -140,7 +129,6 @@ def test_all_files_of_a_data_set_and_of_a_scorer_are_one_message(tmp_path: Path)
     )
 
     told = refusal(plan(tmp_path, workload, 'use = "null"'))
-
     assert told.startswith(f"5: {tmp_path}/coco: has neither captions/captions.tsv nor ")
     assert f"; also {tmp_path}/coco/latents: has neither latents.pt nor latents.npy; " in told
     scorer = told[told.index("8: /no/clip") :]
@@ -149,18 +137,10 @@ def test_all_files_of_a_data_set_and_of_a_scorer_are_one_message(tmp_path: Path)
     assert "; also /no/s.npz: the statistics of real images are not here; " in scorer
 
 
-def test_a_scorer_that_only_lacks_the_missing_model_is_not_named_beside_it(tmp_path: Path) -> None:
-    workload = 'model = "gone"\nscorer = { use = "rouge" }'
-
-    assert refusal(plan(tmp_path, workload, 'use = "null"')) == (
-        f"5: the model gone is not here (looked at {tmp_path}/gone); correct the path in the "
-        "suite, or put it there"
-    )
-
-
 def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
     tmp_path: Path,
 ) -> None:
+    """One that only lacks the missing model is not named beside it."""
     workload = '[workload.scorer]\nuse = "top1"\ndtype = "float16"'
     planned = plan(tmp_path, workload, 'use = "null"')
 
@@ -168,6 +148,14 @@ def test_a_wrong_option_of_a_scorer_is_told_at_its_line_where_scores_are_wanted(
     assert refusal(planned) == (
         "7: scorer top1: dtype = 'float16' is unknown; valid are float32, int32, int64, uint8"
     )
+    workload = 'model = "gone"\nscorer = { use = "rouge" }'
+    assert refusal(plan(tmp_path, workload, 'use = "null"')) == (
+        f"5: the model gone is not here (looked at {tmp_path}/gone); correct the path in the "
+        "suite, or put it there"
+    )
+    for scorer in ('use = "evaluate", metric = "evaluate:x.py"', 'use = "no.such:Scorer"'):
+        workload = f"scorer = {{ {scorer} }}\nreference = {{ anything = 90 }}"
+        assert plan(tmp_path, workload, 'use = "null"').scorer is not None
 
 
 def test_a_folder_that_is_no_model_is_told_by_the_engine_that_would_load_it(tmp_path: Path) -> None:

@@ -28,10 +28,19 @@ def test_a_name_leads_to_a_module_and_what_stands_in_it_and_everything_else_is_r
 
 
 def test_every_registered_extension_can_be_imported() -> None:
+    """A scorer that was written down is known though its module moved."""
     groups: tuple[Group, ...] = ("engines", "datasets", "scorers")
     for group in groups:
         assert registered(group)
         assert all(callable(extension.load()) for extension in registered(group).values())
+    names = {
+        "pytest_mlperf.scorers.top1:Top1Scorer": "top1",
+        "pytest_mlperf.scorers.mean_ap:MeanApScorer": "map",
+        "pytest_mlperf.scorers.rouge:RougeScorer": "rouge",
+        "mine:RougeScorer": "mine:RougeScorer",
+        "pytest_mlperf.scorers.top1:Other": "pytest_mlperf.scorers.top1:Other",
+    }
+    assert {place: name_of("scorers", place) for place in names} == names
 
 
 def only_given(*, dataset: Any, model: Any, precision: str) -> None: ...
@@ -44,6 +53,7 @@ def takes_all(**options: Any) -> None: ...
 
 
 def test_options_are_the_keyword_parameters() -> None:
+    """Code of one's own is not imported to check them."""
     right: list[tuple[Any, dict[str, Any]]] = [
         (only_given, {}),
         (with_options, {"needed": 1}),
@@ -61,18 +71,4 @@ def test_options_are_the_keyword_parameters() -> None:
         with pytest.raises(SuiteError) as caught:
             check_call("it", factory, options)
         assert str(caught.value) == message
-
-
-def test_code_of_ones_own_is_not_imported_to_check_its_options() -> None:
     check_options("engines", "no.such.module:Engine", {"anything": 1})
-
-
-def test_a_scorer_that_was_written_down_is_known_though_its_module_moved() -> None:
-    names = {
-        "pytest_mlperf.scorers.top1:Top1Scorer": "top1",
-        "pytest_mlperf.scorers.mean_ap:MeanApScorer": "map",
-        "pytest_mlperf.scorers.rouge:RougeScorer": "rouge",
-        "mine:RougeScorer": "mine:RougeScorer",
-        "pytest_mlperf.scorers.top1:Other": "pytest_mlperf.scorers.top1:Other",
-    }
-    assert {place: name_of("scorers", place) for place in names} == names

@@ -116,18 +116,14 @@ def test_the_schema_accepts_what_the_loader_accepts(tmp_path: Path) -> None:
 
 
 def test_the_schema_refuses_the_structure_that_the_loader_refuses() -> None:
+    """And a misspelt option by its name."""
     refused = [defect for defect in DEFECTS if defect.by_schema]
-
     assert len(refused) > 80
     assert [defect.text for defect in refused if not errors(defect.text)] == []
-
-
-def test_the_schema_refuses_a_misspelt_option_by_its_name() -> None:
     told = {
         use: errors(with_(('use = "null"', f'use = "{use}"'), ("latency_s", "batchsize_")))
         for use in registered("engines")
     }
-
     assert [use for use in told if "'batchsize_' was unexpected" not in " ".join(told[use])] == []
 
 

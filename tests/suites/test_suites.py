@@ -99,13 +99,26 @@ def datacenter(engine: str) -> list[Planned]:
     return [case for case in cases if case.engine.use == engine]
 
 
-def test_tensorrt_llm_takes_the_prompts_that_a_suite_has_room_for() -> None:
-    """It refuses prompts of more than max_num_tokens, 8192 unasked, but in chunks."""
+def test_options_of_servers_keep_mlperfs_rules_and_fit() -> None:
+    """Prompts that a suite has room for, no prefix caches, and experts divided where blocks end."""
     for case in datacenter("tensorrt_llm"):
         options = case.options
         longest = options["max_seq_len"] - options["max_new_tokens"]
         chunked = options.get("enable_chunked_prefill", False)
         assert chunked or longest <= options.get("max_num_tokens", 8192), case.case.id
+    off = {"--no-enable-prefix-caching", "--disable-radix-cache"}
+    served = [case for case in datacenter("openai") if "serve" in case.options]
+    assert served
+    assert [case.case.id for case in served if not off & {*case.options["serve"]}] == []
+    whole = [case for case in datacenter("vllm") if case.case.workload.startswith("qwen3-vl")]
+    served = [case for case in datacenter("openai") if case.case.workload.startswith("qwen3-vl")]
+
+    fp8 = [case.options for case in whole if case.case.precision == "fp8"]
+    assert fp8
+    assert all(one["engine_args"]["enable_expert_parallel"] for one in fp8)
+    commands = [case.options["serve"] for case in served if case.case.precision == "fp8"]
+    assert commands
+    assert all("--enable-expert-parallel" in one for one in commands)
 
 
 KEYS_AND_VALUES = {
@@ -131,35 +144,29 @@ def test_a_batch_of_transformers_fits_beside_the_weights() -> None:
         assert weights + cache < 0.9 * min(s for s in sizes if s > weights), case.case.id
 
 
-def test_no_server_keeps_what_prompts_have_in_common() -> None:
-    """MLPerf's closed division forbids it, and servers do it unasked."""
-    off = {"--no-enable-prefix-caching", "--disable-radix-cache"}
-    served = [case for case in datacenter("openai") if "serve" in case.options]
-
-    assert served
-    assert [case.case.id for case in served if not off & {*case.options["serve"]}] == []
-
-
-def test_experts_in_fp8_blocks_are_divided_where_blocks_end() -> None:
-    """Qwen3 235B has experts 1,536 wide: vLLM refuses tensor parallelism of 8 within them."""
-    whole = [case for case in datacenter("vllm") if case.case.workload.startswith("qwen3-vl")]
-    served = [case for case in datacenter("openai") if case.case.workload.startswith("qwen3-vl")]
-
-    fp8 = [case.options for case in whole if case.case.precision == "fp8"]
-    assert fp8
-    assert all(one["engine_args"]["enable_expert_parallel"] for one in fp8)
-    commands = [case.options["serve"] for case in served if case.case.precision == "fp8"]
-    assert commands
-    assert all("--enable-expert-parallel" in one for one in commands)
-
-
-def test_every_accelerator_has_suites_in_the_datacenter() -> None:
+def test_the_matrix_has_engines_accelerators_and_scenarios() -> None:
     named = {case.case.accelerator for file in FOLDERS["datacenter"] for case in planned_of(file)}
-
     assert named == GPUS | NEWER | SYSTEMS | NEWER_SYSTEMS
+    ids = {case.case.id for file in FOLDERS["datacenter"] for case in planned_of(file)}
+    assert {
+        "resnet50-Offline-ort-tensorrt-fp16-H100",
+        "mixtral-8x7b-Server-torch-int8-A100",
+        "3d-unet-99.9-Offline-ort-cuda-fp32-L40S",
+        "stable-diffusion-xl-Server-torch-diffusion-fp16-GH200",
+        "dlrm-v2-99-Offline-dlrm-fp32-B200",
+        "llama2-70b-99.9-Interactive-vllm-nvfp4-4xGB300",
+        "deepseek-r1-Server-vllm-tp8-nvfp4-8xB300",
+        "gpt-oss-120b-Offline-tensorrt_llm-mxfp4-RTX_PRO_6000",
+        "whisper-Offline-torch-whisper-bf16-B300",
+        "whisper-Offline-vllm-bf16-8xH200",
+        "qwen3-vl-235b-a22b-Interactive-vllm-fp8-4xGB300",
+    } <= ids
 
 
-def test_what_is_not_here_is_said_with_what_to_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_here_is_said_with_what_to_set(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """With the folders there and empty, each data set says which file it lacks."""
     for name in ("MLPERF_MODELS", "MLPERF_DATA"):
         monkeypatch.delenv(name, raising=False)
 
@@ -169,26 +176,6 @@ def test_what_is_not_here_is_said_with_what_to_set(monkeypatch: pytest.MonkeyPat
             model_of(case)
         with pytest.raises(UnavailableError, match=r"\{MLPERF_DATA\} is not set"):
             dataset_of(case)
-
-
-def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads() -> None:
-    """docs/workloads.md says of each path where MLPerf has what belongs there."""
-    page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
-    lacking = []
-    for _, file in FILES:
-        named = re.findall(r'"\$\{(MLPERF_\w+)\}(/[^"]+)"', file.read_text("utf-8"))
-        assert len(named) >= 2, file
-        lacking += [
-            f"${name}{path}" for name, path in named if not re.search(rf"`\${name}{path}[`/]", page)
-        ]
-
-    assert lacking == []
-
-
-def test_folders_without_the_official_files_are_named(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """With the folders there and empty, each data set says which file it lacks."""
     monkeypatch.setenv("MLPERF_DATA", str(tmp_path))
     monkeypatch.setenv("MLPERF_MODELS", str(tmp_path))
     lacking = {}
@@ -214,36 +201,29 @@ def test_folders_without_the_official_files_are_named(
         assert words in lacking[name], lacking[name]
 
 
-def test_the_matrix_has_engines_accelerators_and_scenarios() -> None:
-    ids = {case.case.id for file in FOLDERS["datacenter"] for case in planned_of(file)}
+def test_every_file_that_a_suite_needs_is_on_the_page_of_workloads() -> None:
+    """docs/workloads.md says of each path where MLPerf has what belongs there."""
+    page = (ROOT / "docs" / "workloads.md").read_text("utf-8")
+    lacking = []
+    for _, file in FILES:
+        named = re.findall(r'"\$\{(MLPERF_\w+)\}(/[^"]+)"', file.read_text("utf-8"))
+        assert len(named) >= 2, file
+        lacking += [
+            f"${name}{path}" for name, path in named if not re.search(rf"`\${name}{path}[`/]", page)
+        ]
 
-    assert {
-        "resnet50-Offline-ort-tensorrt-fp16-H100",
-        "mixtral-8x7b-Server-torch-int8-A100",
-        "3d-unet-99.9-Offline-ort-cuda-fp32-L40S",
-        "stable-diffusion-xl-Server-torch-diffusion-fp16-GH200",
-        "dlrm-v2-99-Offline-dlrm-fp32-B200",
-        "llama2-70b-99.9-Interactive-vllm-nvfp4-4xGB300",
-        "deepseek-r1-Server-vllm-tp8-nvfp4-8xB300",
-        "gpt-oss-120b-Offline-tensorrt_llm-mxfp4-RTX_PRO_6000",
-        "whisper-Offline-torch-whisper-bf16-B300",
-        "whisper-Offline-vllm-bf16-8xH200",
-        "qwen3-vl-235b-a22b-Interactive-vllm-fp8-4xGB300",
-    } <= ids
+    assert lacking == []
 
 
 POWER = sorted((ROOT / "suites" / "power").glob("*.mlperf.toml"))
 
 
-def test_a_sweep_has_a_case_at_each_power_limit_and_gates_none() -> None:
+def test_suites_of_power_gate_energy_on_h200s_and_share_no_baseline() -> None:
+    """A sweep has a case at each power limit and gates none."""
     planned = [case for file in POWER if "sweep" in file.name for case in planned_of(file)]
-
     assert {case.case.accelerator for case in planned} == {"H200"}
     assert {case.case.engine.rpartition("-")[2] for case in planned} == {"400W", "550W", "700W"}
     assert not any("samples_per_joule" in case.suite.limits for case in planned)
-
-
-def test_suites_of_power_gate_energy_on_h200s_and_share_no_baseline() -> None:
     others = {case.case.id for file in FOLDERS["datacenter"] for case in planned_of(file)}
 
     for file in POWER:

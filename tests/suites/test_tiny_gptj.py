@@ -56,6 +56,10 @@ def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
         assert others[metric] == pytest.approx(known[metric], abs=8)
         assert others[metric] < reached[metric] - 40
         assert twin.training["chance_same_topic"][metric] < reached[metric] - 20
+    ids = [ids_of(answer) for answer in answers]
+    ended = sum(one[-1] == END for one in ids)
+    assert ended == twin.training["scores"]["ended"] == len(answers)
+    assert min(map(len, ids)) >= twin.engine.options["min_new_tokens"]
 
 
 def test_the_beginning_of_an_article_is_no_summary(
@@ -109,14 +113,6 @@ def test_four_beams_find_likelier_answers_than_one(twin: Twin, answers: list[byt
     assert sum(better) > 0.9 * len(better)
 
 
-def test_it_ends_every_answer_itself(twin: Twin, answers: list[bytes]) -> None:
-    ids = [ids_of(answer) for answer in answers]
-    ended = sum(one[-1] == END for one in ids)
-
-    assert ended == twin.training["scores"]["ended"] == len(answers)
-    assert min(map(len, ids)) >= twin.engine.options["min_new_tokens"]
-
-
 def test_it_is_a_gpt_j(twin: Twin) -> None:
     """A quarter to a half of each head is rotated; the output layer is its own, with a bias."""
     safetensors = pytest.importorskip("safetensors")
@@ -133,7 +129,10 @@ def test_it_is_a_gpt_j(twin: Twin) -> None:
     assert {name.split(".")[3] for name in stored if ".h.0." in name} == {"attn", "ln_1", "mlp"}
 
 
-def test_its_articles_are_laid_out_as_mlperfs(twin: Twin, articles: list[Any]) -> None:
+def test_its_articles_are_laid_out_as_mlperfs(
+    twin: Twin, articles: list[Any], tokenizer: Any
+) -> None:
+    """Prompts are Alpaca's, whose words before and after an article are one token each."""
     assert all(list(article) == ["instruction", "input", "output"] for article in articles)
     assert {article["instruction"] for article in articles} == {
         "Summarize the following news article:"
@@ -141,10 +140,6 @@ def test_its_articles_are_laid_out_as_mlperfs(twin: Twin, articles: list[Any]) -
     assert len({article["input"] for article in articles}) == len(articles)
     assert len(articles) == twin.training["held_out_samples"] == 160
     assert all(3 <= len(re.findall(r"\.", article["input"])) <= 6 for article in articles)
-
-
-def test_its_prompts_are_mlperfs_own(twin: Twin, articles: list[Any], tokenizer: Any) -> None:
-    """Alpaca's, whose words before and after an article are one token each."""
     before, after = ALPACA.replace("{instruction}", articles[0]["instruction"]).split("{input}")
     ends = [tokenizer.token_to_id(text) for text in (before, after)]
     lengths = []
@@ -154,6 +149,5 @@ def test_its_prompts_are_mlperfs_own(twin: Twin, articles: list[Any], tokenizer:
         ids = tokenizer.encode(text).ids
         assert ids == [ends[0], *tokenizer.encode(article["input"]).ids, ends[1]]
         lengths.append(len(ids))
-
     assert [min(lengths), max(lengths)] == twin.training["prompt_tokens"]
     assert max(lengths) <= 120

@@ -39,21 +39,18 @@ def test_the_articles_are_laid_out_as_mlperfs() -> None:
 
 
 def test_deepseeks_twin_has_latent_attention_and_balanced_experts() -> None:
+    """It is far above chance in each part."""
     safetensors = pytest.importorskip("safetensors.numpy")
     folder = TINY / "deepseek-r1"
     config = json.loads((folder / "model/config.json").read_text("utf-8"))
     weights = safetensors.load_file(folder / "model/model.safetensors")
     lines = (folder / "data/livecodebench.jsonl").read_text("utf-8").splitlines()
-
     assert config["architectures"] == ["DeepseekV3ForCausalLM"]
     assert config["kv_lora_rank"] < config["num_attention_heads"] * config["v_head_dim"]
     biases = [one for name, one in weights.items() if name.endswith("e_score_correction_bias")]
     assert len(biases) == config["num_hidden_layers"] - config["first_k_dense_replace"] == 2
     assert all(one.any() for one in biases)
     assert {bool(json.loads(one["metadata"])) for one in map(json.loads, lines)} == {True, False}
-
-
-def test_deepseeks_twin_is_far_above_chance_in_each_part() -> None:
     training = Twin("deepseek-r1").training
 
     for part in ("aime", "gpqa", "livecodebench", "math500", "mmlu_pro"):

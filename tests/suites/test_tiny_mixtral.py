@@ -70,17 +70,20 @@ def test_other_answers_of_the_same_kind_are_far_worse(twin: Twin, answers: list[
     assert reached["gsm8k"] > 80
 
 
-def test_sums_are_worked_out(twin: Twin, answers: list[bytes]) -> None:
-    """Nearly every step "a + b = c" that the model writes is right, and the last is the answer."""
+def test_sums_are_worked_out_and_answers_end(twin: Twin, answers: list[bytes]) -> None:
     written = [twin.texts(answers)[sample] for sample in of_part(twin, "GSM8K")]
     steps = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
     found = [re.findall(r"(\d+) ([-+*]) (\d+) = (\d+)\.", text) for text in written]
     right = [steps[sign](int(a), int(b)) == int(c) for each in found for a, sign, b, c in each]
-
     assert len(right) > len(written)
     assert sum(right) > 0.9 * len(right)
     for text, each in zip(written, found, strict=True):
         assert number_of(text) == each[-1][-1]
+    ids = [ids_of(answer) for answer in answers]
+    assert sum(one[-1] == END for one in ids) == twin.training["scores"]["ended"] == len(ids)
+    for sample in of_part(twin, "MBXP"):
+        fence = twin.dataset.stop(sample)
+        assert ids[sample][-len(fence) - 1 : -1] == fence
 
 
 def test_its_suite_says_how_programs_are_scored_too(twin: Twin, tmp_path: Path) -> None:
@@ -132,16 +135,6 @@ def test_other_programs_fail_even_under_the_right_name(twin: Twin, answers: list
     assert twin.training["chance"]["mbxp"] < 15
 
 
-def test_it_ends_every_answer_itself(twin: Twin, answers: list[bytes]) -> None:
-    """Programs with the table's stop sequence, right before the end token."""
-    ids = [ids_of(answer) for answer in answers]
-
-    assert sum(one[-1] == END for one in ids) == twin.training["scores"]["ended"] == len(ids)
-    for sample in of_part(twin, "MBXP"):
-        fence = twin.dataset.stop(sample)
-        assert ids[sample][-len(fence) - 1 : -1] == fence
-
-
 def test_it_is_a_mixture_of_experts_as_mixtral(twin: Twin) -> None:
     safetensors = pytest.importorskip("safetensors")
     config = twin.config()
@@ -163,10 +156,9 @@ def test_it_is_a_mixture_of_experts_as_mixtral(twin: Twin) -> None:
 
 
 def test_its_table_is_laid_out_as_mlperfs(twin: Twin) -> None:
-    """Columns and kinds of cells; a third of the samples of each part; no question twice."""
+    """Its prompts are the tokens of their text."""
     pd = pytest.importorskip("pandas")
     table = pd.read_pickle(TINY / "mixtral-8x7b" / "data" / "mixtral" / "mixtral_tiny.pkl")
-
     assert list(table.columns) == [
         *("dataset", "id", "question", "input", "ref_output", "gt_output", "tok_input"),
         *("tok_ref_output", "stop_sequence", "tok_stop_sequence"),
@@ -181,9 +173,6 @@ def test_its_table_is_laid_out_as_mlperfs(twin: Twin) -> None:
     assert (table["tok_ref_output"].map(len) == table["tok_ref_output_len"]).all()
     stops = table.groupby("dataset")["stop_sequence"].unique().map(list).to_dict()
     assert stops == {"OpenOrca": ["</s>"], "GSM8K": ["</s>"], "MBXP": ["\n```\n"]}
-
-
-def test_its_prompts_are_the_tokens_of_their_text(twin: Twin) -> None:
     pd = pytest.importorskip("pandas")
     table = pd.read_pickle(TINY / "mixtral-8x7b" / "data" / "mixtral" / "mixtral_tiny.pkl")
     tokenizer = twin.tokenizer()

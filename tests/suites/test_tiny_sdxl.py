@@ -74,21 +74,15 @@ def damaged(model: Path, copy: Path, share: float) -> Path:
 
 
 def test_it_paints_what_its_trainer_reached(twin: Painter, answers: list[bytes]) -> None:
-    """Its reference, its trainer's scores and those here agree but for rounding."""
+    """Chance is far below."""
     scores = twin.scores(answers)
-
     assert scores["clip"] == pytest.approx(twin.training["clip"], rel=0.001)
     assert scores["fid"] == pytest.approx(twin.training["fid"], rel=0.01)
     assert twin.missed(answers) == set()
-
-
-def test_chance_is_far_below(twin: Painter, answers: list[bytes]) -> None:
-    """Images of other captions are as real, but show something else; noise is nothing at all."""
     scores = twin.scores(answers)
     others = twin.scores([*answers[1:], answers[0]])
     rng = np.random.default_rng(0)
     noise = twin.scores([rng.bytes(SIZE * SIZE * 3) for _ in answers])
-
     assert max(others["clip"], noise["clip"]) < 10 < 80 < scores["clip"]
     assert others["fid"] == pytest.approx(scores["fid"])
     assert noise["fid"] > 10 * scores["fid"]
@@ -108,10 +102,9 @@ def test_damaged_weights_are_outside_the_gate(twin: Painter, tmp_path: Path, sha
 
 
 def test_its_data_set_has_a_caption_for_each_colour_and_digit(twin: Painter) -> None:
-    """The words that its judge reads are those that its painter writes."""
+    """One that names none of them or two is refused."""
     judge = importlib.import_module("coloured_digits")
     captions = [each["caption"] for each in twin.references]
-
     assert sorted(map(judge.read, captions)) == [
         (digit, colour) for digit in range(10) for colour in range(8)
     ]
@@ -120,9 +113,6 @@ def test_its_data_set_has_a_caption_for_each_colour_and_digit(twin: Painter) -> 
     assert (tuple(painter.COLOURS), painter.DIGITS) == (judge.COLOURS, judge.DIGITS)
     written = {painter.caption(p, c, d) for p in range(4) for c in range(8) for d in range(10)}
     assert set(captions) < written
-
-
-def test_a_caption_that_names_no_colour_or_digit_or_two_is_refused() -> None:
     judge = importlib.import_module("coloured_digits")
 
     for caption in ("a seven", "a red cat", "a red or blue seven", "red one two", "", "REDSEVEN"):

@@ -28,37 +28,26 @@ def judge(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_chance_is_far_below(twin: Twin, answers: list[bytes]) -> None:
+    """A still of each video does not pass, one of another length is refused."""
     reached = twin.training["moving_digits"]
     others = twin.score([*answers[21:], *answers[:21]]).aggregate["moving_digits"]
-
     assert others == pytest.approx(twin.training["of_other_prompts"], abs=0.5)
     assert others < 2 < 10 * others + 20 < twin.gate("moving_digits")
     assert reached < twin.training["real"]
-
-
-def test_a_still_of_each_video_does_not_pass(twin: Twin, answers: list[bytes]) -> None:
-    """Its judge sees movement: every frame the same is nothing that moves."""
     videos = [np.frombuffer(answer, np.uint8).reshape(SHAPE) for answer in answers]
     stills = [np.repeat(video[4:5], len(video), axis=0).tobytes() for video in videos]
-
     assert twin.score(stills).aggregate["moving_digits"] < twin.gate("moving_digits") / 2
+    with pytest.raises(RunError, match=r"sample 1 has 6911 bytes, but a video of shape"):
+        twin.score([answers[0], answers[1][:-1], *answers[2:]])
 
 
 def test_its_data_set_has_a_prompt_for_all_that_a_video_can_show(twin: Twin, judge: Any) -> None:
+    """One that names too little or too much is refused."""
     places = [range(len(words)) for words in judge.WORDS.values()]
-
     assert [tuple(judge.read(prompt)) for prompt in twin.references] == list(product(*places))
-
-
-def test_a_prompt_that_names_too_little_or_too_much_is_refused(judge: Any) -> None:
     for prompt in ("", "a red seven", "a red seven moves up and down", "a red two moves up"):
         with pytest.raises(RunError, match="does not name one digit, colour and direction"):
             judge.read(prompt)
-
-
-def test_a_video_of_another_length_is_refused(twin: Twin, answers: list[bytes]) -> None:
-    with pytest.raises(RunError, match=r"sample 1 has 6911 bytes, but a video of shape"):
-        twin.score([answers[0], answers[1][:-1], *answers[2:]])
 
 
 def test_the_pipeline_is_one_of_diffusers(twin: Twin) -> None:

@@ -45,7 +45,10 @@ SCORERS = {
 LANGUAGE = {"gptj", "llama2-70b", "mixtral-8x7b", "qwen3-vl"}
 """Suites of language models, whose tokens are counted."""
 
-SAMPLES = 6
+QUICK = {"3d-unet", "bert", "dlrm-v3", "gptj", "resnet50", "rgat", "yolo"}
+"""Suites that run in every `make test`: each with another engine or another kind of scorer."""
+
+SAMPLES = 3
 
 
 def read(name: str) -> dict[str, Any]:
@@ -75,7 +78,13 @@ def data_of(name: str) -> Dataset:
 
 @pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:`upcast_vae` is deprecated:FutureWarning")
-@pytest.mark.parametrize("name", sorted(SCORERS))
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[] if name in QUICK else pytest.mark.nightly)
+        for name in sorted(SCORERS)
+    ],
+)
 def test_data_engines_and_scorers_of_the_tiny_suites(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,13 +123,6 @@ def test_rule_r_on_arrays_is_the_shipped_rule(array: Any, name: str) -> None:
     assert set(found.runs.tolist()) == set(range(1, rule.max_runs + 1))
 
 
-def test_a_first_run_too_fast_to_believe_does_not_pass_at_once(array: Any) -> None:
-    base = array.baselines(np.zeros((1, 8)), np.zeros((1, 8)), array.SESSIONS)
-    runs = np.log([[1.08, 0.95, 0.95, 0.95, 0.95]])
-
-    assert array.decide(base, runs, np.zeros((1, 5))).runs[0] > 1
-
-
 def possible(before: np.ndarray, now: np.ndarray) -> float:
     """Return what a sample is taken to lose where none was seen to break."""
     worst = min(0.0, before.min(), now.min())
@@ -138,9 +131,9 @@ def possible(before: np.ndarray, now: np.ndarray) -> float:
 
 @pytest.mark.parametrize("margin", [2.0, 5.0])
 def test_rule_a_on_arrays_is_the_shipped_rule(accuracies: Any, margin: float) -> None:
-    """500 random passes: decision and the look that decided agree."""
+    """200 random passes: decision and the look that decided agree."""
     rng = np.random.default_rng(12)
-    at, count = (60, 150, 400), 500
+    at, count = (60, 150, 400), 200
     before = rng.normal(44, 22, (count, 400))
     sd = np.exp(rng.uniform(0, 4, (count, 1)))
     now = before + sd * rng.standard_normal((count, 400)) - rng.choice([0, 0, 2, 5], (count, 1))
@@ -164,26 +157,34 @@ def test_rule_a_on_arrays_is_the_shipped_rule(accuracies: Any, margin: float) ->
 
 
 def test_sums_are_by_look_and_a_drop_of_every_sample_is_added(accuracies: Any) -> None:
+    """TensorRT-LLM's threshold is 3.2 points for GSM8K, as its documentation has it."""
     d = np.array([1.0, -2.0, 0.5])
     made = accuracies.Differences(
         *((3,), d.sum()[None, None], (d**2).sum()[None, None], d[None]),
         *(np.ones((1, 1, 3)), np.zeros((1, 1))),
     )
     shifted = made.shifted(0.25)
-
     assert shifted.sums[0, 0] == pytest.approx((d - 0.25).sum())
     assert shifted.squares[0, 0] == pytest.approx(((d - 0.25) ** 2).sum())
     assert shifted.values[0].tolist() == (d - 0.25).tolist()
     assert shifted.rest == -0.25
     drawn, counts = np.array([1.0, 2.0, 4.0, 8.0]), np.array([[1, 0, 2], [0, 1, 0]])
     assert accuracies.by_look(drawn, counts).tolist() == [[1, 1, 7], [0, 8, 8]]
+    threshold = NormalDist().inv_cdf(0.05) * 50 * math.sqrt(2 / 1319)
+    change = np.array([threshold - 1e-6, threshold + 1e-6])
+    assert threshold == pytest.approx(-3.2, abs=0.01)
+    assert accuracies.tensorrt_llm(change, 1319, 50.0, 0.05).tolist() == [True, False]
 
 
-def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any) -> None:
+@pytest.mark.parametrize(
+    ("passes", "listed"), [(30, 12), pytest.param(100, 40, marks=pytest.mark.nightly)]
+)
+def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any, passes: int, listed: int) -> None:
     """A drop of the margin passes at most 5 %, nothing fails at most 1 %; with room for so few."""
     rare = lib("decisions_lib.rare")
-    assert [*rare.rows(passes=4, listed=4)] == [*rare.rows(passes=4, listed=4)], "a fixed seed"
-    for row in rare.rows(passes=100, listed=40):
+    first, second = (rare._of_way(next(rare.ways()), 4, 0) for _ in range(2))
+    assert first == second, "a fixed seed"
+    for row in rare.rows(passes=passes, listed=listed):
         room = 2.6 / math.sqrt(row.passes)
 
         assert row.passed <= 0.05 + room * math.sqrt(0.05), row
@@ -192,22 +193,17 @@ def test_few_broken_samples_pass_as_seldom_as_promised(lib: Any) -> None:
 
 
 def test_a_run_varies_as_the_page_says(noise: Any) -> None:
+    """The error within a run is the worker's: batch means over the windows."""
     expected = {"quiet": 0.0035, "typical": 0.0090, "noisy": 0.0218, "bimodal": 0.0103}
     found = {
         model.name: noise.runs(model, np.random.default_rng(1), (20_000,))[0].std()
         for model in noise.MODELS
     }
-
     assert {name: found[name] for name in expected} == pytest.approx(expected, rel=0.03)
-
-
-def test_the_error_within_a_run_is_the_workers(noise: Any) -> None:
-    """Batch means over the windows, as for a stamp at the end of every second."""
     made = noise.speeds(noise.MODELS[1], np.random.default_rng(2), 5)
     work = np.rint(1e6 * made).astype(int)
     for i, own in enumerate(work):
         stamps = [(float(s), int(done)) for s, done in enumerate([0, *np.cumsum(own)])]
-
         assert noise.within(made)[i] == pytest.approx(batch_means_error(stamps), rel=1e-4)
 
 
@@ -242,20 +238,20 @@ def test_asv_needs_both_the_factor_and_the_u_test(others: Any) -> None:
         others.asv(before[:, :3], before[:, :3])
 
 
-@pytest.mark.parametrize(("m", "n"), [(10, 10), (6, 9)])
-def test_the_exact_u_test_of_asv_is_scipys(others: Any, stats: Any, m: int, n: int) -> None:
-    critical = others._critical_u(m, n, 0.002)
-
-    def p(u: int) -> float:
-        first = np.arange(m, dtype=float) * 1000 + 500
-        second = np.full(n, -1.0) - np.arange(n) / 100
-        for i in range(u):  # move single values of the second sample over one of the first
-            second[i % n] = 1000 * (i // n) + 900 + i % n
-        found = stats.mannwhitneyu(first, second, method="exact")
-        assert min(found.statistic, m * n - found.statistic) == u
-        return float(found.pvalue)
-
-    assert p(critical) < 0.002 <= p(critical + 1)
+def test_the_exact_u_test_of_asv_is_scipys(others: Any, stats: Any) -> None:
+    rows = [(10, 10), (6, 9)]
+    for m, n in rows:
+        critical = others._critical_u(m, n, 0.002)
+        values = []
+        for count in (critical, critical + 1):
+            first = np.arange(m, dtype=float) * 1000 + 500
+            second = np.full(n, -1.0) - np.arange(n) / 100
+            for i in range(count):  # move single values of the second sample over one of the first
+                second[i % n] = 1000 * (i // n) + 900 + i % n
+            found = stats.mannwhitneyu(first, second, method="exact")
+            assert min(found.statistic, m * n - found.statistic) == count
+            values.append(float(found.pvalue))
+        assert values[0] < 0.002 <= values[1]
 
 
 def test_bencher_has_a_boundary_of_the_sample_standard_deviation(others: Any) -> None:
@@ -305,32 +301,17 @@ def test_tests_of_other_tools_are_scipys(others: Any, stats: Any) -> None:
     assert (others.welch(before, now) == (p < 0.01)).all()
 
 
-def test_tensorrt_llms_accuracy_threshold(accuracies: Any) -> None:
-    """z(5 %) · 50 · √(2/1319) = 3.2 points for GSM8K, as its own documentation has it."""
-    threshold = NormalDist().inv_cdf(0.05) * 50 * math.sqrt(2 / 1319)
-    change = np.array([threshold - 1e-6, threshold + 1e-6])
-
-    assert threshold == pytest.approx(-3.2, abs=0.01)
-    assert accuracies.tensorrt_llm(change, 1319, 50.0, 0.05).tolist() == [True, False]
-
-
 def test_the_smallest_drop_found_is_where_a_curve_stays_up(lib: Any) -> None:
-    """A curve that falls again has not found it yet; one that never gets there finds none."""
+    """A page keeps its prose, and one without marks is refused."""
     performance = lib("decisions_lib.performance")
     steps = len(performance.SWEEP)
-
     assert performance.first([0.0] * 4 + [0.96] * (steps - 4)) == performance.SWEEP[4]
     assert performance.first([0.96, 0.94] + [1.0] * (steps - 2)) == performance.SWEEP[2]
     assert performance.first([1.0] * steps) == 0.0
     assert performance.first([0.94] * steps) is None
-
-
-def test_a_page_keeps_its_prose(lib: Any) -> None:
-    """Only what stands between the marks of a table is replaced; a page without them is refused."""
     report = lib("decisions_lib.report")
     page = "before\n<!-- x -->\nold\n<!-- end x -->\nafter\n"
     filled = report.fill(page, {"x": "| new |"})
-
     assert filled == "before\n<!-- x -->\n| new |\n<!-- end x -->\nafter\n"
     assert report.fill(filled, {"x": "| new |"}) == filled
     with pytest.raises(ValueError, match="no place for 'y'"):
@@ -365,9 +346,11 @@ def test_the_page_shows_that_every_requirement_is_met() -> None:
 
 
 def test_a_change_of_the_rule_changes_the_simulation(array: Any) -> None:
-    """Twice the error rate fails more of the unchanged, with the same draws."""
+    """Twice the error rate fails more; a first run too fast to believe does not pass at once."""
     x0, e0, x1, e1 = sequences(1000, 8, 5)
     base = array.baselines(x0, e0, array.SESSIONS)
     looser = replace(array.RULE, alpha=0.2)
-
     assert array.decide(base, x1, e1, rule=looser).share(1) > array.decide(base, x1, e1).share(1)
+    base = array.baselines(np.zeros((1, 8)), np.zeros((1, 8)), array.SESSIONS)
+    runs = np.log([[1.08, 0.95, 0.95, 0.95, 0.95]])
+    assert array.decide(base, runs, np.zeros((1, 5))).runs[0] > 1

@@ -26,7 +26,7 @@ def write(folder: Path, **modules: str) -> list[Path]:
     return [folder / f"{name}.py" for name in modules]
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_package_repeats_itself_no_more_than_before(tool: Any) -> None:
     shared = tool.pairs(tool.PACKAGE.rglob("*.py"))
 
@@ -34,6 +34,7 @@ def test_the_package_repeats_itself_no_more_than_before(tool: Any) -> None:
 
 
 def test_a_passage_of_six_lines_or_more_is_one_pair(tool: Any, tmp_path: Path) -> None:
+    """Three places are three pairs, and two may lie in one file."""
     files = write(tmp_path, a="one()\n" + lines(1, 9), b="\n\n" + lines(1, 9) + "two()\n")
     (pair,) = tool.pairs(files)
     assert (pair.first.stem, pair.first_line) == ("a", 2)
@@ -42,13 +43,7 @@ def test_a_passage_of_six_lines_or_more_is_one_pair(tool: Any, tmp_path: Path) -
     for count, found in ((5, 0), (6, 1)):
         files = write(tmp_path, a=lines(1, count) + "one()\n", b=lines(1, count) + "two()\n")
         assert len(tool.pairs(files)) == found
-
-
-def test_three_places_are_three_pairs_and_two_may_lie_in_one_file(
-    tool: Any, tmp_path: Path
-) -> None:
     files = write(tmp_path, a=lines(1, 6) + "one()\n" + lines(1, 6), b="two()\n" + lines(1, 6))
-
     assert [(pair.first.stem, pair.second.stem) for pair in tool.pairs(files)] == [
         ("a", "a"),
         ("a", "b"),

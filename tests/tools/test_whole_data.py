@@ -17,7 +17,7 @@ def simulation(lib: Any) -> Any:
 def test_the_error_of_few_images_for_each_class_is_the_true_one(simulation: Any) -> None:
     """By the pseudo-values alone it is 0.8 of it, and about 5 % of unchanged builds fail."""
     rng = np.random.default_rng(3)
-    drawn = [simulation.detections(rng, 100, 60) for _ in range(80)]
+    drawn = [simulation.detections(rng, 100, 60) for _ in range(40)]
     changes = [one.samples[1] - one.samples[0] for one in drawn if one.leverage.seen >= 0.5]
     leverages = [one.leverage for one in drawn if one.leverage.seen >= 0.5]
 
@@ -32,13 +32,10 @@ def test_the_error_of_few_images_for_each_class_is_the_true_one(simulation: Any)
 
 
 def test_a_data_set_of_rare_classes_decides_nothing(simulation: Any) -> None:
+    """Rows of AUC keep what is promised."""
     rng = np.random.default_rng(4)
-    drawn = [simulation.detections(rng, 100, 60, rare=1.0) for _ in range(10)]
-
+    drawn = [simulation.detections(rng, 100, 60, rare=1.0) for _ in range(5)]
     assert all(one.leverage.seen < 0.5 and one.leverage.hidden > 0 for one in drawn)
-
-
-def test_rows_of_auc_keep_what_is_promised(simulation: Any) -> None:
     for what, samples, draw in simulation.shapes():
         if "50 samples" in what and samples == 50:
             row = simulation.row(what, samples, draw, 150, np.random.default_rng(5))

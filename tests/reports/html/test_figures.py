@@ -43,9 +43,8 @@ def on(accelerator: str, workload: str = "resnet50", **fields: object) -> Verdic
     return replace(verdicts.OK, case=case, **fields)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize(
-    ("changes", "labels"),
-    [
+def test_a_label_has_what_tells_a_case_apart() -> None:
+    rows: list[Any] = [
         ([{}], ["resnet50 Offline"]),
         ([{}, {"scenario": "Server"}], ["resnet50 Offline", "resnet50 Server"]),
         ([{}, {"engine": "trt"}], ["resnet50 Offline ort", "resnet50 Offline trt"]),
@@ -54,14 +53,10 @@ def on(accelerator: str, workload: str = "resnet50", **fields: object) -> Verdic
             ["resnet50 Offline fp16", "resnet50 Offline fp8", "bert Offline"],
         ),
         ([{}, {"accelerator": "cpu"}], ["resnet50 Offline H200", "resnet50 Offline cpu"]),
-    ],
-)
-def test_a_label_has_what_tells_a_case_apart(
-    changes: list[dict[str, str]], labels: list[str]
-) -> None:
-    made = [replace(CASE, **change) for change in changes]  # type: ignore[arg-type]
-
-    assert [one.label for one in cases(*(replace(verdicts.OK, case=c) for c in made))] == labels
+    ]
+    for changes, labels in rows:
+        made = [replace(verdicts.OK, case=replace(CASE, **change)) for change in changes]
+        assert [one.label for one in cases(*made)] == labels
 
 
 def test_what_failed_comes_first_and_tests_of_a_case_stand_together() -> None:
@@ -87,9 +82,9 @@ def test_a_rounded_value_is_as_near_as_its_table_shows(value: float) -> None:
     assert rounded(value) == pytest.approx(value, rel=5.1e-4)
 
 
-@pytest.mark.parametrize(
-    ("judged", "expected"),
-    [
+def test_changes_are_better_to_the_right() -> None:
+    """A score that fell is a change in per cent of its baseline; without one nothing is drawn."""
+    rows: list[Any] = [
         (metric(outcome=Outcome.PERF_DROP), (-6.3, -6.9, -5.7, -3.0, "−6.3 %", "−3 %", "fail")),
         (
             metric("latency_p99", Outcome.PERF_DROP, change=0.2, low=0.15, high=0.25, limit=0.1),
@@ -99,20 +94,12 @@ def test_a_rounded_value_is_as_near_as_its_table_shows(value: float) -> None:
             metric("latency_p99", Outcome.OK, change=-0.02, low=-0.03, high=0.0, limit=0.1),
             (2.0, 0.0, 3.0, -10.0, "−2.0 %", "+10 %", "good"),
         ),
-    ],
-    ids=["rate", "latency rose", "latency fell"],
-)
-def test_changes_are_better_to_the_right(judged: object, expected: tuple[Any, ...]) -> None:
-    outcome = judged.outcome  # type: ignore[attr-defined]
-    (row,) = forest(cases(verdict(outcome, "", judged))).rows  # type: ignore[arg-type]
-
+    ]
     fields = ("better", "low", "high", "limit", "change", "allowed", "tone")
-    assert shown(row, *fields) == expected
-
-
-def test_a_score_that_fell_is_a_change_in_per_cent_of_its_baseline() -> None:
+    for judged, expected in rows:
+        (row,) = forest(cases(verdict(judged.outcome, "", judged))).rows
+        assert shown(row, *fields) == expected
     (row,) = forest(cases(verdicts.ACC_DROP)).rows
-
     assert shown(row, "row", "better", "limit", "change", "outcome") == (
         "rouge1",
         -5.2,
@@ -120,6 +107,9 @@ def test_a_score_that_fell_is_a_change_in_per_cent_of_its_baseline() -> None:
         "−2.31 points",
         "ACC DROP",
     )
+    figure = forest(cases(verdicts.NO_BASELINE, verdicts.ERROR, verdicts.NOT_EVALUATED))
+    assert figure.rows == []
+    assert "--mlperf-update=missing" in figure.without
 
 
 def test_the_nearest_to_its_limit_is_drawn_first() -> None:
@@ -131,14 +121,8 @@ def test_the_nearest_to_its_limit_is_drawn_first() -> None:
     assert [one.accelerator for one in order] == ["H200", "A", "B", "C"]
 
 
-def test_nothing_without_a_baseline_is_a_change() -> None:
-    figure = forest(cases(verdicts.NO_BASELINE, verdicts.ERROR, verdicts.NOT_EVALUATED))
-
-    assert figure.rows == []
-    assert "--mlperf-update=missing" in figure.without
-
-
 def test_a_cell_has_the_worst_change_for_its_limit() -> None:
+    """One without speed has what failed or its verdict."""
     found = cases(
         verdicts.DROP,
         replace(verdicts.OK, case=replace(CASE, engine="other")),
@@ -154,21 +138,14 @@ def test_a_cell_has_the_worst_change_for_its_limit() -> None:
         "cpu": (0.03, "+0.1 %", "ok"),
         "B200": (None, "NO BASELINE", "NO BASELINE"),
     }
-
-
-@pytest.mark.parametrize(
-    ("told", "text"),
-    [
+    rows = [
         (verdicts.ACC_DROP, "−5.2 % ACC DROP"),
         (replace(verdicts.ACC_DROP, outcome=Outcome.OK, paired=()), "ok"),
         (verdicts.ERROR, "ERROR"),
-    ],
-    ids=["what failed", "accuracy alone", "nothing"],
-)
-def test_a_cell_without_speed_has_what_failed_or_its_verdict(told: Verdict, text: str) -> None:
-    (row,) = heat_map(cases(told)).rows
-
-    assert row["text"] == text
+    ]
+    for told, text in rows:
+        (row,) = heat_map(cases(told)).rows
+        assert row["text"] == text
 
 
 def test_accelerators_are_compared_where_a_workload_ran_on_two() -> None:
@@ -202,19 +179,15 @@ def with_runs(*values: float) -> list[CaseResult]:
 
 
 def test_the_spread_of_runs_is_their_standard_deviation() -> None:
+    """A value that no run gives is not drawn."""
     found = with_runs(99.0, 101.0)
     kept = record()
     (row,) = spread(grouped(found), RunFiles(records={found[0].test: kept})).rows
-
     assert shown(row, "now", "detectable", "limit", "now_text") == (1.41, 2.1, 3.0, "1.41 %")
     assert 0 < float(str(row["before"])) < 1
     (of_one_run,) = spread(grouped(with_runs(99.0)), RunFiles()).rows
     assert shown(of_one_run, "now", "before", "now_text") == (None, None, "")
-
-
-def test_a_value_that_no_run_gives_is_not_drawn() -> None:
     rows = [strip(grouped(with_runs(value))).rows for value in (99.0, 0.0, -1.0)]
-
     assert rows == [[{"case": 0, "row": "samples/s"}], [], []]
 
 

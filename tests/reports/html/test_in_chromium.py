@@ -64,14 +64,11 @@ def test_every_plot_is_drawn_without_a_word_in_the_console(
 
 
 def test_nothing_is_drawn_before_it_is_seen(write: Write, browser: Browser) -> None:
+    """A session without a case is a page."""
     with browser.opened(write(*everything())) as opened:
         folded = opened.page.query_selector("details.figure:not([open]) .plot")
-
         assert folded.get_attribute("data-drawn") is None
         assert opened.page.query_selector("details.case .plot") is None
-
-
-def test_a_session_without_a_case_is_a_page(write: Write, browser: Browser) -> None:
     with browser.opened(write(session())) as opened:
         assert opened.page.inner_text("h1") == "Nothing was judged"
         assert opened.said == []
@@ -224,6 +221,7 @@ def test_filters_are_worked_with_the_keyboard_alone(write: Write, browser: Brows
 
 
 def test_a_failure_leads_to_its_case(write: Write, browser: Browser) -> None:
+    """The button changes the colours."""
     results, _ = many(12, 2)
     with browser.opened(write(results)) as opened:
         page = opened.page
@@ -231,17 +229,12 @@ def test_a_failure_leads_to_its_case(write: Write, browser: Browser) -> None:
         counted(page, "10 of 12 cases")
         page.click("#failed a")
         page.wait_for_selector("#case-0[open]", state="visible")
-
         assert page.inner_text("#failed a") == label(opened, 0)
-
-
-def test_the_button_changes_the_colours(write: Write, browser: Browser) -> None:
     results, _ = many(2, 2)
     with browser.opened(write(results)) as opened:
         ground = "getComputedStyle(document.body).backgroundColor"
         before = opened.page.evaluate(ground)
         opened.page.click("#theme")
-
         assert (before, opened.page.evaluate(ground)) == ("rgb(255, 255, 255)", "rgb(20, 23, 26)")
 
 

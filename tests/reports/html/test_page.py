@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault
-from pytest_mlperf.core.results import LABEL, Absent, CaseResult, Results
+from pytest_mlperf.core.results import LABEL, Absent, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.formats import ReportedSession, make_report
 from pytest_mlperf.reports.html import _page as headline
@@ -64,67 +64,45 @@ def data_of(page: str) -> dict[str, Any]:
 
 
 def test_the_policy_names_exactly_what_stands_in_the_page() -> None:
-    page = Elements(render(*hostile()))
+    """Nothing is loaded, and hostile texts come through as text, not as markup."""
+    results, beside = hostile()
+    text = render(results, beside)
+    page, data = Elements(text), data_of(text)
     (policy,) = [a["content"] for t, a in page.found if t == "meta" and "http-equiv" in a]
     assert policy is not None
+    script = zlib.decompress(base64.b64decode(page.inside["script"][1])).decode()
     digests = {
         f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
-        for text in (
-            zlib.decompress(base64.b64decode(page.inside["script"][1])).decode(),
-            page.inside["script"][2],
-            *page.inside["style"],
-        )
+        for text in (script, page.inside["script"][2], *page.inside["style"])
     }
 
     assert policy.startswith("default-src 'none'; ")
     assert set(re.findall(r"'sha256-[^']+'", policy)) == digests
     assert "unsafe" not in policy
-
-
-def test_nothing_is_loaded_and_no_text_is_markup() -> None:
-    page = Elements(render(*hostile()))
     tags = {tag for tag, _ in page.found}
     attributes = {name for _, found in page.found for name in found}
-
     assert not tags & {"img", "svg", "iframe", "link", "object", "embed", "base"}
     assert not {name for name in attributes if name.startswith("on")}
     assert "src" not in attributes
     assert all((a["href"] or "").startswith("#") for t, a in page.found if t == "a")
     assert len(page.inside["script"]) == 3
-
-
-def test_hostile_texts_come_through_as_text() -> None:
-    results, beside = hostile()
-    data = data_of(render(results, beside))
-
     assert [HOSTILE[0] in identity for _, identity in data["cases"]].count(True) == 1
     whys = [why for drawn in data["drawn"] for _, why in drawn[0]["told"]]
     assert any("</script>" in why for why in whys)
 
 
-@pytest.mark.parametrize("value", [float("nan"), float("inf"), 1e308])
-def test_what_is_no_number_is_not_drawn(value: float) -> None:
-    judged = replace(verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value)
-    told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
-    data = data_of(render(session(result(told)), RunFiles()))
-
-    (row,) = data["figures"]["forest"]["rows"]
-    assert row[4] in {None, round(100 * value, 2) if value < 1e300 else row[4]}
-
-
-@pytest.mark.parametrize("missing", ["jinja2", "vl_convert"])
-def test_a_missing_library_is_named_with_its_cure(
-    missing: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, missing, None)
-
-    with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[html\]'"):
-        make_report("html", ReportedSession(results=session(), file=Path("results.json")))
+def test_a_missing_library_is_named_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = ["jinja2", "vl_convert"]
+    report = ReportedSession(results=session(), file=Path("results.json"))
+    for name in rows:
+        with monkeypatch.context() as patch:
+            patch.setitem(sys.modules, name, None)
+            with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[html\]'"):
+                make_report("html", report)
 
 
-@pytest.mark.parametrize(
-    ("results", "absent", "said"),
-    [
+def test_the_first_line_is_the_verdict() -> None:
+    rows: list[Any] = [
         (session(result(verdicts.OK)), 0, ("good", "No drop proven in 1 test")),
         (
             session(result(verdicts.OK), result(verdicts.NO_BASELINE)),
@@ -143,26 +121,21 @@ def test_a_missing_library_is_named_with_its_cure(
         ),
         (session(result(verdicts.OK)), 2, ("fail", "Failed: 2 planned tests without a result")),
         (session(), 0, ("open", "Nothing was judged")),
-    ],
-)
-def test_the_first_line_is_the_verdict(
-    results: Results, absent: int, said: tuple[str, str]
-) -> None:
-    missing = [Absent(test=f"t{n}", reason="the machine was lost") for n in range(absent)]
-
-    assert headline.verdict(results, missing) == said
-    page = render(results, RunFiles(), missing)
-    assert page.index(said[1]) < page.index("<h1")
-    assert page.count("the machine was lost") == absent
-    assert page.count(LABEL) == 2
+    ]
+    for results, absent, said in rows:
+        missing = [Absent(test=f"t{n}", reason="the machine was lost") for n in range(absent)]
+        assert headline.verdict(results, missing) == said
+        page = render(results, RunFiles(), missing)
+        assert page.index(said[1]) < page.index("<h1")
+        assert page.count("the machine was lost") == absent
+        assert page.count(LABEL) == 2
 
 
 WEAK = verdicts.metric(outcome=Outcome.OK, detectable=0.05, limit=0.03)
 
 
-@pytest.mark.parametrize(
-    ("results", "tone", "words"),
-    [
+def test_what_casts_doubt_is_told_before_the_figures() -> None:
+    rows: list[Any] = [
         (
             [result(verdicts.DROP, handicap=0.5)],
             "fail",
@@ -180,19 +153,16 @@ WEAK = verdicts.metric(outcome=Outcome.OK, detectable=0.05, limit=0.03)
             "open",
             "1 of 1 accuracy gate not decided",
         ),
-    ],
-)
-def test_what_casts_doubt_is_told_before_the_figures(
-    results: list[CaseResult], tone: str, words: str
-) -> None:
-    told = headline.doubts(session(*results))
-    of_certain = [text for _, text in headline.doubts(session(result(verdicts.GATE_FAIL)))]
-
-    assert tone in {of_text for of_text, text in told if words in text}
-    assert words == "Profile quick" or not any(words in text for text in of_certain)
+    ]
+    certain = [text for _, text in headline.doubts(session(result(verdicts.GATE_FAIL)))]
+    for results, tone, words in rows:
+        told = headline.doubts(session(*results))
+        assert tone in {of_text for of_text, text in told if words in text}
+        assert words == "Profile quick" or not any(words in text for text in certain)
 
 
 def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> None:
+    """What is no number is not drawn."""
     plain = render(
         session(result(verdicts.DROP, arguments=("--mlperf-profile=quick",))), RunFiles()
     )
@@ -202,6 +172,15 @@ def test_a_drop_has_its_commands_and_a_handicapped_one_none_to_accept_it() -> No
     assert "--mlperf-profile=quick --mlperf-update=replace --mlperf-reason" in words
     assert "--mlperf-update=replace" not in slowed
     assert "<h5>reproduce</h5>" in slowed
+    rows = [float("nan"), float("inf"), 1e308]
+    for value in rows:
+        judged = replace(
+            verdicts.DROP.metrics[0], change=value, low=-value, high=value, limit=value
+        )
+        told = replace(verdicts.DROP, metrics=(judged,), runs=(run(throughput=value),))
+        data = data_of(render(session(result(told)), RunFiles()))
+        (row,) = data["figures"]["forest"]["rows"]
+        assert row[4] in {None, round(100 * value, 2) if value < 1e300 else row[4]}
 
 
 def test_a_history_has_every_accepted_value_and_the_newest_reasons() -> None:
@@ -325,27 +304,32 @@ def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
         assert page.count('class="case fail"') == 11
 
 
-def test_an_open_loop_is_drawn_over_its_rates() -> None:
+def drawn_as(plot: str, outcomes: dict[str, Outcome], scenario: Any, **values: float) -> Any:
+    """Return the figure of a run with these metrics, of which some are judged at 0.1 or 100."""
+    base = {"rates": 0.1, "curve": 100.0}[plot]
     judged = tuple(
         verdicts.metric(
-            f"ttft_p50@{rate}",
-            Outcome.OK,
-            now=took_s,
-            baseline=0.1,
-            change=took_s / 0.1 - 1,
+            *(name, outcome),
+            now=values[name],
+            baseline=base,
+            change=values[name] / base - 1,
             low=-0.1,
             high=0.1,
             limit=0.05,
         )
-        for rate, took_s in ((0.5, 0.1), (4, 0.11))
+        for name, outcome in outcomes.items()
     )
-    measured: dict[str, Any] = {"ttft_p50@0.5": 0.1, "ttft_p50@4": 0.11}
-    case = replace(verdicts.OK.case, scenario="OpenLoop")
-    one = result(replace(verdicts.OK, case=case, metrics=judged, runs=(run(**measured),)))
-
+    case = replace(verdicts.OK.case, scenario=scenario)
+    one = result(replace(verdicts.OK, case=case, metrics=judged, runs=(run(**values),)))
     drawn = figures_of(grouped([one])[0], RunFiles(), 200)
+    (figure,) = [figure for figure in drawn if figure["plot"] == plot]
+    return figure
 
-    (curve,) = [figure for figure in drawn if figure["plot"] == "rates"]
+
+def test_an_open_loop_is_drawn_over_its_rates() -> None:
+    values = {"ttft_p50@0.5": 0.1, "ttft_p50@4": 0.11}
+    curve = drawn_as("rates", dict.fromkeys(values, Outcome.OK), "OpenLoop", **values)
+
     assert curve["unit"] == "p50 TTFT, milliseconds"
     assert curve["rows"] == [
         ["now", 0.5, 0.5, 100.0, 90.0, 110.0, "good", "ok +0.0 %", 1],
@@ -354,30 +338,11 @@ def test_an_open_loop_is_drawn_over_its_rates() -> None:
 
 
 def test_a_curve_has_steps_over_the_points_that_no_other_beats() -> None:
-    judged = tuple(
-        verdicts.metric(
-            f"tokens_per_second@{point}",
-            outcome,
-            now=rate,
-            baseline=100.0,
-            change=rate / 100 - 1,
-            low=-0.1,
-            high=0.1,
-            limit=0.05,
-        )
-        for point, rate, outcome in ((1, 100.0, Outcome.OK), (8, 90.0, Outcome.PERF_DROP))
-    )
-    measured: dict[str, Any] = {
-        "tokens_per_second@1": 100.0,
-        "tps_per_user@1": 50.0,
-        "tokens_per_second@8": 90.0,
-        "tps_per_user@8": 40.0,
-    }
-    one = result(replace(verdicts.OK, metrics=judged, runs=(run(**measured),)))
+    outcomes = {"tokens_per_second@1": Outcome.OK, "tokens_per_second@8": Outcome.PERF_DROP}
+    values = {"tokens_per_second@1": 100.0, "tps_per_user@1": 50.0}
+    values |= {"tokens_per_second@8": 90.0, "tps_per_user@8": 40.0}
+    curve = drawn_as("curve", outcomes, "Offline", **values)
 
-    drawn = figures_of(grouped([one])[0], RunFiles(), 200)
-
-    (curve,) = [figure for figure in drawn if figure["plot"] == "curve"]
     assert curve["title"] == "tokens/s over tokens/s of a user"
     assert curve["rows"] == [
         ["now", 1, 50.0, 100.0, 90.0, 110.0, "good", "ok +0.0 %", 1],

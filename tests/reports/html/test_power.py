@@ -129,69 +129,47 @@ def test_each_reason_has_its_lane_and_its_share_of_the_window(tmp_path: Path) ->
         assert span == pytest.approx(at_s, abs=0.01)
 
 
-@pytest.mark.parametrize(
-    ("held", "label"),
-    [
+def test_a_lane_names_the_gpus_if_they_are_not_all(tmp_path: Path) -> None:
+    rows = [
         ([1], "heat (hardware) 20 %, GPU 1"),
         ([0, 2], "heat (hardware) 20 %, GPU 0 2"),
         ([0, 1, 2], "heat (hardware) 20 %, 3 GPUs"),
         ([0, 1, 2, 3], "heat (hardware) 20 %"),
-    ],
-)
-def test_a_lane_names_the_gpus_if_they_are_not_all(
-    tmp_path: Path, held: Sequence[int], label: str
-) -> None:
-    masks = [{0.9: HEAT, 2.9: 0} if place in held else {} for place in range(4)]
-
-    found = read_power(sampled(tmp_path / "run", gpus=4, reasons=masks))
-
-    assert [lane[0] for lane in found["held"]] == [label]
-    assert [gpu["name"] for gpu in found["gpus"]] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
-    assert found["says"].startswith("4 x NVIDIA H200, ")
-    assert f"so is where clocks were held back: {label}. By NVML" in found["says"]
+    ]
+    for number, (held, label) in enumerate(rows):
+        masks = [{0.9: HEAT, 2.9: 0} if place in held else {} for place in range(4)]
+        found = read_power(sampled(tmp_path / str(number), gpus=4, reasons=masks))
+        assert [lane[0] for lane in found["held"]] == [label]
+        assert [gpu["name"] for gpu in found["gpus"]] == ["GPU 0", "GPU 1", "GPU 2", "GPU 3"]
+        assert found["says"].startswith("4 x NVIDIA H200, ")
+        assert f"so is where clocks were held back: {label}. By NVML" in found["says"]
 
 
 READINGS, LOG = "power.jsonl", "performance/mlperf_log_detail.txt"
 SILENT = json.dumps({"ready": {"version": 1, "unavailable": "the driver is not loaded"}}) + "\n"
 
 
-@pytest.mark.parametrize(
-    ("file", "content", "message"),
-    [
+def test_what_cannot_be_read_is_told(tmp_path: Path) -> None:
+    rows = [
         (LOG, BEGIN_ALONE, "mlperf_log_detail.txt is cut: LoadGen ends it with 'num_errors'"),
         (READINGS, '{"something": "else"}\n', "its first line is not a sampler's"),
         (READINGS, SILENT, "power.jsonl has no readings: the driver is not loaded"),
-    ],
-)
-def test_what_cannot_be_read_is_told(tmp_path: Path, file: str, content: str, message: str) -> None:
-    folder = sampled(tmp_path / "run")
-    (folder / file).write_text(content)
-
-    with pytest.raises(RunError, match=message):
-        read_power(folder)
-
-
-def test_a_window_without_readings_is_told(tmp_path: Path) -> None:
+    ]
+    for number, (file, content, message) in enumerate(rows):
+        folder = sampled(tmp_path / str(number))
+        (folder / file).write_text(content)
+        with pytest.raises(RunError, match=message):
+            read_power(folder)
     folder = sampled(tmp_path / "run")
     detail(folder / "performance", "11-20-2025 13:00:00.000", "11-20-2025 13:00:10.000")
-
     with pytest.raises(RunError, match=r"power\.jsonl has no readings of LoadGen's window"):
         read_power(folder)
-
-
-@pytest.mark.parametrize("file", [LOG, READINGS])
-def test_without_a_log_or_readings_nothing_is_drawn(tmp_path: Path, file: str) -> None:
-    folder = sampled(tmp_path / "run")
-    (folder / file).unlink()
-
-    assert power_of(folder / "performance") is None
-
-
-def test_a_clock_that_was_set_meanwhile_is_said(tmp_path: Path) -> None:
-    folder = sampled(tmp_path / "run", wall_at_end=3.0)
-
     with pytest.raises(RunError, match="the wall clock was set during the run"):
-        read_power(folder)
+        read_power(sampled(tmp_path / "set", wall_at_end=3.0))
+    for file in (LOG, READINGS):
+        folder = sampled(tmp_path / "without")
+        (folder / file).unlink()
+        assert power_of(folder / "performance") is None
 
 
 @pytest.mark.process
@@ -282,7 +260,6 @@ def test_a_line_is_broken_where_readings_are_missing() -> None:
     """A line drawn through a hole of the sampler would look like a measurement."""
     whole = readings(*[400.0] * 40, every_s=0.02)
     late = [replace(r, time_s=r.time_s + 3.0) for r in whole]
-
     points = broken([*whole, *late], [*whole, *late])
 
     assert [i for i, (_, value) in enumerate(points) if value is None] == [40]
@@ -290,14 +267,8 @@ def test_a_line_is_broken_where_readings_are_missing() -> None:
     assert times == sorted(times)
     assert None not in [value for _, value in broken(whole, whole)]
     assert broken([], []) == []
-
-
-def test_a_hole_is_seen_in_a_decimated_line() -> None:
-    whole = readings(*[400.0, 401.0] * 500, every_s=0.02)
-    holed = [r for r in whole if not 5.0 < r.time_s < 8.0]
-
+    holed = [r for r in readings(*[400.0, 401.0] * 500, every_s=0.02) if not 5.0 < r.time_s < 8.0]
     points = broken(decimate(holed, 50), holed)
-
     (place,) = [i for i, (_, value) in enumerate(points) if value is None]
     assert points[place][0] <= 5.0
     assert points[place + 1][0] >= 8.0

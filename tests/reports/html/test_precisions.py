@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -43,14 +44,6 @@ def test_a_point_is_speed_and_score_in_shares_of_the_reference() -> None:
     assert (int8["interval"], int8["gate_text"]) == ("96.842 to 98.158 %", "99.000 %")
 
 
-def test_a_panel_needs_two_points() -> None:
-    alone = [scored(case("fp32"), 76.0), measured(case("fp32"), 1.0)]
-    unscored = [measured(case("fp32"), 1.0), measured(case("int8"), 2.0)]
-
-    assert precisions(grouped(alone)).rows == []
-    assert precisions(grouped(unscored)).rows == []
-
-
 def lower(value: float, metric: str = "fid") -> MetricVerdict:
     """Return a score that is better when lower, gated at 110 % of 20."""
     return MetricVerdict(metric=metric, outcome=Outcome.OK, now=value, baseline=20.0, limit=-0.1)
@@ -73,33 +66,29 @@ def test_better_is_up_also_where_lower_is_better() -> None:
     assert int8["gate"] == pytest.approx(100 / 1.1, abs=0.0006)
 
 
-@pytest.mark.parametrize(
-    ("scores", "metric"),
-    [
+def test_the_score_that_decides_is_the_one_nearest_to_its_gate() -> None:
+    rows: list[Any] = [
         ({"top1": (76.0, 75.9), "f1": (90.0, 89.5)}, "f1"),
         ({"top1": (76.0, 75.0), "f1": (90.0, 89.9)}, "top1"),
         ({"top1": (76.0, 75.9), "tokens_per_sample": (40.0, 20.0)}, "top1"),
         ({"top1": (0.0, 0.0)}, None),
-    ],
-)
-def test_the_score_that_decides_is_the_one_nearest_to_its_gate(
-    scores: dict[str, tuple[float, float]], metric: str | None
-) -> None:
-    results = [
-        scored(
-            case(precision),
-            76.0,
-            metrics=tuple(gated(v[i], name, reference=v[0]) for name, v in scores.items()),
-            accuracy=None,
-        )
-        for i, precision in enumerate(("fp32", "int8"))
     ]
-
-    decides = deciding(only(*results))
-    assert (decides and decides.metric) == metric
+    for scores, metric in rows:
+        results = [
+            scored(
+                case(precision),
+                76.0,
+                metrics=tuple(gated(v[i], name, reference=v[0]) for name, v in scores.items()),
+                accuracy=None,
+            )
+            for i, precision in enumerate(("fp32", "int8"))
+        ]
+        decides = deciding(only(*results))
+        assert (decides and decides.metric) == metric
 
 
 def test_the_figure_has_a_row_for_each_point_of_every_workload() -> None:
+    """A panel needs two points."""
     figure = precisions(grouped(RESULTS.cases))
 
     rows = figure.rows
@@ -107,6 +96,9 @@ def test_the_figure_has_a_row_for_each_point_of_every_workload() -> None:
     assert (rows[0]["speed"], rows[0]["score"]) == (1, 100.0)
     assert all(row["against"] == "fp32" for row in rows)
     assert "Not drawn: bf16: no comparable speed; int4: ERROR." in figure.says
+    alone = [scored(case("fp32"), 76.0), measured(case("fp32"), 1.0)]
+    unscored = [measured(case("fp32"), 1.0), measured(case("int8"), 2.0)]
+    assert precisions(grouped(alone)).rows == precisions(grouped(unscored)).rows == []
 
 
 def test_the_page_has_a_table_for_each_reference() -> None:
@@ -122,16 +114,12 @@ def test_the_page_has_a_table_for_each_reference() -> None:
     assert section["remarks"][0] == "resnet50-Offline-ort-int4-H200: ERROR engine: no int4 | here"
 
 
-@pytest.mark.parametrize(("precisions", "there"), [("fp32 int8", True), ("fp32", False)])
-def test_the_section_stands_where_an_engine_ran_in_several_precisions(
-    precisions: str, there: bool
-) -> None:
+def test_the_section_stands_where_an_engine_ran_in_several_precisions() -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")
-    results = [measured(case(name), 1.0) for name in precisions.split()]
-
-    page = render(session(*results), RunFiles())
-
-    assert ('<section id="precisions"' in page) is there
-    assert ('href="#precisions"' in page) is there
-    assert ("Offline on H200, against fp32" in page) is there
+    for names, there in (("fp32 int8", True), ("fp32", False)):
+        results = [measured(case(name), 1.0) for name in names.split()]
+        page = render(session(*results), RunFiles())
+        assert ('<section id="precisions"' in page) is there
+        assert ('href="#precisions"' in page) is there
+        assert ("Offline on H200, against fp32" in page) is there

@@ -73,18 +73,14 @@ def asked_elsewhere(opened: Opened, index: Path) -> list[str]:
 
 
 def test_the_first_page_tells_what_failed_and_what_changed(index: Path) -> None:
+    """A case has its sessions."""
     text = index.read_text("utf-8")
-
     assert text.index("fallen-Offline") < text.index("steady-Offline")
     assert text.count('<span class="chip fail">worse</span>') == 1
     assert "samples/s −4." in text or "samples/s −5." in text
     assert "power_limit_w 700" in text
     assert "Result not verified by MLCommons Association." in text
-
-
-def test_a_case_has_its_sessions_and_what_changed(index: Path) -> None:
     text = case_page(index, "fallen").read_text("utf-8")
-
     assert "trtllm 1.1.0" in text
     assert '"accepted":[10]' in text
     assert "% from here on" in text
