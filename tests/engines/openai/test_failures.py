@@ -37,6 +37,7 @@ WHOLE = [piece("a", ids=[1, 2], finish="stop"), DONE]
 
 
 EARLY, TIMEOUT = "stream ended early: ", "(request_timeout)"
+TIMEOUT = "(request_timeout)"
 FAILURES = [
     (
         failure("429 Too Many Requests", "slow down"),
@@ -44,18 +45,10 @@ FAILURES = [
         "concurrency to what the server takes at a time, or raise its limit",
     ),
     (failure("503 Service Unavailable", "warm"), "warm; the server is overloaded or not ready"),
-    (failure("500 Internal Server Error", "boom"), "HTTP 500 (Internal Server Error): boom"),
-    (failure("418 I'm a Teapot", "tea"), "HTTP 418 (I'm a Teapot): tea"),
     (failure("499 Gone Fishing", "x"), "HTTP 499 (unknown status): x"),
-    (Reply(status="307 Temporary Redirect"), "HTTP 307 (Temporary Redirect)"),
-    (Reply(parts=HALF), f"{EARLY}after 2 tokens"),
-    (Reply(parts=HALF, end="cut"), EARLY),
-    (Reply(parts=[*HALF, DONE]), f"{EARLY}after 2 tokens"),
-    (Reply(parts=[*HALF, b'data: {"choices":'], end="finish"), f"{EARLY}after 2"),
-    (Reply(parts=[], end="cut"), "connection closed before an answer"),
-    (Reply(parts=[]), f"{EARLY}it had no text"),
-    (Reply(parts=[*HALF, b"data: {]\n\n"]), "malformed event: no JSON: '{]'"),
-    (Reply(parts=[b"\xff\xfe\n\n"]), "malformed event: not a line of an event"),
+    (Reply(parts=[*HALF, DONE]), "stream ended early: after 2 tokens"),
+    (Reply(parts=HALF, end="cut"), "stream ended early: "),
+    (Reply(parts=[]), "stream ended early: it had no text"),
     (Reply(parts=[*HALF, event({"error": "out of\n\x1b[31m"})]), "the stream: out of \ufffd[31m"),
     (Reply(parts=[b'{"error":"odd"}'], kind="application/json"), "is application/json: odd"),
     (Reply(parts=HALF, end="hang"), f"a stream said nothing more for 0.3 s {TIMEOUT}"),
