@@ -200,8 +200,9 @@ def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
     assert contents.elements == {TensorProto.INT8: 2 * 6}
     assert str(Kinds.of(contents)) == "int8 operators (1 ConvInteger, 2 DequantizeLinear)"
 
-    apart, outside = tmp_path / "apart.onnx", {"save_as_external_data": True, "location": "w"}
-    onnx.save(onnx.load(made(tmp_path, "fp32")), apart, **outside, size_threshold=0)
+    apart = tmp_path / "apart.onnx"
+    model = onnx.load(made(tmp_path, "fp32"))
+    onnx.save(model, apart, save_as_external_data=True, location="w", size_threshold=0)
     (tmp_path / "w").unlink()
     contents = read(apart)
     assert contents is not None
