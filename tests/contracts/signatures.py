@@ -41,11 +41,7 @@ class Source:
 
     @classmethod
     def open(cls, path: str | Path) -> Source:
-        """Open a folder, a wheel or a zip file.
-
-        Raises:
-            Missing: It is none of these.
-        """
+        """Open a folder, a wheel or a zip file."""
         path = Path(path).expanduser()
         if path.is_dir():
             return cls(path)
@@ -77,11 +73,7 @@ class Source:
         return self.prefix + file in self.archive.NameToInfo
 
     def text(self, file: str) -> str:
-        """Return the text of a file.
-
-        Raises:
-            Missing: There is none.
-        """
+        """Return the text of a file."""
         if not self.has(file):
             raise Missing(f"{self.path} has no {file}")
         if self.archive is None:
@@ -97,11 +89,7 @@ class Source:
         return sorted(n for n in names if n.startswith(f"{folder}/") and n.endswith(".py"))
 
     def parameters(self, module_file: str, qualified: str) -> list[str]:
-        """Return the names of a function's or "Class.method"'s parameters, without self and cls.
-
-        Raises:
-            Missing: There is no such function.
-        """
+        """Return the names of a function's or "Class.method"'s parameters, without self and cls."""
         owner, _, name = qualified.rpartition(".")
         if not owner:
             return _parameters(self._function(module_file, name), method=False)
@@ -112,11 +100,7 @@ class Source:
         raise Missing(f"{module_file} has no {qualified}")
 
     def fields(self, module_file: str, cls: str) -> list[str]:
-        """Return the names of the annotated public fields of a class, those of bases first.
-
-        Raises:
-            Missing: There is no such class.
-        """
+        """Return the names of the annotated public fields of a class, those of bases first."""
         names = {
             each.target.id: None
             for _, node in reversed(self._lineage(module_file, cls))
@@ -131,9 +115,6 @@ class Source:
 
         These are fields, methods, properties, class variables (members of an Enum), slots, and
         what methods assign to self.
-
-        Raises:
-            Missing: There is no such class.
         """
         return {
             name
@@ -143,21 +124,13 @@ class Source:
         }
 
     def tree(self, file: str) -> ast.Module:
-        """Return the parsed text of a file.
-
-        Raises:
-            Missing: There is none.
-        """
+        """Return the parsed text of a file."""
         if file not in self._trees:
             self._trees[file] = ast.parse(self.text(file), file)
         return self._trees[file]
 
     def find(self, module_file: str, cls: str) -> tuple[str, ast.ClassDef]:
-        """Return a class and the file it is in, which imports of the module may lead to.
-
-        Raises:
-            Missing: There is no such class.
-        """
+        """Return a class and the file it is in, which imports of the module may lead to."""
         return self._find(module_file, cls, frozenset())
 
     def _find(

@@ -150,11 +150,7 @@ def tree_version(source: Source) -> str:
 
 
 def read_tree(source: Source) -> dict[str, set[str]]:
-    """Return what a tree offers of all that the table is about.
-
-    Raises:
-        Missing: A file or class is not where it was.
-    """
+    """Return what a tree offers of all that the table is about."""
     explicit = set(source.parameters(LLM, "LLM.__init__"))
     fields = set(source.fields(ARGUMENTS, "TorchLlmArgs"))
     found = {
@@ -202,11 +198,7 @@ def exported(source: Source, file: str) -> set[str]:
 
 
 def bound(source: Source, cls: str) -> set[str]:
-    """Return the attributes of a class of TensorRT-LLM's compiled part.
-
-    Raises:
-        Missing: The tree has no declaration of it.
-    """
+    """Return the attributes of a class of TensorRT-LLM's compiled part."""
     for file in BINDINGS:
         read = _declared if file.endswith(".cpp") else Source.attributes
         if source.has(file) and (found := read(source, file, cls)):

@@ -116,11 +116,7 @@ def read(source: Source) -> dict[str, set[str]]:
 
 
 def version(source: Source) -> str:
-    """Return the version that a source says it is.
-
-    Raises:
-        Missing: It does not say so.
-    """
+    """Return the version that a source says it is."""
     for node in ast.walk(source.tree("vllm/_version.py")):
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Constant):
             names = [target.id for target in node.targets if isinstance(target, ast.Name)]

@@ -20,7 +20,7 @@ def write(
     nodes: Sequence[Any],
     inputs: Mapping[str, tuple[int, Sequence[Length]]],
     outputs: Mapping[str, tuple[int, Sequence[Length]]],
-    constants: Mapping[str, NDArray[Any]],
+    constants: Mapping[str, Any],
 ) -> str:
     """Write a model of nodes, inputs and outputs (type and shape by name), and constants."""
     graph = helper.make_graph(
@@ -28,7 +28,9 @@ def write(
         "made-here",
         [helper.make_tensor_value_info(name, *each) for name, each in inputs.items()],
         [helper.make_tensor_value_info(name, *each) for name, each in outputs.items()],
-        initializer=[numpy_helper.from_array(array, name) for name, array in constants.items()],
+        initializer=[
+            numpy_helper.from_array(np.asarray(array), name) for name, array in constants.items()
+        ],
     )
     path = folder / "model.onnx"
     opset = [helper.make_opsetid("", 17)]
@@ -118,8 +120,8 @@ def encoder(
             "head": HEAD if size == 8 else drawn(3, size, 2),
             "1": np.array([1], np.float32),
             "much": np.array([10_000], np.float32),
-            "axis": np.array([1]),
-            **{f"column{column}": np.array(column) for column in range(len(outputs))},
+            "axis": [1],
+            **{f"column{column}": column for column in range(len(outputs))},
         },
     )
 
@@ -178,14 +180,14 @@ def detector(folder: Path, *, batched: bool = False, batch: Length = 1) -> str:
             "scores": (FLOAT, [*first, "n"]),
         },
         {
-            "zero": np.array(0),
-            "four": np.array(4),
-            "five": np.array(5),
-            "axis": np.array([0]),
-            "from0": np.array([0]),
-            "to4": np.array([4]),
-            "last": np.array([-1]),
-            "nothing": np.array(0, np.float32),
+            "zero": 0,
+            "four": 4,
+            "five": 5,
+            "nothing": np.float32(0),
+            "axis": [0],
+            "from0": [0],
+            "to4": [4],
+            "last": [-1],
         },
     )
 

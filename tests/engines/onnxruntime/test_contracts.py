@@ -30,7 +30,7 @@ from tests.engines.onnxruntime.recorder import answers
 
 
 def test_questions_of_squad_are_answered_and_scored(tmp_path: Path) -> None:
-    content, lines = squad(5, paragraphs=4, questions=2)
+    content, lines = squad(5, paragraphs=9, questions=2)
     words = drawn(9, len(lines), 8)
     dataset = SquadDataset(path=str(write(tmp_path, content, lines)), pad=False)
     features = [dataset.input(index) for index in range(len(dataset))]

@@ -79,8 +79,8 @@ def test_options_are_given_to_onnxruntime_as_text_in_the_order_of_the_providers(
     assert found.arguments("0" * 64) == [(TENSORRT, {}), (CUDA, texts), (CPU, {})]
     assert json.loads(found.describe()["provider_options"]) == {CUDA: texts}
     # Baselines hold no names of users: a path is described by its last part.
-    options = {"tensorrt": {"trt_engine_cache_path": "/home/someone/engines", "trt_fp16_enable": 1}}
-    described = json.loads(Providers.of(["tensorrt"], options, None).describe()["provider_options"])
+    paths = {"tensorrt": {"trt_engine_cache_path": "/home/someone/engines", "trt_fp16_enable": 1}}
+    described = json.loads(Providers.of(["tensorrt"], paths, None).describe()["provider_options"])
     assert described == {TENSORRT: {"trt_engine_cache_path": "engines", "trt_fp16_enable": "1"}}
 
 

@@ -54,83 +54,77 @@ def product(folder: Path, nodes: Sequence[Any], constants: Arrays, *, opset: int
 
 MS = "com.microsoft"
 SQUARE = drawn(6, 8, 8)
-SCALE, BYTE_ZERO = np.array(0.05, np.float32), np.array(0, np.uint8)
-
-
-def fp32_model(folder: Path) -> str:
-    return product(folder, [node("MatMul", ["x", "w"], ["y"])], {"w": SQUARE})
-
-
-def half_model(folder: Path) -> str:
-    nodes = [
-        node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
-        node("MatMul", ["h", "w"], ["p"]),
-        node("Cast", ["p"], ["y"], to=FLOAT),
-    ]
-    return product(folder, nodes, {"w": SQUARE.astype(np.float16)})
-
-
-def bfloat_model(folder: Path) -> str:
-    weights = helper.make_tensor("w", TensorProto.BFLOAT16, SQUARE.shape, SQUARE.ravel().tolist())
-    nodes = [node("Cast", ["w"], ["v"], to=FLOAT), node("MatMul", ["x", "v"], ["y"])]
-    return product(folder, nodes, {"w": weights})
-
-
-def int8_model(folder: Path) -> str:
-    nodes = [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
-    weights = np.rint(SQUARE / 0.05).clip(-128, 127).astype(np.int8)
-    return product(folder, nodes, {"w": weights, "scale": SCALE})
-
-
-def integer_model(folder: Path) -> str:
-    nodes = [
-        node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
-        node("MatMulInteger", ["q", "w", "z"], ["i"]),
-        node("Cast", ["i"], ["f"], to=FLOAT),
-        node("Mul", ["f", "s"], ["g"]),
-        node("Mul", ["g", "scale"], ["y"]),
-    ]
-    weights = np.rint(SQUARE / 0.05).clip(-128, 127).astype(np.int8)
-    return product(folder, nodes, {"w": weights, "scale": SCALE})
-
-
-def int4_model(folder: Path) -> str:
-    whole = np.rint(SQUARE / 0.5).clip(-8, 7).astype(int)
-    weights = helper.make_tensor("w", TensorProto.INT4, whole.shape, whole.ravel().tolist())
-    nodes = [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
-    return product(folder, nodes, {"w": weights, "scale": np.array(0.5, np.float32)})
-
-
-def fp8_model(folder: Path) -> str:
-    zero = helper.make_tensor("zero", TensorProto.FLOAT8E4M3FN, [], [0.0])
-    nodes = [
-        node("QuantizeLinear", ["x", "scale", "zero"], ["q"]),
-        node("DequantizeLinear", ["q", "scale", "zero"], ["r"]),
-        node("MatMul", ["r", "w"], ["y"]),
-    ]
-    return product(folder, nodes, {"w": SQUARE, "scale": SCALE, "zero": zero})
-
-
 PLAIN = "{} weights and no quantised operators"
-MODELS = {
-    "fp32": (fp32_model, PLAIN.format("fp32")),
-    "fp16": (half_model, PLAIN.format("fp16")),
-    "bf16": (bfloat_model, PLAIN.format("bf16")),
-    "fp8": (fp8_model, "fp8 operators (1 DequantizeLinear, 1 QuantizeLinear)"),
-    "int8": (int8_model, "int8 operators (1 DequantizeLinear)"),
+SCALE, TENTHS = np.array(0.05, np.float32), np.array(0.5, np.float32)
+BYTES = np.rint(SQUARE / SCALE).clip(-128, 127).astype(np.int8)
+FOURS = np.rint(SQUARE / TENTHS).clip(-8, 7).astype(int)
+TYPED = {
+    name: helper.make_tensor(name, kind, shape, values)
+    for name, kind, shape, values in (
+        ("bf16", TensorProto.BFLOAT16, SQUARE.shape, SQUARE.ravel().tolist()),
+        ("int4", TensorProto.INT4, FOURS.shape, FOURS.ravel().tolist()),
+        ("fp8", TensorProto.FLOAT8E4M3FN, [], [0.0]),
+    )
+}
+UNPACKED = [node("DequantizeLinear", ["w", "scale"], ["v"]), node("MatMul", ["x", "v"], ["y"])]
+
+Contained = tuple[list[Any], dict[str, Any], str]
+
+MODELS: dict[str, Contained] = {
+    "fp32": ([node("MatMul", ["x", "w"], ["y"])], {"w": SQUARE}, PLAIN.format("fp32")),
+    "fp16": (
+        [
+            node("Cast", ["x"], ["h"], to=TensorProto.FLOAT16),
+            node("MatMul", ["h", "w"], ["p"]),
+            node("Cast", ["p"], ["y"], to=FLOAT),
+        ],
+        {"w": SQUARE.astype(np.float16)},
+        PLAIN.format("fp16"),
+    ),
+    "bf16": (  # multiplied in fp32
+        [node("Cast", ["bf16"], ["v"], to=FLOAT), node("MatMul", ["x", "v"], ["y"])],
+        {"bf16": TYPED["bf16"]},
+        PLAIN.format("bf16"),
+    ),
+    "fp8": (  # inputs are rounded
+        [
+            node("QuantizeLinear", ["x", "scale", "fp8"], ["q"]),
+            node("DequantizeLinear", ["q", "scale", "fp8"], ["r"]),
+            node("MatMul", ["r", "w"], ["y"]),
+        ],
+        {"w": SQUARE, "scale": SCALE, "fp8": TYPED["fp8"]},
+        "fp8 operators (1 DequantizeLinear, 1 QuantizeLinear)",
+    ),
+    "int8": (UNPACKED, {"w": BYTES, "scale": SCALE}, "int8 operators (1 DequantizeLinear)"),
     "int8 as it comes": (
-        integer_model,
+        [
+            node("DynamicQuantizeLinear", ["x"], ["q", "s", "z"]),
+            node("MatMulInteger", ["q", "w", "z"], ["i"]),
+            node("Cast", ["i"], ["f"], to=FLOAT),
+            node("Mul", ["f", "s"], ["g"]),
+            node("Mul", ["g", "scale"], ["y"]),
+        ],
+        {"w": BYTES, "scale": SCALE},
         "int8 operators (1 DynamicQuantizeLinear, 1 MatMulInteger)",
     ),
-    "int4": (int4_model, "int4 operators (1 DequantizeLinear)"),
+    "int4": (
+        [node("DequantizeLinear", ["int4", "scale"], ["v"]), UNPACKED[1]],
+        {"int4": TYPED["int4"], "scale": TENTHS},
+        "int4 operators (1 DequantizeLinear)",
+    ),
 }
+
+
+def made(folder: Path, name: str) -> str:
+    """Write one of these models."""
+    return product(folder, *MODELS[name][:2])
 
 
 def test_a_model_is_only_of_the_precision_that_it_holds(tmp_path: Path) -> None:
     """It changes the arithmetic: more with fewer bits, and never beyond what rounding can do."""
     sample, found = [drawn(8, 8)], {}
-    for name, (make, holds) in MODELS.items():
-        model, own = make(tmp_path), name.split(maxsplit=1)[0]
+    for name, (*_, holds) in MODELS.items():
+        model, own = made(tmp_path, name), name.split(maxsplit=1)[0]
 
         def enter(word: str, model: str = model) -> None:
             engine(model, sample, task="tensor", precision=word).__enter__()
@@ -187,8 +181,11 @@ def test_a_file_is_read_as_the_library_of_onnx_reads_it() -> None:
 def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
     tmp_path: Path,
 ) -> None:
-    made = numpy_helper.from_array(np.zeros((2, 3), np.int8), "inner name")
-    inner = [node("Constant", [], ["c"], value=made), node("DequantizeLinear", ["c", "s"], ["out"])]
+    constant = numpy_helper.from_array(np.zeros((2, 3), np.int8), "inner name")
+    inner = [
+        node("Constant", [], ["c"], value=constant),
+        node("DequantizeLinear", ["c", "s"], ["out"]),
+    ]
     value = helper.make_tensor_value_info("out", FLOAT, [2, 3])
     branch = helper.make_graph(inner, "branch", [], [value])
     either = node("If", ["yes"], ["y"], then_branch=branch, else_branch=branch)
@@ -203,8 +200,9 @@ def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
     assert contents.elements == {TensorProto.INT8: 2 * 6}
     assert str(Kinds.of(contents)) == "int8 operators (1 ConvInteger, 2 DequantizeLinear)"
 
-    apart, outside = tmp_path / "apart.onnx", {"save_as_external_data": True, "location": "w"}
-    onnx.save(onnx.load(fp32_model(tmp_path)), apart, **outside, size_threshold=0)
+    apart = tmp_path / "apart.onnx"
+    model = onnx.load(made(tmp_path, "fp32"))
+    onnx.save(model, apart, save_as_external_data=True, location="w", size_threshold=0)
     (tmp_path / "w").unlink()
     contents = read(apart)
     assert contents is not None
@@ -256,7 +254,7 @@ def test_what_is_no_message_is_an_error_and_never_worse(tmp_path_factory: Any, d
 
 def test_a_file_is_judged_only_by_what_it_shows(tmp_path: Path) -> None:
     cut, own = tmp_path / "cut.onnx", tmp_path / "model.ort"
-    cut.write_bytes(Path(fp32_model(tmp_path)).read_bytes()[:-5])
+    cut.write_bytes(Path(made(tmp_path, "fp32")).read_bytes()[:-5])
     graph = Graph(where=str(cut), inputs=(), outputs=())
     with pytest.raises(RunError, match="read to see what it holds: it is no ONNX file: "):
         check_model(cut, graph, "fp32", CPU)
@@ -293,7 +291,7 @@ def test_what_tensorrt_may_compute_in_must_be_the_word() -> None:
 def test_what_tensorrt_computes_in_need_not_be_in_the_file(tmp_path: Path) -> None:
     fitting = [("fp16", "fp32"), ("int8", "fp32"), ("bf16", "fp32"), ("int8", "int8")]
     for precision, name in [*fitting, ("fp16", "int8"), ("int8", "int4"), ("int8", "fp8")]:
-        path = Path(MODELS[name][0](tmp_path))
+        path = Path(made(tmp_path, name))
         arguments = Graph(where=str(path), inputs=(), outputs=()), precision
         providers = tensorrt(**{f"trt_{precision}_enable": True})
         if (precision, name) in fitting:

@@ -16,7 +16,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 HEAD = (
@@ -51,29 +50,19 @@ def piece(text: str, ids: list[int] | None, finish: str | None, *, chat: bool) -
     )
 
 
-@dataclass(frozen=True)
-class Stream:
-    """An answer as bytes of HTTP: a piece for each token, with head and end."""
-
-    pieces: tuple[bytes, ...]
-
-    @classmethod
-    def of(cls, tokens: int, prompt: int, finish: str, *, with_ids: bool, chat: bool) -> Stream:
-        pieces = [
-            piece(
-                f" word{number}",
-                [10 + number] if with_ids else None,
-                finish if number == tokens - 1 else None,
-                chat=chat,
-            )
-            for number in range(tokens)
-        ]
-        usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
-        last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
-        chunks = [chunked(each) for each in pieces]
-        chunks[0] = HEAD + chunks[0]
-        chunks[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
-        return cls(tuple(chunks))
+def stream(
+    tokens: int, prompt: int, finish: str, *, with_ids: bool, chat: bool
+) -> tuple[bytes, ...]:
+    """Return an answer as bytes of HTTP: a piece for each token, with head and end."""
+    usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
+    last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
+    chunks = []
+    for number in range(tokens):
+        ids, ending = [10 + number] if with_ids else None, finish if number == tokens - 1 else None
+        chunks.append(chunked(piece(f" word{number}", ids, ending, chat=chat)))
+    chunks[0] = HEAD + chunks[0]
+    chunks[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
+    return tuple(chunks)
 
 
 class Echo(asyncio.Protocol):
@@ -87,7 +76,7 @@ class Echo(asyncio.Protocol):
         self._tokens, self._at_once = tokens, at_once
         self._service_s, self._pace_s = service_s, pace_s
         self._buffer = b""
-        self._streams: dict[tuple[int, int, str, bool, bool], Stream] = {}
+        self._streams: dict[tuple[int, int, str, bool, bool], tuple[bytes, ...]] = {}
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         assert isinstance(transport, asyncio.Transport)
@@ -117,23 +106,22 @@ class Echo(asyncio.Protocol):
         tokens = min(self._tokens, most)
         finish = "stop" if tokens < most else "length"
         key = (tokens, count, finish, "return_token_ids" in request, "messages" in request)
-        stream = self._streams.get(key)
-        if stream is None:
-            stream = Stream.of(tokens, count, finish, with_ids=key[3], chat=key[4])
-            self._streams[key] = stream
+        if (pieces := self._streams.get(key)) is None:
+            pieces = stream(tokens, count, finish, with_ids=key[3], chat=key[4])
+            self._streams[key] = pieces
         loop = asyncio.get_running_loop()
         Echo.running += 1
         if most == self._at_once:
-            self._write(b"".join(stream.pieces))
+            self._write(b"".join(pieces))
         elif self._pace_s:
-            for number, token in enumerate(stream.pieces):
+            for number, token in enumerate(pieces):
                 due_s = self._service_s + number * self._pace_s
                 loop.call_later(due_s, self._write, token)
         elif self._service_s:
-            loop.call_later(self._service_s, self._write, b"".join(stream.pieces))
+            loop.call_later(self._service_s, self._write, b"".join(pieces))
         else:
-            self._write(stream.pieces[0])
-            self._write(b"".join(stream.pieces[1:]))
+            self._write(pieces[0])
+            self._write(b"".join(pieces[1:]))
 
     def _write(self, part: bytes) -> None:
         Echo.running -= part.endswith(LAST)

@@ -270,20 +270,12 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
         'engine="0",num_gpu_blocks="20871"} 1.0\n'
         "vllm:num_requests_running 3.0\n"
     )
-    paths = {
-        "/v1/models": '{"data":[{"id":"m"}]}',
-        "/version": '{"version":"0.33.0"}',
-        "/metrics": metrics,
-    }
-
+    paths = {**Manner().paths, "/version": '{"version":"0.33.0"}', "/metrics": metrics}
     found = described(Manner(paths=paths))
 
-    assert {key: value for key, value in found.items() if key.startswith("server.")} == {
-        "server.version": "0.33.0",
-        "server.block_size": "16",
-        "server.cache_dtype": "fp8",
-        "server.enable_prefix_caching": "False",
-    }
+    facts = {"version": "0.33.0", "block_size": "16", "cache_dtype": "fp8"}
+    facts["enable_prefix_caching"] = "False"
+    assert {key[7:]: found[key] for key in found if key.startswith("server.")} == facts
     assert "127.0.0.1" not in json.dumps(found)
     for version in ("[]", "oops", '{"version":{}}'):
         manner = Manner(paths={**Manner().paths, "/version": version})

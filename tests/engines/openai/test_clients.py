@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.reason import Key
+from pytest_mlperf.engines.openai._null_server import answer
 from pytest_mlperf.registry import clients_of
 from pytest_mlperf.run.child.protocol import ReplicaSpec
 from pytest_mlperf.run.curve import CurveLog, curve_validity, read_curve
 from pytest_mlperf.run.worker.closed_loop import LOG
 from tests.engines.openai.echo import echo_server
-from tests.engines.openai.recorder import in_a_run
+from tests.engines.openai.recorder import Recorder, in_a_run, open_engine
 from tests.engines.openai.scripted import Asked, Manner, Reply, Scripted, failure
 from tests.run.harness import RunningWorker, settings, spec
 
@@ -170,5 +171,34 @@ def test_requests_that_may_fail_do_so_in_each(tmp_path: Path) -> None:
 
 
 def test_their_number_is_what_the_entry_says() -> None:
-    rows = (("openai", {}, 1), ("openai", {"clients": 3}, 3), ("null", {}, 1))
-    assert [clients_of(name, options) for name, options, _ in rows] == [row[2] for row in rows]
+    entries = [("openai", {}), ("openai", {"clients": 3}), ("null", {})]
+    assert [clients_of(name, options) for name, options in entries] == [1, 3, 1]
+
+
+LOADED = [0]
+
+
+@pytest.mark.process
+def test_the_null_server_gives_so_many_tokens_to_any_request() -> None:
+    for api in ("completions", "chat"):
+        sink = Recorder(3)
+        with (
+            Scripted(Manner(tokens=4)) as server,
+            open_engine(server.url, ["a prompt " * 20_000], api=api) as engine,
+        ):
+            engine.load_samples(LOADED)
+            with engine.null_client(7) as null:
+                null.submit([1, 2, 3], [0, 0, 0], sink)
+                sink.wait_for_end()
+        assert sink.n_tokens == {1: 7, 2: 7, 3: 7}
+
+
+def test_an_answer_comes_in_as_many_writes_as_asked_for() -> None:
+    for tokens, writes in ((2, 1), (7, 3), (8, 8)):
+        pieces = answer(tokens, writes, chat=False, ids=True)
+        assert len(pieces) == writes
+        assert all(b"data: " in piece for piece in pieces)
+        whole = b"".join(pieces)
+        assert whole.count(b'"token_ids":[1000]') == tokens
+        assert whole.startswith(b"HTTP/1.1 200 OK")
+        assert whole.endswith(b"data: [DONE]\n\n\r\n0\r\n\r\n")

@@ -82,10 +82,8 @@ def test_answers_are_counted_without_what_a_tokenizer_and_a_template_add() -> No
 def test_calls_that_came_in_pieces_are_whole() -> None:
     function = {"name": "find", "arguments": {"what": "shoes"}}
     assert merged([value for _, value in CALLS]) == [{"type": "function", "function": function}]
-    assert merged([[{"function": {"name": "x", "arguments": "{"}}]])[0]["function"] == {
-        "name": "x",
-        "arguments": "{",
-    }
+    half = {"name": "x", "arguments": "{"}
+    assert merged([[{"function": half}]])[0]["function"] == half
     assert merged([[{"index": "?", "function": 5}, {"function": {"arguments": {"a": 1}}}]]) == [
         {"type": "function", "function": {"name": "", "arguments": {"a": 1}}}
     ]

@@ -5,15 +5,12 @@ A stand-in leaves the files that the client itself wrote. `test_parity.py` asks 
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -270,40 +267,6 @@ def test_its_curve_is_never_compared_with_that_of_our_own_loop(
     Path("ours.json").write_text(json.dumps(content), "utf-8")
     assert main(["compare", "theirs.json", "ours.json"]) == 2
     assert "harness MLCommons endpoints → " in " ".join(capsys.readouterr().out.split())
-
-
-@pytest.mark.process
-@pytest.mark.nightly
-def test_ctrl_c_ends_the_client(session: pytest.Pytester, url: str) -> None:
-    write(url, "works for ever")
-    command = [sys.executable, "-m", "pytest", "s.mlperf.toml", "-p", "no:cacheprovider"]
-    running = subprocess.Popen(
-        command, start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT
-    )
-    try:
-        family = _until_the_client_works(running.pid)
-        running.send_signal(signal.SIGINT)
-        out, _ = running.communicate(timeout=60)
-        _, alive = psutil.wait_procs(family, 30)
-    finally:
-        running.kill()
-        running.wait()
-
-    assert not alive
-    assert running.returncode == pytest.ExitCode.INTERRUPTED, out
-
-
-def _until_the_client_works(pid: int) -> list[psutil.Process]:
-    deadline_s = time.monotonic() + 60
-    while time.monotonic() < deadline_s:
-        family = psutil.Process(pid).children(recursive=True)
-        for process in family:
-            with contextlib.suppress(psutil.Error):
-                words = process.cmdline()
-                if "from-config" in words and "client_stand_in.py" in str(words):
-                    return family
-        time.sleep(0.05)
-    raise AssertionError("the client was never started")
 
 
 def test_what_the_client_cannot_ask_for_is_refused() -> None:

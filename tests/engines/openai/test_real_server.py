@@ -106,12 +106,6 @@ def family_of(worker: RunningWorker) -> list[psutil.Process]:
     return psutil.Process(worker.process.pid).children(recursive=True)
 
 
-def server_of(family: Sequence[psutil.Process], word: str) -> psutil.Process:
-    """Return the server itself: what its launcher started."""
-    launcher = next(p for p in family if "serving/_launch" in " ".join(p.cmdline()))
-    return next(p for p in launcher.children() if word in " ".join(p.cmdline()))
-
-
 def outputs(folder: Path) -> dict[int, list[int]]:
     """Return what LoadGen's accuracy log has of each sample."""
     rows = json.loads((folder / "mlperf_log_accuracy.json").read_text("utf-8"))
@@ -183,20 +177,3 @@ def test_a_server_that_fails_in_mid_run_is_one_clear_error(
 
     assert re.fullmatch(message, error)
     assert "server.log" in error
-
-
-@needs_transformers_serve
-@pytest.mark.nightly
-def test_a_real_server_that_is_killed_in_mid_run(tmp_path: Path) -> None:
-    asked = case(tmp_path, transformers_serve(tmp_path), "Server", min_query_count=100_000)
-    with RunningWorker(asked) as worker, nothing_left() as family:
-        worker.wait_for("running")
-        family.extend(family_of(worker))
-        while worker.wait_for("progress")["done"] == 0:
-            pass
-        server_of(family, "transformers").kill()
-        message = error_after(worker, family)
-
-    assert message.startswith("the server was killed by SIGKILL; if nobody killed it, ")
-    assert "server.log ends: " in message
-    assert re.search(r"\d+ of \d+ requests? failed: ", message)

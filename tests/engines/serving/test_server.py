@@ -270,25 +270,30 @@ def test_what_is_no_program_is_named(tmp_path: Path) -> None:
 
 
 def test_where_programs_are_looked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in ("on-path", "here", "home/venv/bin"):
-        folder = tmp_path / place
-        folder.mkdir(parents=True)
-        (folder / "tool").write_text("#!/bin/sh\n", "ascii")
-        (folder / "tool").chmod(0o755)
+    for folder in ("on-path", "here", "home/venv/bin"):
+        (tmp_path / folder).mkdir(parents=True)
+        (tmp_path / folder / "tool").write_text("#!/bin/sh\n", "ascii")
+        (tmp_path / folder / "tool").chmod(0o755)
     (tmp_path / "home/venv/bin/python").symlink_to(sys.executable)
     monkeypatch.setenv("PATH", str(tmp_path / "on-path"))
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
 
     assert Path(find_program(Path(sys.executable).name)).parent == Path(sys.executable).parent
-    assert find_program("tool") == str(tmp_path / "on-path/tool")
-    assert find_program("here/tool") == str(tmp_path / "here/tool")
-    assert find_program("~/venv/bin/tool") == str(tmp_path / "home/venv/bin/tool")
-    assert find_program("~/venv/bin/python") == str(tmp_path / "home/venv/bin/python")
-    with pytest.raises(RunError, match=r"did you mean ~/venv/bin/python\?"):
-        find_program("~/venv")
-    with pytest.raises(RunError, match=r"here/other is no program here \(looked at /"):
-        find_program("here/other")
+    places = {
+        "tool": "on-path/tool",
+        "here/tool": "here/tool",
+        "~/venv/bin/tool": "home/venv/bin/tool",
+        "~/venv/bin/python": "home/venv/bin/python",
+    }
+    assert {word: find_program(word) for word in places} == {
+        word: str(tmp_path / place) for word, place in places.items()
+    }
+    rows = [
+        ("~/venv", r"did you mean ~/venv/bin/python\?"),
+        ("here/other", r"here/other is no program here \(looked at /"),
+    ]
+    assert unrefused(find_program, RunError, rows) == []
 
 
 def test_what_means_nothing_is_refused_before_anything_starts() -> None:

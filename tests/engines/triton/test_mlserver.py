@@ -45,12 +45,7 @@ def images() -> list[Any]:
 
 
 class Running(NamedTuple):
-    """A server with the models "resnet50" and "bert".
-
-    Attributes:
-        urls: Its addresses by protocol.
-        bert: The encoder's ONNX file.
-    """
+    """Addresses by protocol of a server with "resnet50" and "bert", and the file of the latter."""
 
     urls: dict[str, str]
     bert: str
