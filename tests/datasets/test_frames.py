@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, UnavailableError
@@ -132,7 +132,6 @@ COLUMNS = {
 }
 
 
-@settings(max_examples=50)
 @given(data=st.data(), rows=st.integers(0, 4), protocol=st.integers(2, 5), python=st.booleans())
 def test_what_pandas_writes_is_read(
     data: st.DataObject, rows: int, protocol: int, *, python: bool

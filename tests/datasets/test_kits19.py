@@ -261,9 +261,12 @@ def test_arrays_without_pickle_are_image_and_label(folder: Path) -> None:
             "its member image.npy has values of type object, whi",
         ),
     ]
-    assert (
-        not_refused(RunError, rows, lambda arrays: (np.savez(npz, **arrays), build(folder))) == []
-    )
+
+    def read(arrays: dict[str, Any]) -> None:
+        np.savez(npz, **arrays)
+        build(folder)
+
+    assert not_refused(RunError, rows, read) == []
     npz.unlink()
     np.save(folder / "case_00003.image.npy", IMAGE)
     with pytest.raises(UnavailableError, match=r"case_00003.label.npy: this label is not here"):

@@ -217,9 +217,9 @@ def test_cells_and_options_that_mean_nothing_are_refused(write: Write) -> None:
         ("ground_truth_category", [None, "B"], "a value of type NoneType is no text"),
     ]
     assert not_refused(RunError, rows, lambda name, cells: load(write(**{name: cells}))) == []
-    rows = [
+    options = [
         ({"prompts": "v6.2"}, 'prompts = \'v6.2\' is not "v6.0" or "v6.1"'),
         ({"guided": "yes"}, "guided = 'yes' is not true or false"),
     ]
     path = write()
-    assert not_refused(SuiteError, rows, lambda options: load(path, **options)) == []
+    assert not_refused(SuiteError, options, lambda given: load(path, **given)) == []

@@ -135,12 +135,12 @@ def test_a_bad_file_is_one_sentence_with_its_place(tmp_path: Path) -> None:
         UserPromptsDataset(path=str(tmp_path / "a.jsonl"))
     lengths = ("x", "0", "1.5", "-3", "1" * 5000, "", "²", "4194305")
 
-    def read(length: str) -> None:
+    def read_length(length: str) -> None:
         (tmp_path / "a.csv").write_text(f"prompt,n\nx,{length}\n", "utf-8")
         UserPromptsDataset(path=str(tmp_path / "a.csv"), columns={"output_tokens": "n"})
 
     pattern = r"^(?=.{1,299}$).*line 2, column 'n': .* is no number of to"
-    assert not_refused(RunError, [(length, pattern) for length in lengths], read) == []
+    assert not_refused(RunError, [(length, pattern) for length in lengths], read_length) == []
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.csv"])

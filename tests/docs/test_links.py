@@ -45,10 +45,10 @@ def test_anchors_are_made_as_github_makes_them_and_links_found_outside_of_code()
         "```toml\n# no heading\n```": set(),
     }
     assert {text: anchors(text) for text in expected} == expected
-    expected = {
+    targets = {
         "[a](b.md#c) ![d](e.svg)": ["b.md#c", "e.svg"],
         "[`code`](b.md)": ["b.md"],
         "`[a](b.md)` and ``[a](`b`)``": [],
         "```text\n[a](b.md)\n```": [],
     }
-    assert {text: list(links(text)) for text in expected} == expected
+    assert {text: list(links(text)) for text in targets} == targets

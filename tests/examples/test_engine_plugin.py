@@ -101,8 +101,9 @@ def test_its_suite_is_planned_and_its_engine_keeps_the_contract(
         engine = registry.resolve(job.engine.target)
         options = {**job.engine.options}
         answers = check_engine(engine, dataset, model=model, options=options, samples=count)
-        right = [int.from_bytes(answers[i], "little") == dataset.reference(i) for i in range(count)]
-        return sum(right) / count
+        classes = [int.from_bytes(answers[index], "little") for index in range(count)]
+        right = sum(classes[index] == dataset.reference(index) for index in range(count))
+        return float(right / count)
 
     bounds = planned[0].bounds(())
     assert bounds is not None

@@ -68,8 +68,7 @@ def test_a_table_lines_up_and_has_no_trailing_blanks() -> None:
         "x      1  ok",
         "yyy  100  PERF DROP",
     ]
-    rows = [(19, "a b verdict"), (18, "a verdict"), (5, "verdict")]
-    for width, kept in rows:
+    for width, kept in ((19, "a b verdict"), (18, "a verdict"), (5, "verdict")):
         head = table(["a", "b", "verdict"], WIDE, width, left=["a", "verdict"], spare=["b", "a"])[0]
         assert head.split() == kept.split()
     rows = [{"a": "ok", "verdict": "ok"}, {"a": "", "verdict": "reported"}]

@@ -71,8 +71,8 @@ def test_a_search_is_planned_with_its_runs_and_precision(tmp_path: Path) -> None
     assert find is not None
     assert (find.precision, find.max_runs) == (0.05, 12)
     assert (find.start_on("H200"), find.start_on("cpu")) == (20.0, None)
-    find = table('"ttft_p99 < 1 s"', ", max_runs = 6")
-    assert planned(tmp_path, find).runs_per_value == (USUAL_RUNS, 6)
+    six = table('"ttft_p99 < 1 s"', ", max_runs = 6")
+    assert planned(tmp_path, six).runs_per_value == (USUAL_RUNS, 6)
     settings = settings_of(planned(tmp_path, table('"ttft_p99 < 1 s"')), target_qps=7.0)
     assert (settings.target_qps, settings.ttft_limit_ns) == (7.0, 2_000_000_000)
     assert settings.tpot_limit_ns == 200_000_000

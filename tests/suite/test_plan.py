@@ -277,13 +277,12 @@ def test_the_target_is_the_one_that_the_name_says(file: Path) -> None:
     window = bounds("llama2-70b-99.9")["tokens_per_sample"]
     assert (window.low, window.high) == pytest.approx((265.005, 323.895))
     (planned,) = plan(file, ('"mine"', SDXL_TWIN))
-
-    bounds = planned.bounds(("own",))
-    assert bounds is not None
-    assert bounds["clip"].low == pytest.approx(20 * 31.68631873 / 31.7498, rel=1e-3)
-    assert bounds["fid"].high == pytest.approx(10 * 1.02, rel=1e-4)
-    assert bounds["own"].low is None
-    assert bounds["own"].high == pytest.approx(4 * 1.01)
+    windows = planned.bounds(("own",))
+    assert windows is not None
+    assert windows["clip"].low == pytest.approx(20 * 31.68631873 / 31.7498, rel=1e-3)
+    assert windows["fid"].high == pytest.approx(10 * 1.02, rel=1e-4)
+    assert windows["own"].low is None
+    assert windows["own"].high == pytest.approx(4 * 1.01)
 
 
 SDXL_TWIN = """"mine"

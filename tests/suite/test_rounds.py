@@ -94,15 +94,15 @@ def test_every_round_has_its_tables_and_seeds() -> None:
 def test_names_sizes_and_tests_are_the_rounds() -> None:
     assert {key: _sizes(own) for key, own in EVERY.items()} == expected_rows(SIZES)
     assert {key: own.name for key, own in EVERY.items()} == {key: key[1] for key in EVERY}
-    found = {key: list(workload(*key.split()).checker_names) for key in CHECKER_NAMES}
-    assert found == CHECKER_NAMES
+    names = {key: list(workload(*key.split()).checker_names) for key in CHECKER_NAMES}
+    assert names == CHECKER_NAMES
     for round_name in ROUNDS:
-        found = load_round(round_name)
-        assert len(found.names) == len(set(found.names))
-        for name in found.names:
-            own = found.find(name)
+        tables = load_round(round_name)
+        assert len(tables.names) == len(set(tables.names))
+        for name in tables.names:
+            own = tables.find(name)
             assert own is not None, name
-            assert name in own.names or name in found.workloads[own.name].names, name
+            assert name in own.names or name in tables.workloads[own.name].names, name
     found = {}
     for key in MEANING:
         round_name, _, name = key.partition(" ")

@@ -103,8 +103,10 @@ QUICK = "resnet50"
 
 def rows_of(*suites: str) -> pytest.MarkDecorator:
     """Run a test with every suite; nightly but for those that are named."""
-    marks = {row.suite: [] if row.suite in suites else pytest.mark.nightly for row in ROWS}
-    parameters = [pytest.param(row, id=row.suite, marks=marks[row.suite]) for row in ROWS]
+    parameters = [
+        pytest.param(row, id=row.suite, marks=[] if row.suite in suites else pytest.mark.nightly)
+        for row in ROWS
+    ]
     return pytest.mark.parametrize("row", parameters)
 
 

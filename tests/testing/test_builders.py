@@ -38,26 +38,26 @@ class Right(Builder):
         return {"quantisation": "int8 weights"}
 
 
-class TakesAnyRecipe(Right):
-    def __init__(self, *, recipe: str) -> None:
-        super().__init__(recipe="plain")
-
-
-class Pickles(Right):
-    def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
-        (target / "weights.bin").write_bytes(b"")
-        return super().build(source, target, *rest)
-
-
-class WritesIntoSource(Right):
-    def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
-        (source / "cache.json").write_text("{}")
-        return super().build(source, target, *rest)
-
-
 class WritesNothing(Right):
     def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
         return {}
+
+
+def writing(place: str) -> type[Builder]:
+    """Return a builder that also writes a file there, below source or target."""
+
+    class Writing(Right):
+        def build(self, source: Path, target: Path, *rest: Any) -> Mapping[str, str]:
+            root, _, name = place.partition("/")
+            ({"source": source, "target": target}[root] / name).write_bytes(b"")
+            return super().build(source, target, *rest)
+
+    return Writing
+
+
+class TakesAnyRecipe(Right):
+    def __init__(self, *, recipe: str) -> None:
+        super().__init__(recipe="plain")
 
 
 class CountsTooFar(Right):
@@ -82,38 +82,31 @@ def source(tmp_path: Path) -> Path:
 
 
 def test_a_right_builder_passes_and_says_what_it_made(source: Path) -> None:
+    """A recipe that looks at samples needs some; without a source nothing is built."""
     facts = check_builder(Right, recipe="plain", options={"group_size": 16}, source=source)
-
     assert facts == {"quantisation": "int8 weights"}
-
-
-def test_a_recipe_that_looks_at_samples_needs_some(source: Path) -> None:
     check_builder(Right, recipe="fitted", source=source, prompts=[[1, 2]])
     with pytest.raises(AssertionError, match="calibrates = True, and 0 prompts were given"):
         check_builder(Right, recipe="fitted", source=source)
-
-
-def test_without_a_source_nothing_is_built() -> None:
     assert check_builder(WritesNothing, recipe="plain") == {}
 
 
-@pytest.mark.parametrize(
-    ("builder", "problem"),
-    [
-        (TakesAnyRecipe, "it takes recipe = 'no-such-recipe': raise SuiteError in __init__"),
-        (
-            type("NamesNoPackage", (Right,), {"distributions": ()}),
-            "distributions is empty: name the packages",
-        ),
-        (Pickles, r"wrote weights\.bin, which can carry code: write safetensors"),
-        (WritesIntoSource, r"changed files of .+: write into target alone"),
-        (WritesNothing, "wrote nothing: write config.json and safetensors"),
-        (CountsTooFar, "progress.. was given .+: give what is done, of how many"),
-        (ReturnsNumbers, "returned .+'layers': 2.+: return text by name"),
-    ],
-)
-def test_a_wrong_builder_is_found(builder: type[Builder], problem: str, source: Path) -> None:
-    with pytest.raises(AssertionError, match=problem) as caught:
-        check_builder(builder, recipe="plain", source=source)
+WRONG: list[tuple[type[Builder], str]] = [
+    (TakesAnyRecipe, "it takes recipe = 'no-such-recipe': raise SuiteError in __init__"),
+    (type("Unnamed", (Right,), {"distributions": ()}), "distributions is empty: name the packages"),
+    (writing("target/weights.bin"), r"wrote weights\.bin, which can carry code: write safetensors"),
+    (writing("source/cache.json"), r"changed files of .+: write into target alone"),
+    (WritesNothing, "wrote nothing: write config.json and safetensors"),
+    (CountsTooFar, "progress.. was given .+: give what is done, of how many"),
+    (ReturnsNumbers, "returned .+'layers': 2.+: return text by name"),
+]
 
-    assert str(caught.value).startswith(f"builder {builder.__name__}: ")
+
+def test_a_wrong_builder_is_found(tmp_path: Path) -> None:
+    for number, (builder, problem) in enumerate(WRONG):
+        source = tmp_path / str(number)
+        source.mkdir()
+        (source / "model.safetensors").write_bytes(bytes(16))
+        with pytest.raises(AssertionError, match=problem) as caught:
+            check_builder(builder, recipe="plain", source=source)
+        assert str(caught.value).startswith(f"builder {builder.__qualname__}: ")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +81,13 @@ def path(tmp_path: Path) -> str:
 
 
 def test_a_right_data_set_passes_and_comes_back(path: str) -> None:
+    """A list is a data set."""
     assert len(check_dataset(Right, options={"path": path, "count": 5})) == 5
+
+    def words() -> list[str]:
+        return ["level", "noon"]
+
+    assert len(check_dataset(words)) == 2
 
 
 @pytest.mark.process
@@ -90,16 +95,8 @@ def test_a_registered_one_is_built_in_another_process_too() -> None:
     assert len(check_dataset(SyntheticDataset, options={"samples": 3})) == 3
 
 
-def test_a_list_is_a_data_set() -> None:
-    def words() -> list[str]:
-        return ["level", "noon"]
-
-    assert len(check_dataset(words)) == 2
-
-
-@pytest.mark.parametrize(
-    ("dataset", "error", "problem"),
-    [
+def test_a_wrong_data_set_is_found(path: str) -> None:
+    rows: list[Any] = [
         (ADDRESS, AssertionError, "its digest is .+ when it is built again: make it of the"),
         (changed(digest=None), RunError, "the data set's digest is None; it must be a text"),
         (
@@ -140,11 +137,8 @@ def test_a_list_is_a_data_set() -> None:
             r"look\(\) says nothing of .+: raise Un",
         ),
         (Crashes, AssertionError, "FileNotFoundError|NotADirectoryError"),
-    ],
-)
-def test_a_wrong_data_set_is_found(
-    dataset: Callable[..., Any], error: type[Exception], problem: str, path: str
-) -> None:
-    assert issubclass(error, AssertionError | MlperfError)
-    with pytest.raises(error, match=problem):
-        check_dataset(dataset, options={"path": path})
+    ]
+    for dataset, error, problem in rows:
+        assert issubclass(error, AssertionError | MlperfError)
+        with pytest.raises(error, match=problem):
+            check_dataset(dataset, options={"path": path})

@@ -53,10 +53,6 @@ def check(engine: type[Engine], **changes: Any) -> dict[int, bytes]:
     return check_engine(engine, SAMPLES, **{"limit_s": 0.3, **changes})
 
 
-def test_a_right_engine_passes_and_its_answers_come_back() -> None:
-    assert check(Right, limit_s=30.0) == {index: answer(index) for index in range(24)}
-
-
 class Attaches(Right):
     """Gives more than a log has."""
 
@@ -69,8 +65,12 @@ class Attaches(Right):
         return [{"index": answer(index)} for index in indices]
 
 
-def test_an_engine_that_attaches_what_a_scorer_needs_passes() -> None:
-    assert check(Attaches, limit_s=30.0, artefacts=["index"]) == check(Right, limit_s=30.0)
+def test_a_right_engine_passes_and_its_answers_come_back() -> None:
+    """Also one that attaches what a scorer needs."""
+    answers = {index: answer(index) for index in range(24)}
+
+    assert check(Right, limit_s=30.0) == answers
+    assert check(Attaches, limit_s=30.0, artefacts=["index"]) == answers
 
 
 class AttachesOthers(Attaches):
@@ -95,19 +95,19 @@ class AttachesLate(Attaches):
             sink.attach(ids, self.artefacts(indices))
 
 
-@pytest.mark.parametrize(
-    ("engine", "problem"),
-    [
-        (Right, "sample 0 has no artefact index: give it to sink.attach"),
-        (AttachesOthers, "the artefacts of sample . are others than before"),
-        (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
-        (AttachesText, "'index' of type 'str'; it must be bytes"),
-        (AttachesLate, r"(after done\(\), or twice|sample . has no artefact)"),
-    ],
-)
-def test_artefacts_that_a_run_refuses_are_found(engine: type[Engine], problem: str) -> None:
-    with pytest.raises(AssertionError, match=problem):
-        check(engine, limit_s=30.0, artefacts=["index"])
+WRONG_ARTEFACTS: list[tuple[type[Engine], str]] = [
+    (Right, "sample 0 has no artefact index: give it to sink.attach"),
+    (AttachesOthers, "the artefacts of sample . are others than before"),
+    (AttachesTooFew, r"attach\(\) was given \d ids but \d tables of artefacts"),
+    (AttachesText, "'index' of type 'str'; it must be bytes"),
+    (AttachesLate, r"(after done\(\), or twice|sample . has no artefact)"),
+]
+
+
+def test_artefacts_that_a_run_refuses_are_found() -> None:
+    for engine, problem in WRONG_ARTEFACTS:
+        with pytest.raises(AssertionError, match=problem):
+            check(engine, limit_s=30.0, artefacts=["index"])
 
 
 def returning(method: str, value: object) -> type[Engine]:
@@ -115,30 +115,40 @@ def returning(method: str, value: object) -> type[Engine]:
     return type("Returning", (Right,), {method: lambda _: value})
 
 
+Work = Callable[[Right, Sequence[int], Sequence[int], Sink], object]
+
+
+def working(work: Work) -> type[Engine]:
+    """Return an engine that answers a batch in another way."""
+    return type("Working", (Right,), {"work": work})
+
+
 def answering(outputs: Callable[[Sequence[int]], Any]) -> type[Engine]:
     """Return an engine that gives other outputs for the samples it is asked for."""
-
-    class Answering(Right):
-        def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-            sink.done(ids, outputs(indices) if sink.wants_output else None)
-
-    return Answering
+    return working(
+        lambda _, ids, indices, sink: sink.done(
+            ids, outputs(indices) if sink.wants_output else None
+        )
+    )
 
 
 TEXT = answering(lambda indices: [str(index) for index in indices])
 BY_BATCH = answering(lambda indices: [answer(index + len(indices)) for index in indices])
 
 
-class AnswersTwice(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        super().work(ids, indices, sink)
-        super().work(ids[:1], indices[:1], sink)
+def answer_twice(engine: Right, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+    Right.work(engine, ids, indices, sink)
+    Right.work(engine, ids[:1], indices[:1], sink)
 
 
-class ForgetsOne(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        kept = [n for n, index in enumerate(indices) if index != 3]
-        super().work([ids[n] for n in kept], [indices[n] for n in kept], sink)
+def forget_one(engine: Right, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+    kept = [n for n, index in enumerate(indices) if index != 3]
+    Right.work(engine, [ids[n] for n in kept], [indices[n] for n in kept], sink)
+
+
+def time_tokens(engine: Right, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+    sink.first_tokens(ids)
+    Right.work(engine, ids, indices, sink)
 
 
 class AnswersAfterExit(Right):
@@ -173,33 +183,6 @@ class ThreadsThatEnd(Right):
         thread.join()
 
 
-class TakesIdsForIndices(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        super().work(indices, indices, sink)
-
-
-class AlwaysOutputs(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        sink.done(ids, [answer(index) for index in indices])
-
-
-class NeverOutputs(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        sink.done(ids)
-
-
-class FailsWithText(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        text: Any = "out of memory"
-        sink.failed(text)
-
-
-class TimesTokensUnasked(Right):
-    def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        sink.first_tokens(ids)
-        super().work(ids, indices, sink)
-
-
 class DescribesChance(Right):
     def describe(self) -> Mapping[str, str]:
         self.count = getattr(self, "count", 0) + 1
@@ -222,43 +205,45 @@ class TakesAnything(Right):
         super().__init__(dataset=dataset, model=model, precision=precision)
 
 
-@pytest.mark.parametrize(
-    ("engine", "problem"),
-    [
-        (AnswersTwice, r"done\(\) was given id \d+, which was completed before"),
-        (ForgetsOne, r"1 of 12 samples are not completed after 0\.3 s, first: ids \d+: give each"),
-        (AnswersAfterExit, r"done\(\) was called after __exit__"),
-        (TEXT, r"the output of id \d+ is a str; bytes are needed"),
-        (LeaksAThread, "thread leaked still run after __exit__: end and join in __exit__"),
-        (ThreadsThatEnd, "short completed samples and ended: LoadGen can crash"),
-        (TakesIdsForIndices, "id 0, which was never submitted|samples are not completed"),
-        (answering(lambda _: [b"same"]), r"done\(\) was given 1 outputs for \d ids"),
-        (AlwaysOutputs, r"done\(\) takes none: they only cost time where wants_output is False"),
-        (NeverOutputs, r"done\(\) needs outputs where wants_output is True"),
-        (BY_BATCH, r"the answer to sample \d+ is .+ before: answers must not depend"),
-        (FailsWithText, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
-        (
-            returning("metrics_pages", "http://a"),
-            r"metrics_pages\(\) returned 'http://a': return addr",
-        ),
-        (
-            returning("accepted_drafts", 2.5),
-            r"\(\) returned 2\.5: return a number of tokens, or None",
-        ),
-        (TimesTokensUnasked, r"first_tokens\(\) was called where times_tokens is false"),
-        (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return text by name"),
-        (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),
-        (ForgetsItself, "__enter__ returned None: let it return self"),
-        (HidesErrors, "__exit__ returned True, which hides errors"),
-        (TakesAnything, "it takes any keyword, so a misspelt option"),
-    ],
-)
-def test_a_wrong_engine_is_found(engine: type[Engine], problem: str) -> None:
-    """By its own fault, and the message names the engine and what to do."""
-    with pytest.raises(AssertionError, match=problem) as caught:
-        check(engine)
+ALWAYS = working(lambda _, ids, indices, sink: sink.done(ids, [answer(i) for i in indices]))
+FAILS: Any = working(lambda _, ids, indices, sink: sink.failed("out of memory"))  # type: ignore[arg-type]
+WRONG: list[tuple[type[Engine], str]] = [
+    (working(answer_twice), r"done\(\) was given id \d+, which was completed before"),
+    (working(forget_one), r"1 of 12 samples are not completed after 0\.3 s, first: ids \d+: give"),
+    (AnswersAfterExit, r"done\(\) was called after __exit__"),
+    (TEXT, r"the output of id \d+ is a str; bytes are needed"),
+    (LeaksAThread, "thread leaked still run after __exit__: end and join in __exit__"),
+    (ThreadsThatEnd, "short completed samples and ended: LoadGen can crash"),
+    (
+        working(lambda engine, _, indices, sink: Right.work(engine, indices, indices, sink)),
+        "id 0, which was never submitted|samples are not completed",
+    ),
+    (answering(lambda _: [b"same"]), r"done\(\) was given 1 outputs for \d ids"),
+    (ALWAYS, r"done\(\) takes none: they only cost time where wants_output is False"),
+    (
+        working(lambda _, ids, indices, sink: sink.done(ids)),
+        r"done\(\) needs outputs where wants_output is True",
+    ),
+    (BY_BATCH, r"the answer to sample \d+ is .+ before: answers must not depend"),
+    (FAILS, "failed\\(\\) was given 'out of memory'; it takes an exception object"),
+    (returning("metrics_pages", "http://a"), r"metrics_pages\(\) returned 'http://a': return addr"),
+    (returning("accepted_drafts", 2.5), r"\(\) returned 2\.5: return a number of tokens, or None"),
+    (working(time_tokens), r"first_tokens\(\) was called where times_tokens is false"),
+    (returning("describe", {"version": 3}), r"returned \{'version': 3\}: return text by name"),
+    (DescribesChance, r"describe\(\) returned .+, then .+: return what stays the same"),
+    (ForgetsItself, "__enter__ returned None: let it return self"),
+    (HidesErrors, "__exit__ returned True, which hides errors"),
+    (TakesAnything, "it takes any keyword, so a misspelt option"),
+]
 
-    assert str(caught.value).startswith(f"engine {engine.__qualname__}")
+
+def test_a_wrong_engine_is_found() -> None:
+    """By its own fault, and the message names the engine and what to do."""
+    for engine, problem in WRONG:
+        with pytest.raises(AssertionError, match=problem) as caught:
+            check(engine)
+        assert str(caught.value).startswith(f"engine {engine.__qualname__}")
+    assert [t.name for t in threading.enumerate() if t.name.startswith("work-queue")] == []
 
 
 @pytest.mark.process
@@ -277,26 +262,15 @@ def test_a_process_that_is_left_is_found() -> None:
     started[0].communicate(b"\n")
 
 
+def breaks(engine: Right, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+    raise RuntimeError("out of memory")
+
+
 def test_what_an_engine_raises_is_raised() -> None:
-    class Breaks(Right):
-        def work(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-            raise RuntimeError("out of memory")
-
+    """An option that is none is refused."""
     with pytest.raises(RuntimeError, match="out of memory"):
-        check(Breaks)
-
-
-def test_an_engine_is_left_when_its_check_fails() -> None:
-    with pytest.raises(AssertionError):
-        check(TEXT)
-
-    assert [t.name for t in threading.enumerate() if t.name.startswith("work-queue")] == []
-
-
-def test_an_option_that_is_none_is_refused() -> None:
-    with pytest.raises(
-        SuiteError, match=r"Right has no option 'max_bach'; did you mean 'max_batch'"
-    ):
+        check(working(breaks))
+    with pytest.raises(SuiteError, match="Right has no option 'max_bach'; did you mean 'max_batch"):
         check(Right, options={"max_bach": 3})
 
 
@@ -319,10 +293,6 @@ class Speaks(Right):
     def end(self, one: int, sink: Sink) -> None:
         output = struct.pack(f"<{len(self.tokens)}q", *self.tokens)
         sink.done([one], [output] if sink.wants_output else None, [len(self.tokens)])
-
-
-def test_a_language_model_passes() -> None:
-    assert check(Speaks, tokens=True, limit_s=30.0)[0] == struct.pack("<3q", 7, 8, 2)
 
 
 class NoFirst(Speaks):
@@ -358,17 +328,16 @@ class CountsNothing(Speaks):
         sink.done([one], [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None)
 
 
-@pytest.mark.parametrize(
-    ("engine", "problem"),
-    [
-        (NoFirst, r"an answer of 3 tokens was reported as \['done'\]: where times_tokens is true"),
+def test_a_wrong_language_model_is_found() -> None:
+    assert check(Speaks, tokens=True, limit_s=30.0)[0] == struct.pack("<3q", 7, 8, 2)
+    wrong: list[tuple[type[Engine], str]] = [
+        (NoFirst, r"3 tokens was reported as \['done'\]: where times_tokens is true"),
         (TooManyTokens, "an answer of 3 tokens has 3 tokens after its first: call next_tokens"),
         (FirstAtLast, "which was completed before|was reported as"),
         (OneToken, "an answer has 2 tokens at least"),
         (NarrowTokens, "an answer has 12 bytes and 3 tokens: give the generated tokens as int64"),
         (CountsNothing, r"done\(\) needs n_tokens here"),
-    ],
-)
-def test_a_wrong_language_model_is_found(engine: type[Engine], problem: str) -> None:
-    with pytest.raises(AssertionError, match=problem):
-        check(engine, tokens=True)
+    ]
+    for engine, problem in wrong:
+        with pytest.raises(AssertionError, match=problem):
+            check(engine, tokens=True)

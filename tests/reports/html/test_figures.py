@@ -143,8 +143,8 @@ def test_a_cell_has_the_worst_change_for_its_limit() -> None:
         (replace(verdicts.ACC_DROP, outcome=Outcome.OK, paired=()), "ok"),
         (verdicts.ERROR, "ERROR"),
     ]
-    for told, text in rows:
-        (row,) = heat_map(cases(told)).rows
+    for one, text in rows:
+        (row,) = heat_map(cases(one)).rows
         assert row["text"] == text
 
 

@@ -304,7 +304,7 @@ def test_a_page_that_would_be_too_large_is_cut_and_says_so() -> None:
         assert page.count('class="case fail"') == 11
 
 
-def drawn_as(plot: str, outcomes: dict[str, Outcome], scenario: Any, **values: float) -> Any:
+def drawn_as(plot: str, outcomes: dict[str, Outcome], scenario: Any, **values: Any) -> Any:
     """Return the figure of a run with these metrics, of which some are judged at 0.1 or 100."""
     base = {"rates": 0.1, "curve": 100.0}[plot]
     judged = tuple(
