@@ -25,7 +25,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.llm.speech import PROMPT
 from pytest_mlperf.engines.torch.whisper import WhisperEngine
 from tests.engines.recording import Recorder, Samples, ask, unrefused
-from tests.engines.torch.models import broken_but_accepted, json_with, without
+from tests.engines.torch.models import broken_but_accepted, config_with, json_with, without
 
 LABELS = [*" abcdefghijklmnopqrstuvwxyz'0123456789$%+-"]
 RATE = 16000
@@ -203,13 +203,10 @@ def test_a_folder_that_cannot_work_is_refused(folder: Path, tmp_path: Path) -> N
             json_with("preprocessor_config.json", feature_size=80),
             "features are of 16000 Hz, 80 mels and 100 frames, and the model takes",
         ),
-        (
-            without("preprocessor_config.json"),
-            "transformers cannot read preprocessor_config.json",
-        ),
+        (without("preprocessor_config.json"), "transformers cannot read preprocessor_config.json"),
         (break_tokenizer, "its tokenizer has no <|transcribe|>; use a Whisper model of many"),
         (
-            json_with("config.json", architectures=["BartForConditionalGeneration"]),
+            config_with(architectures=["BartForConditionalGeneration"]),
             "BartForConditionalGeneration in config.json is no Whisper model",
         ),
     ]) == []  # fmt: skip
