@@ -33,15 +33,11 @@ print(json.dumps(dict(facts)))
 """
 
 
-def python(variable: str) -> str:
-    found = os.environ.get(variable)
-    if not found:
-        pytest.skip(f"{variable} names no Python")
-    return found
-
-
-def build(python: str, module: str, name: str, source: Path, target: Path, recipe: str) -> Any:
+def build(variable: str, module: str, name: str, folders: tuple[Path, Path], recipe: str) -> Any:
     """Build in another environment, which has no more of this package than its code."""
+    if not (python := os.environ.get(variable)):
+        pytest.skip(f"{variable} names no Python")
+    source, target = folders
     code = target.parent / "code"
     shutil.copytree(ROOT / "pytest_mlperf", code / "pytest_mlperf", dirs_exist_ok=True)
     target.mkdir()
@@ -81,9 +77,9 @@ def test_the_precision_of_compressed_tensors_is_read() -> None:
 def test_llm_compressors_builds_answer_alike(source: Path, tmp_path: Path, recipe: str) -> None:
     """Loaded by the torch engine, with inputs rounded as the checkpoint says."""
     pytest.importorskip("compressed_tensors")
-    other = python("PYTEST_MLPERF_LLMCOMPRESSOR_PYTHON")
-    name, target = "LlmCompressorBuilder", tmp_path / "built"
-    facts = build(other, "llmcompressor", name, source, target, recipe)
+    variable, name = "PYTEST_MLPERF_LLMCOMPRESSOR_PYTHON", "LlmCompressorBuilder"
+    target = tmp_path / "built"
+    facts = build(variable, "llmcompressor", name, (source, target), recipe)
 
     assert facts["quantised"] == "7 of 7 linear layers"
     prompts = [[5, 9, 20], [60, 61], [7]]
@@ -97,9 +93,8 @@ def test_modelopts_fp8_weights_are_the_models(tmp_path: Path) -> None:
 
     (tmp_path / "source").mkdir()
     source = models.random_model(tmp_path / "source")  # weights of zero have no scale
-    other = python("PYTEST_MLPERF_MODELOPT_PYTHON")
-    target = tmp_path / "built"
-    facts = build(other, "modelopt", "ModelOptBuilder", source, target, "fp8")
+    target, variable = tmp_path / "built", "PYTEST_MLPERF_MODELOPT_PYTHON"
+    facts = build(variable, "modelopt", "ModelOptBuilder", (source, target), "fp8")
 
     own, built = (load_file(folder / "model.safetensors") for folder in (source, target))
     for name, weight in own.items():

@@ -165,10 +165,7 @@ def test_a_wrong_build_is_refused_when_the_suite_is_read(tmp_path: Path) -> None
             "calibration: 'all' is no calibration: write a number of samples",
         ),
         (f"{gptq}, calibration = 0", "calibration: 0 is no calibration"),
-        (
-            f'{gptq}, calibration = {{ path = "x" }}',
-            'calibration: a calibration needs use = "..."',
-        ),
+        (f'{gptq}, calibration = {{ path = "x" }}', 'calibration: a calibration needs use = "..."'),
         (
             f'{gptq}, calibration = {{ use = "openorka" }}',
             "calibration.use: no dataset 'openorka' is installed; did you mean 'openorca'?",

@@ -70,7 +70,7 @@ def test_calibration_sees_the_first_steps_and_no_other(source: Path) -> None:
 
     def look(calibrated_steps: int) -> dict[str, Any]:
         times.clear()
-        options = {"steps": 4, "calibrated_steps": calibrated_steps}
+        options: dict[str, Any] = {"steps": 4, "calibrated_steps": calibrated_steps}
         with ranges_of(layers) as ranges:
             TorchAoUnetBuilder(recipe="int8-smoothquant", **options).look(
                 pipe, PROMPTS[:1], lambda *_: None

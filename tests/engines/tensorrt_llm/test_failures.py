@@ -13,7 +13,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from tests.engines.recording import Recorder, Samples, ask, unrefused
 from tests.engines.tensorrt_llm.conftest import forget
-from tests.engines.torch.models import broken_but_accepted, json_with
+from tests.engines.torch.models import broken_but_accepted, config_with
 
 standin = pytest.mark.usefixtures("standin")
 pytestmark = pytest.mark.slow
@@ -227,13 +227,10 @@ def test_stamps_may_be_missing_and_never_wrong(
 def test_a_folder_that_says_too_little_is_refused(counting: Path, tmp_path: Path) -> None:
     rows = [
         (
-            json_with("config.json", eos_token_id=None),
+            config_with(eos_token_id=None),
             "neither generation_config.json nor config.json names an eos_t",
         ),
-        (
-            json_with("config.json", vocab_size=None),
-            "names no vocab_size, so this is no language model",
-        ),
+        (config_with(vocab_size=None), "names no vocab_size, so this is no language model"),
     ]
     source = tmp_path / "source"
     source.mkdir()

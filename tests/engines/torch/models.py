@@ -184,6 +184,11 @@ def json_with(name: str, **changes: Any) -> Change:
     return lambda folder: change_json(folder / name, **changes)
 
 
+def config_with(**changes: Any) -> Change:
+    """Return what changes keys of a folder's config.json."""
+    return json_with("config.json", **changes)
+
+
 def change_weights(file: Path, change: Callable[[dict[str, Any]], object]) -> None:
     tensors = load_file(file)
     change(tensors)

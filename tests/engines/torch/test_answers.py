@@ -209,7 +209,7 @@ def test_the_engine_answers_alike_with_either_cache(
     random: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
 ) -> None:
     """The static cache, which the engine uses on GPUs, and the growing one."""
-    sizes = {"batch_size": 5, "max_new_tokens": LONGEST}
+    sizes: dict[str, Any] = {"batch_size": 5, "max_new_tokens": LONGEST}
     growing = answers(random, MIXED, **sizes, **options)
     monkeypatch.setattr(_batching, "has_static_cache", lambda _model: True)
 

@@ -78,19 +78,22 @@ def test_a_prompt_alone_has_the_very_image_of_the_pipeline(tiny: Path, plain: An
     assert min(apart) > 5
 
 
-@pytest.mark.parametrize("precision", ["bf16", "fp16"])
-def test_narrow_types_are_those_of_the_pipeline(tiny: Path, precision: str) -> None:
+@pytest.mark.parametrize(
+    ("precision", "dtype", "decoder"),
+    [("bf16", torch.bfloat16, "bfloat16"), ("fp16", torch.float16, "float32")],
+)
+def test_narrow_types_are_those_of_the_pipeline(
+    tiny: Path, precision: str, dtype: torch.dtype, decoder: str
+) -> None:
     """With fp16 the autoencoder is float32, as its config.json asks for."""
-    start = latents()
-    dtype = {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+    single = Captions(PROMPTS[:1], latents())
+    with open_engine(tiny, single, precision=precision, steps=1) as engine:
+        images, facts = ask(engine, 1), engine.describe()
 
-    with open_engine(tiny, Captions(PROMPTS[:1], start), precision=precision, steps=2) as engine:
-        images = ask(engine, 1)
-        facts = engine.describe()
-
-    plain = by_hand(plain_pipeline(tiny, dtype), PROMPTS[:1], start, num_inference_steps=2)
+    pipe = plain_pipeline(tiny, dtype)
+    plain = by_hand(pipe, PROMPTS[:1], latents(), num_inference_steps=1)
     np.testing.assert_array_equal(images, plain)
-    assert facts["vae_dtype"] == {"bf16": "bfloat16", "fp16": "float32"}[precision]
+    assert facts["vae_dtype"] == decoder
 
 
 def test_a_batch_has_the_very_images_of_the_pipeline(tiny: Path, plain: Any) -> None:

@@ -14,7 +14,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.torch.module.hstu import Hstu, HstuSizes
 from tests.engines.recording import unrefused
 from tests.engines.torch import modules
-from tests.engines.torch.models import Change, broken_but_accepted, json_with
+from tests.engines.torch.models import Change, broken_but_accepted, config_with
 
 SIZES = HstuSizes(
     num_items=40,
@@ -128,7 +128,7 @@ def test_a_sample_or_a_model_that_does_not_fit_is_named(model: Path, tmp_path: P
     rows = [(sample, f"sample 1 of the data set .*{text}") for sample, text in table]
     assert unrefused(lambda sample: answers(model, [request(0), sample]), RunError, rows) == []
     models: list[tuple[Change, str]] = [
-        (json_with("config.json", **change), problem)
+        (config_with(**change), problem)
         for change, problem in (
             ({"model_type": "dlrm-v2"}, 'is not of a model_type "dlrm-v3"'),
             ({"num_layers": 3}, "the checkpoint lacks layers.2"),

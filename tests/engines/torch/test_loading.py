@@ -24,6 +24,7 @@ from tests.engines.torch.models import (
     answers,
     broken_but_accepted,
     change_json,
+    config_with,
     describe,
     json_with,
     open_engine,
@@ -97,25 +98,16 @@ BROKEN = [
         f"do not fit config.json: {NAME} is [3, 320] and should be [640, 320]",
     ),
     (weights_with(set_nan), "computes no numbers (NaN) in float32"),
+    (config_with(architectures=["BertModel"]), "BertModel in config.json is no causal lang"),
+    (config_with(architectures=None), "no architecture in config.json is no causal language model"),
+    (config_with(model_type="unheard-of"), r"transformers cannot read config\.json: .*unheard-of"),
     (
-        json_with("config.json", architectures=["BertModel"]),
-        "BertModel in config.json is no causal language model",
-    ),
-    (
-        json_with("config.json", architectures=None),
-        "no architecture in config.json is no causal language model",
-    ),
-    (
-        json_with("config.json", model_type="unheard-of"),
-        r"transformers cannot read config\.json: .*unheard-of",
-    ),
-    (
-        json_with("config.json", model_type="own", auto_map={"AutoConfig": "code.Own"}),
+        config_with(model_type="own", auto_map={"AutoConfig": "code.Own"}),
         r"transformers cannot read config\.json: .*custom code",
     ),
     (text_of("config.json", "{"), "config.json: is no JSON object: "),
     (
-        json_with("config.json", quantization_config={"quant_method": "gptq", "bits": 4}),
+        config_with(quantization_config={"quant_method": "gptq", "bits": 4}),
         "the weights are quantised in the format 'gptq'",
     ),
     (

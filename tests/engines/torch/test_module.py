@@ -19,7 +19,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.torch.module import _runner as module_factories
 from pytest_mlperf.engines.torch.module._runner import BATCHINGS, join, length, tensors
 from tests.engines.recording import Tokenless, unrefused
-from tests.engines.torch.models import broken_but_accepted, json_with, weights_with, without
+from tests.engines.torch.models import broken_but_accepted, config_with, weights_with, without
 from tests.engines.torch.modules import HERE, answer, describe, linear, load, open_engine, rows
 
 
@@ -343,7 +343,7 @@ def test_broken_folders_and_features_are_refused(bert: Path, tmp_path: Path) -> 
     bias = "qa_outputs.bias"
     assert broken_but_accepted(bert, tmp_path, enter, [
         (
-            json_with("config.json", architectures=["BertForMaskedLM"]),
+            config_with(architectures=["BertForMaskedLM"]),
             "BertForMaskedLM in config.json is no model for question answering; this",
         ),
         (weights_with(lambda all_: all_.pop(bias)), f"the checkpoint lacks {bias}"),

@@ -68,7 +68,7 @@ def test_the_likeliest_token_alone_is_the_greedy_answer(random: Path) -> None:
 
 
 def test_no_answer_ends_before_its_fewest_tokens(random: Path) -> None:
-    lengths = {"min_new_tokens": 6, "max_new_tokens": 9, "batch_size": 5}
+    lengths: dict[str, Any] = {"min_new_tokens": 6, "max_new_tokens": 9, "batch_size": 5}
     rows = answers(random, MIXED, temperature=2.0, seed=3, **lengths)
 
     assert {len(row) for row in rows} <= {6, 7, 8, 9}

@@ -61,27 +61,26 @@ def test_a_cpu_checks_it_and_runs_dense_kernels(sparse: Path, precision: str) ->
 
 
 def test_a_weight_too_many_is_found_with_its_place(random: Path, sparse: Path) -> None:
-    """Output 37, inputs 20 to 23: three of them are not zero then; how small it is is no excuse."""
+    """Output 37, inputs 20 to 23: three of them are not zero then; how small it is is no excuse.
+
+    Two of four along the outputs, as a matrix that was transposed has them, are not 2:4 either.
+    """
+
+    def load(folder: Path) -> None:
+        describe(folder, sparsity="2:4")
+
     change(sparse, f"{BROKEN}.weight", lambda weights: weights[37, 22].fill_(1e-30))
     assert "sparsity" not in describe(sparse)
-    rows = [
-        (
-            sparse,
-            f"{BROKEN} is not 2:4 sparse: 1 of its 2048 groups of four have more than two non-zero "
-            "weights, the first at output 37, inputs 20 to 23; prune the model to 2:4, or leave",
-        ),
-        (random, r"model\.layers\.0\.self_attn\.q_proj is not 2:4 sparse"),
-    ]
-    assert unrefused(lambda folder: describe(folder, sparsity="2:4"), RunError, rows) == []
-
-
-def test_sparse_in_another_way_is_not_2_4(sparse: Path) -> None:
-    """Two of four along the outputs, as a matrix that was transposed has them."""
+    place = (
+        f"{BROKEN} is not 2:4 sparse: 1 of its 2048 groups of four have more than two non-zero "
+        "weights, the first at output 37, inputs 20 to 23; prune the model to 2:4, or leave"
+    )
+    dense = r"model\.layers\.0\.self_attn\.q_proj is not 2:4 sparse"
+    assert unrefused(load, RunError, [(sparse, place), (random, dense)]) == []
     rows = torch.tensor([1.0, 0.0]).repeat(32)[:, None].expand(64, 64)
     change(sparse, "model.layers.0.self_attn.o_proj.weight", lambda weights: weights.copy_(rows))
-
-    with pytest.raises(RunError, match=r"o_proj is not 2:4 sparse: 512 of its 1024 groups"):
-        describe(sparse, sparsity="2:4")
+    turned = "o_proj is not 2:4 sparse: 512 of its 1024 groups"
+    assert unrefused(load, RunError, [(sparse, turned)]) == []
 
 
 def test_more_zeros_than_needed_are_sparse_too(sparse: Path) -> None:
@@ -108,22 +107,12 @@ def test_what_cannot_be_sparse_is_refused_before_anything_is_loaded(sparse: Path
 def test_experts_that_nobody_would_check_are_refused(tmp_path: Path) -> None:
     """They are one matrix of three dimensions, not linear layers: half of them in zeros would not
     be seen, and no kernel would use it."""
-    model = MixtralForCausalLM(
-        MixtralConfig(
-            vocab_size=64,
-            hidden_size=16,
-            intermediate_size=32,
-            num_hidden_layers=1,
-            num_attention_heads=2,
-            num_key_value_heads=1,
-            num_local_experts=2,
-        )
-    )
-    save(model, tmp_path)
+    sizes = {"vocab_size": 64, "hidden_size": 16, "intermediate_size": 32, "num_local_experts": 2}
+    heads = {"num_hidden_layers": 1, "num_attention_heads": 2, "num_key_value_heads": 1}
+    save(MixtralForCausalLM(MixtralConfig(**sizes, **heads)), tmp_path)
 
-    with pytest.raises(
-        RunError, match=r"is for models of linear layers, and model\.layers\.0\.mlp"
-    ):
+    expected = r"is for models of linear layers, and model\.layers\.0\.mlp"
+    with pytest.raises(RunError, match=expected):
         describe(tmp_path, sparsity="2:4")
 
 
@@ -163,13 +152,10 @@ def test_inputs_that_are_no_groups_of_four_cannot_be_sparse() -> None:
 
 
 def test_where_torch_cannot_compress_it_says_which_layer_and_why(sparse: Path) -> None:
-    model = LlamaForCausalLM.from_pretrained(sparse)
-    layers = dict(sparse_layers(model, sparse))
+    layers = dict(sparse_layers(model := LlamaForCausalLM.from_pretrained(sparse), sparse))
 
-    with pytest.raises(
-        EnvironmentFault,
-        match=r"cannot compress model\.layers\.0\.self_attn\.q_proj on cpu: .*CUDA",
-    ):
+    expected = r"cannot compress model\.layers\.0\.self_attn\.q_proj on cpu: .*CUDA"
+    with pytest.raises(EnvironmentFault, match=expected):
         compress(model, layers, device=torch.device("cpu"))
     assert all(layer.weight is None for layer in layers.values())
 

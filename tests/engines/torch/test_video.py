@@ -210,18 +210,17 @@ def test_another_pipeline_is_refused(folder: Path, tmp_path: Path) -> None:
 
 
 def test_options_and_latents_that_mean_nothing_are_refused(folder: Path, tmp_path: Path) -> None:
-    rows = [
-        (folder, {"height": 20}, "height = 20 is not a multiple of 16 pixels"),
-        (folder, {"guidance_scale_2": -1.0}, "guidance_scale_2 = -1.0 is not a number from 0 on"),
-        (folder, {"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
-        (folder, {"precision": "int8"}, "precision = 'int8' is not one of"),
-        (folder, {"steps": 0}, "steps = 0 is not a number of steps"),
-        (folder, {"frames": 10}, "frames = 10 .* multiples of 4 and one more"),
+    table: list[tuple[dict[str, Any], str]] = [
+        ({"height": 20}, "height = 20 is not a multiple of 16 pixels"),
+        ({"guidance_scale_2": -1.0}, "guidance_scale_2 = -1.0 is not a number from 0 on"),
+        ({"boundary": 1.5}, "boundary = 1.5 is not a share of noise"),
+        ({"precision": "int8"}, "precision = 'int8' is not one of"),
+        ({"steps": 0}, "steps = 0 is not a number of steps"),
+        ({"frames": 10}, "frames = 10 .* multiples of 4 and one more"),
     ]
-    assert unrefused(load, SuiteError, rows) == []
-    with pytest.raises(
-        RunError, match=r"latents of shape \(1, 4, 3, 4, 2\), but videos of 9x16x16"
-    ):
-        load(folder, {"dataset": Prompts(NOISE[..., :2])})
+    assert unrefused(load, SuiteError, [(folder, *row) for row in table]) == []
+    cut = {"dataset": Prompts(NOISE[..., :2])}
+    shapes = "latents of shape (1, 4, 3, 4, 2), but videos of 9x16x16"
+    assert unrefused(load, RunError, [(folder, cut, shapes)]) == []
     with pytest.raises(UnavailableError):
         engine(tmp_path / "nowhere")
