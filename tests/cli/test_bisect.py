@@ -69,6 +69,7 @@ def nothing_is_left(folder: Path) -> bool:
     return len(trees) == 1 and not left and "?" not in git(folder, "status", "--porcelain")
 
 
+@pytest.mark.nightly
 @pytest.mark.process
 @pytest.mark.slow
 def test_the_commit_is_named_past_one_that_does_not_import(here: Path, say: Say) -> None:
@@ -199,7 +200,11 @@ def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) 
     server = suites.SERVER.replace("target_qps = {}\n", "")
     limits = '[limits]\nlatency_p99 = { max_rise = "30%" }\n'
     commits = repository(here, [0.001, 0.008], f"{ACME}{server}{limits}")
-    assert f"first bad {commits[1]}" in say.ends(0, "bisect", "c0", "main", "--", FILE)
+    (here / "acme.py").write_text("what somebody works on", "utf-8")
+    shown = say.ends(0, "bisect", "c0", "main", "--", FILE)
+    assert f"first bad {commits[1]}\nsubject   change 1 \\x1b[31m\nauthor    test, 20" in shown
+    assert f"see       git show {commits[1][:12]}\n" in shown
+    assert nothing_is_left(here)
     specs = [json.loads(file.read_bytes()) for file in here.glob(".mlperf/runs/*/*/spec.json")]
     rates = Counter(spec["settings"]["target_qps"] for spec in specs)
     assert (len(rates), rates[None]) == (2, 1)

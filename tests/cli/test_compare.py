@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.compare import ComparedCase, compare_case
+from pytest_mlperf.cli.compare import compare_case
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Case
@@ -20,6 +20,7 @@ from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseS
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.trend import TrendPoint, why_no_ratio
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.terminal.comparison import ComparedCase
 from pytest_mlperf.stores import calibration
 from pytest_mlperf.stores.results import write_results
 from tests.cli.lab import CASE, Lab, edit_cases, git, performance

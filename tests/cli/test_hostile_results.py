@@ -102,6 +102,14 @@ def test_no_value_ends_a_command_in_a_traceback(data: st.DataObject, command: An
     assert main(list(command)) in {0, 1, 2, 3}
 
 
+@pytest.mark.process
+@pytest.mark.usefixtures("here")
+def test_every_command_reads_every_kind_of_verdict() -> None:
+    Path("r.json").write_bytes(Path("good.json").read_bytes())
+    codes = {command: main(list(command)) for command in COMMANDS}
+    assert [command for command, code in codes.items() if code not in {0, 1, 2, 3}] == []
+
+
 IMPOSSIBLE: list[tuple[tuple[Any, ...], Any, str]] = [
     (("seconds",), 1e400, "seconds: must be a finite number, not inf"),
     (("cases", 0, "limits", "throughput"), math.nan, "must be a finite number, not nan"),

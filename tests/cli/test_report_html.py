@@ -163,7 +163,7 @@ def test_loading_and_warm_up_are_told_apart_where_the_worker_kept_them(tmp_path:
     )
     assert moments_of(tmp_path) == [[0.5, 0.01, 0.02, 3]]
     assert moments_of(tmp_path / "none") == []
-    for content in ("{", "[]", '{"moments": [[1]]}', '{"moments": 3}'):
-        (tmp_path / "latencies.json").write_text(content)
+    for text in ("{", "[]", '{"moments": [[1]]}', '{"moments": 3}'):
+        (tmp_path / "latencies.json").write_text(text)
         with pytest.raises(MlperfError, match=r"latencies.json: no latencies over time"):
             moments_of(tmp_path)
