@@ -69,7 +69,6 @@ def children(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> PowerLog:
-    """Sample for so long after the first record."""
     with PowerSampling(gpus or ("GPU-0",), fake.folder, hz=hz, watch_s=0.02) as running:
         time.sleep(seconds)
     return running.log

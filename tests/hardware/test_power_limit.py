@@ -29,7 +29,6 @@ SCENARIO = TWO
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of leases and notes."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     place = tmp_path / "pytest-mlperf"
     place.mkdir()

@@ -30,7 +30,6 @@ def fake(tmp_path: Path) -> Fake:
 
 
 def sampled(fake: Fake, seconds: float = 0.3, *gpus: str, watch_s: float = 0.02) -> Child:
-    """Sample for so long after the first record."""
     with Child(fake, *gpus, watch_s=watch_s) as child:
         time.sleep(seconds)
     return child

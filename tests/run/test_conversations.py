@@ -26,8 +26,6 @@ from tests.run.test_curve import Answers, asked_for, log_of, point, refuse
 
 
 class Recorded(Samples):
-    """Samples of which some follow the one before."""
-
     def __init__(self, pauses_s: Sequence[Any]) -> None:
         super().__init__(["x"] * len(pauses_s))
         self._pauses_s = pauses_s
@@ -41,8 +39,6 @@ PAUSES_S = [None, 0.0, 0.005, None, None, 0.002]
 
 
 class Seen(Answers):
-    """Keeps which sessions asked what, in order."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.asked: dict[str, list[int]] = defaultdict(list)

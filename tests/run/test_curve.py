@@ -75,7 +75,6 @@ def refuse(error: BaseException) -> None:
 
 
 def asked_for(points: Sequence[float], *, ms: int = 60) -> LoadGenSettings:
-    """Return settings of a closed loop with windows of so many ms."""
     return replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=ms)
 
 
@@ -85,7 +84,6 @@ def closed(
     points: Sequence[float],
     begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Return what a closed loop over ten samples logs."""
     loop = ClosedLoop(engine, sink, Conversations(range(10)), asked_for(points))
     return loop.run("run", 0.004, begun)
 

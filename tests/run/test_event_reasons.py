@@ -54,7 +54,6 @@ OURS = ("proc 77 2000000000 after=0.5", "util 90 40 after=0.5")
 
 
 def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
-    """Sample these GPUs from before the window to after it."""
     fake.t0 = time.monotonic() + 60  # at rest: what the scenario tells of is yet to come
     fake.write(*general, *(line for gpu in gpus for line in ("device", *gpu)))
     with PowerSampling([*USED][: len(gpus)], fake.folder, watch_s=0.02) as running:
@@ -65,8 +64,6 @@ def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
 
 @dataclass(frozen=True)
 class Watched:
-    """GPUs by name, and all that was sampled of them."""
-
     fake: Fake
     log: PowerLog
     names: Sequence[str] = ()
@@ -88,7 +85,6 @@ class Watched:
         return power_figures.sampled(FIGURES, log, detail, warm_s=self.at(0.9), used=USED)
 
     def title(self, name: str) -> str:
-        """Return what a run says of a GPU that it lost."""
         number = self.names.index(name)
         bus = f"0000:{number + 1:02x}:00.0"
         return f"GPU {number} (GPU-{number}, PCI {bus}) of replica {number}"
@@ -163,7 +159,6 @@ FIGURES = Figures(
 
 
 def logged(fake: Fake, folder: Path, **values: object) -> Path:
-    """Return LoadGen's log of the window."""
     wall_s = time.time() - time.monotonic()
     folder.mkdir(exist_ok=True)
 
@@ -545,9 +540,12 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         assert words in str(found.log.unavailable)
         assert (run.power, run.metrics) == (None, {})  # the speed is of another witness
         assert [why.key for why in run.invalid] == [Key.GPU_LOST] * (code in (9, 15, None))
-        assert run.notes or not code or [why.text for why in run.invalid] == [
-            f"the GPU was lost: {run.power_unknown}"
-        ] * (code in (9, 15))
+        assert (
+            run.notes
+            or not code
+            or [why.text for why in run.invalid]
+            == [f"the GPU was lost: {run.power_unknown}"] * (code in (9, 15))
+        )
         assert words in str(run.power_unknown)
         assert found.log.suspect == (code == 18)
         assert run.notes == ((SUSPECT,) if code == 18 else ())

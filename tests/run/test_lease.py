@@ -36,7 +36,6 @@ with conditions.hold(gpus, int(count), **how):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lease folder of this test's own."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     return tmp_path / "pytest-mlperf"
 
@@ -48,12 +47,10 @@ def hold(
     limit_s: float = 1,
     waiting: Callable[[str], None] = pytest.fail,
 ) -> AbstractContextManager[HeldLeases]:
-    """Hold the processors, and so many of some GPUs."""
     return conditions.hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
 
 
 def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[str]:
-    """Start a process that does so until its stdin closes."""
     words = ["alone" if alone else "beside", str(count), *gpus]
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, *words],
@@ -102,7 +99,6 @@ LIMITS_W = {"GPU-0": 700, "GPU-1": 500, "GPU-2": 700, "GPU-3": 700}
 
 
 def four_gpus(*, shared: bool) -> Machine:
-    """Four GPUs, of which one has another power limit."""
     return Machine(
         cpu={},
         gpus=tuple(

@@ -66,7 +66,6 @@ def asked(
 def run(
     engine: Engine, told: LoadGenSettings, *, tokens: bool = False, trace: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Return what an open loop logs."""
     sink = SlotSink(refuse, tokens=tokens)
     loaded = Conversations(range(len(trace) or 10))
     log = OpenLoop(engine, sink, loaded, told, trace).run("run", 0.004, lambda: None)

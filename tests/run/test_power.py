@@ -79,7 +79,6 @@ def sample_loads(fake: Fake) -> tuple[PowerLog, float, float]:
 
 
 def longest_gap_s(gpu: GpuLog) -> float:
-    """Return the longest time between two readings."""
     return max(b.time_s - a.time_s for a, b in pairwise(gpu.trace))
 
 

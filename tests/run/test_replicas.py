@@ -42,7 +42,6 @@ def worker(folder: Path, how: str = "", **changes: Any) -> RunningWorker:
 
 
 def finished(running: RunningWorker) -> dict[str, Any]:
-    """Return what a whole run of a worker gave."""
     with running:
         result: dict[str, Any] = running.wait_for("finished")["result"]
         running.wait_for("ready")

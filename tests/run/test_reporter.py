@@ -16,8 +16,6 @@ from pytest_mlperf.run.worker._sink import CountingSink
 
 
 class Text(RuntimeError):
-    """Its text is what `answer` says."""
-
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
@@ -34,8 +32,6 @@ class Repr(RuntimeError):
 
 
 class HalfMade(RunError):
-    """A RunError whose own constructor was never called."""
-
     def __init__(self) -> None:
         """Leave out what the base class keeps."""
 

@@ -159,14 +159,11 @@ LOG = ServerLog(readings=[ServerReading(time_s=10.5 + n, values={"waiting": n}) 
 
 
 class Window:
-    """The timed part of a run of LoadGen."""
-
     def __init__(self, *window_s: float) -> None:
         self.window_s = window_s[0], window_s[1]
 
 
 def log_of(values: Sequence[dict[str, float]]) -> ServerLog:
-    """Return readings of each second from 10 s on."""
     readings = [ServerReading(time_s=10.0 + n, values=each) for n, each in enumerate(values)]
     return ServerLog(readings=readings)
 

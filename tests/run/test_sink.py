@@ -60,7 +60,6 @@ class Received:
 
 
 def give_up(error: BaseException) -> NoReturn:
-    """Do what the worker does: the run is over."""
     raise error
 
 

@@ -8,7 +8,6 @@ from pytest_mlperf.run.worker._tally import MOST_SNAPSHOTS, SLICES, Tally, share
 
 
 def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: float = 10.0) -> Tally:
-    """Return a replica that was given one list after the other."""
     tally, now_s = Tally(), 5.0
     for _ in range(lists):
         tally.give(now_s, samples, work)

@@ -24,7 +24,6 @@ COUNTING = "tests.run.engines_that_count:"
 
 
 def read(given: WorkerSpec, events: list[Event]) -> Figures:
-    """Read the run as the parent does."""
     return read_figures(only(events, "finished"), given.settings.scenario, "cpu")[1]
 
 

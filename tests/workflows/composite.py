@@ -31,11 +31,9 @@ class Outcome:
 
     @property
     def failed(self) -> list[str]:
-        """Names of the steps that failed."""
         return [name for name, done in self.steps.items() if done.returncode]
 
     def log(self) -> str:
-        """Return all that was printed."""
         return "".join(f"## {name}\n{d.stdout}{d.stderr}" for name, d in self.steps.items())
 
 

@@ -42,7 +42,6 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def smi(runner: Runner, memory: str, processes: str = "", code: int = 0) -> None:
-    """Put an nvidia-smi in place."""
     text = SMI.format(python=sys.executable, memory=memory, processes=processes, code=code)
     runner.put("nvidia-smi", text)
 
@@ -67,7 +66,6 @@ def started(env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of another job."""
     with started({"MLPERF_JOB": "another"}) as found:
         yield found
         found.kill()

@@ -64,7 +64,6 @@ def prepare(recorded: Measured, runner: Runner) -> Runner:
 
 @pytest.fixture
 def job(recorded: Measured, tmp_path: Path) -> Runner:
-    """Return a job of its own."""
     return prepare(recorded, Runner(tmp_path, env=INPUTS))
 
 
@@ -186,7 +185,6 @@ def test_a_case_that_is_none_stops_the_job(job: Runner) -> None:
 
 
 def baseline_of(job: Runner) -> Path:
-    """Return the downloaded accuracy baseline."""
     return job.workspace / "recorded/baselines-mlperf-cpu-first/accuracy/first/null.fp32.json"
 
 
@@ -198,7 +196,6 @@ def second(job: Runner, name: str) -> Path:
 
 
 def rescore(path: Path, score: float) -> None:
-    """Let an accuracy baseline have other scores."""
     found = accuracy_baselines.load(path)
     assert found is not None
     baseline, scores = found
@@ -302,7 +299,6 @@ def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) 
 
 @pytest.fixture
 def github(job: Runner) -> GitHub:
-    """Return the job before its downloads."""
     return GitHub(job)
 
 
