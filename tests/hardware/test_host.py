@@ -57,12 +57,19 @@ READINGS: list[tuple[dict[str, str], str, str | None]] = [
 
 
 def test_each_is_read_where_linux_tells_it(tmp_path: Path) -> None:
+    """A kernel that names no model leaves the architecture."""
     found = [
         (files, name, host.read(tree(tmp_path / str(number), files), {}).get(name))
         for number, (files, name, _) in enumerate(READINGS)
     ]
-
     assert found == READINGS
+
+    expected = {XEON: "Intel(R) Xeon(R) Platinum 8480+", ARM: os.uname().machine}
+    expected[""] = os.uname().machine
+    found = {
+        info: host.identity(tree(tmp_path, {"proc/cpuinfo": info}))["cpu"] for info in expected
+    }
+    assert found == expected
 
 
 PODMAN = """engine="podman-5.2.0"
@@ -100,7 +107,6 @@ def test_a_container_is_known_by_its_image_else_by_its_kind(tmp_path: Path) -> N
 
 def test_this_machine_is_read_without_naming_its_host_or_its_user(tmp_path: Path) -> None:
     found = host.read()
-
     assert found["python"].endswith(platform.python_version())
     assert set(found) <= {"kernel", "microcode", "smt", "boost", "numa", "container", "python"}
     # A name as short as "root" or "vm" may be part of anything.
@@ -108,21 +114,11 @@ def test_this_machine_is_read_without_naming_its_host_or_its_user(tmp_path: Path
     assert not [n for n in names for value in found.values() if len(n) > 4 and n in value]
 
     found = host.read(tmp_path, {})
-
     assert found == {"python": f"{platform.python_implementation()} {platform.python_version()}"}
 
 
 XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  Platinum 8480+\nflags\t: avx\n"
 ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"
-
-
-def test_the_model_name_or_the_architecture(tmp_path: Path) -> None:
-    """Blanks are folded; a kernel that names no model leaves the architecture."""
-    expected = {XEON: "Intel(R) Xeon(R) Platinum 8480+", ARM: os.uname().machine}
-    expected[""] = os.uname().machine
-
-    found = {info: host.identity(tree(tmp_path, {"proc/cpuinfo": info}))["cpu"] for info in expected}
-    assert found == expected
 
 
 def test_int8_saturates_on_cpus_with_avx2_and_without_vnni(tmp_path: Path) -> None:
@@ -154,7 +150,6 @@ def test_cores_are_those_this_process_may_use_and_the_governor_is_part_of_the_id
         "nonsense": affinity,
     }.items():
         assert host.identity(tree(tmp_path, {"sys/fs/cgroup/cpu.max": quota}))["cores"] == cores
-
     assert host.identity(tmp_path)["governor"] is None
     folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
     folder.mkdir(parents=True)

@@ -73,13 +73,11 @@ def test_the_counter_steps_and_trails(fake: Fake, pynvml: ModuleType, gpu: Any) 
     for energy in ("lag=50 base=7", "phase=300 base=0", "reset=8"):
         fake.write("device", "wave const 100", f"energy 1000 {energy}")
         found.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
-
     assert found == [1_002_000, 930_000, 1000 * 100 * 2]
 
     fake.t0 -= 10
     fake.write("device", "event 0x4 after=1 until=1.25", "event 0x20 after=2 until=2.004")
     entries = pynvml.nvmlDeviceGetFieldValues(gpu, [74, 75])
-
     assert [entry.value.ullVal for entry in entries] == [250_000_000, 4_000_000]
 
 
@@ -115,14 +113,12 @@ def test_failures_come_when_and_where_the_scenario_says(
     for rule in codes:
         fake.write(f"fail nvmlDeviceGetPerformanceState {rule}", "device")
         found[rule] = [code() for _ in range(4)]
-
     assert found == codes
     log = [line.split() for line in fake.log.read_text().splitlines()]
     states = [int(line[4]) for line in log if "PerformanceState" in line[2]]
     assert states == [code for row in codes.values() for code in row]
 
     fake.write("fail nvmlDeviceGetPerformanceState 15 dev=1", "device", "device")
-
     assert pynvml.nvmlDeviceGetPerformanceState(pynvml.nvmlDeviceGetHandleByIndex(0)) == 0
     with pytest.raises(pynvml.NVMLError_GpuIsLost):
         pynvml.nvmlDeviceGetPerformanceState(pynvml.nvmlDeviceGetHandleByIndex(1))
@@ -250,10 +246,8 @@ def test_structs_and_numbers_are_those_that_the_library_was_written_for(pynvml: 
         members = [pair.split()[0] for pair in text.split(", ")]
         found = {name: getattr(getattr(pynvml, struct), name).offset for name in members}
         offsets[struct] = ", ".join(f"{name} {offset}" for name, offset in found.items())
-
     assert {name: ctypes.sizeof(getattr(pynvml, name)) for name in SIZES} == SIZES
     assert offsets == MEMBERS
-
     assert {name: getattr(pynvml, name) for name in CONSTANTS} == CONSTANTS
 
     from pytest_mlperf.hardware.nvml_quantities import KINDS
@@ -264,7 +258,6 @@ def test_structs_and_numbers_are_those_that_the_library_was_written_for(pynvml: 
     asserted = {
         int(size) for size in re.findall(r"sizeof\(\w+_t\) == (\d+)", library.SOURCE.read_text())
     }
-
     assert asserted == set(SIZES.values())
 
 

@@ -102,7 +102,6 @@ def test_an_archive_that_cannot_be_written_or_was_cut_or_is_too_large_is_an_erro
     monkeypatch.setattr(artefacts, "MOST_IN_ALL", 20)
     writer = ArtefactWriter(tmp_path / ARTEFACTS)
     writer.add(0, {"text": bytes(20)})
-
     with pytest.raises(RunError, match="more than 20 bytes at sample 1"):
         writer.add(1, {"text": b"x"})
 

@@ -217,7 +217,6 @@ def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pip
     pipe.write(whole[:9])
     assert pipe.events.next(0) is None
     pipe.write(whole[9:] + line_of("ready") + b"\n" + line_of("load" + "ing")[:3])
-
     names = [event["event"] for _ in range(2) if (event := pipe.events.next(0))]
     assert names == ["loaded", "ready"]
     assert pipe.events.next(0) is None
@@ -228,7 +227,6 @@ def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pip
     found = ChildEvents(
         ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
     )
-
     assert found.next(0) is None
     with pytest.raises(EOFError):
         found.next(0)

@@ -109,10 +109,7 @@ def four_gpus(*, shared: bool) -> Machine:
 
 
 def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Path) -> None:
-    """One of four has another power limit: a run on it would be held against others' figures.
-
-    What is free and does not fit is nobody's: it is given back.
-    """
+    """One of four has another power limit; what is free and does not fit is given back."""
     here = four_gpus(shared=True)
     asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lease_limit_s=0.0)
     cases: list[tuple[tuple[str, ...], str, list[str] | None]] = [
@@ -217,7 +214,6 @@ def test_links_are_not_followed_and_names_cannot_leave_the_folder(folder: Path) 
             pass
     finally:
         os.umask(before)
-
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
     assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
 
@@ -247,7 +243,6 @@ def test_a_lease_folder_that_is_no_use_is_one_sentence(
     monkeypatch.delenv("PYTEST_MLPERF_LEASES")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-
     assert tempfile.gettempdir() == str(tmp_path)
     assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
 

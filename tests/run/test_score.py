@@ -29,21 +29,17 @@ class Read(Sequence[bytes]):
         return output
 
 
-def test_scores_are_the_scorers_own_and_an_output_that_was_scored_is_not_read_again() -> None:
+def test_scores_are_the_scorers_own_and_each_output_is_read_once() -> None:
     scorer, outputs = Top1Scorer(model=None, dtype="int64"), Outputs(OUTPUTS)
-
     assert scorer.score(outputs, [1, 2, 3, 4]) == scorer.score(OUTPUTS, [1, 2, 3, 4])
     assert outputs.digests() == [digest(output) for output in OUTPUTS]
 
     read = Read()
     watched = Outputs(read)
     assert list(watched) == OUTPUTS
-
     assert watched.digests() == [digest(output) for output in OUTPUTS]
     assert read.times == [1, 1, 1, 1]
 
-
-def test_outputs_that_are_left_out_are_read_at_the_end() -> None:
     for position in (0, 3, -1, slice(1, 3), slice(None, None, -1)):
         watched = Outputs(OUTPUTS)
         assert watched[position] == OUTPUTS[position]
@@ -60,7 +56,7 @@ def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:
     return path
 
 
-def test_token_fields_change_nothing_and_the_first_answer_of_a_sample_counts(
+def test_token_fields_change_nothing_the_first_answer_counts_another_line_is_named(
     tmp_path: Path,
 ) -> None:
     for more in ("", ', "token_count" : 4', ', "token_data" : "05000000"'):
@@ -68,14 +64,11 @@ def test_token_fields_change_nothing_and_the_first_answer_of_a_sample_counts(
         assert dict(log) == {3: b"abc", 0: b""}
 
     log = AccuracyLog(written(tmp_path, (1, b"first"), (0, b"other"), (1, b"second")))
-
     assert dict(log) == {1: b"first", 0: b"other"}
     assert len(log) == 2
     with pytest.raises(KeyError):
         log[2]
 
-
-def test_another_line_is_named(tmp_path: Path) -> None:
     text = written(tmp_path, (0, b"a")).read_text("utf-8")
     for line in ("noise", '{ "seq_id" : 0 },', "]\n[", "\xff"):
         (tmp_path / ACCURACY).write_text(text.replace("]", line + "\n]"), "utf-8")

@@ -46,13 +46,7 @@ GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 @dataclass(frozen=True)
 class Measured:
-    """A project whose baselines were recorded, by pytest alone or by the action.
-
-    Attributes:
-        runner: The job that recorded them.
-        outcome: What its action did.
-        wheel: What it installed.
-    """
+    """A project whose baselines were recorded; what the action did, and the wheel it installed."""
 
     runner: Runner
     outcome: composite.Outcome = field(default_factory=composite.Outcome)

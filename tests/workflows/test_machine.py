@@ -74,10 +74,7 @@ def stranger() -> Iterator[subprocess.Popen[str]]:
 def test_what_a_job_leaves_running_is_ended_and_nothing_else(
     runner: Runner, stranger: subprocess.Popen[str]
 ) -> None:
-    """A process of its own session that will not end is killed; another job's is left alone.
-
-    What was measured is removed.
-    """
+    """Even one that ignores SIGTERM; another job's is left alone. What was measured goes."""
     for name in ("change", "plan", "control/kept"):
         (runner.workspace / name / "deep").mkdir(parents=True)
     with started(runner.env, start_new_session=True) as left:
