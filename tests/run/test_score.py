@@ -74,6 +74,9 @@ def test_token_fields_change_nothing_the_first_answer_counts_another_line_is_nam
         (tmp_path / ACCURACY).write_text(text.replace("]", line + "\n]"), "utf-8")
         with pytest.raises(RunError, match=rf"{ACCURACY}:\d is damaged"):
             AccuracyLog(tmp_path / ACCURACY)
+    (tmp_path / ACCURACY).write_text(text.removesuffix("\n]\n"), "utf-8")
+    with pytest.raises(RunError, match="is cut: its closing bracket is missing"):
+        AccuracyLog(tmp_path / ACCURACY)
     with pytest.raises(RunError, match=f"cannot read {tmp_path / 'none'}: No such file"):
         AccuracyLog(tmp_path / "none")
 
