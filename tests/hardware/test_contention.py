@@ -32,17 +32,14 @@ class Tree:
     """A /proc and a /sys that tell what they are told to."""
 
     def __init__(self, root: Path) -> None:
-        """Begin with two idle cores."""
         self.root = root
         self.time_s = 1000.0
 
     def write(self, path: str, text: str) -> None:
-        """Write a file."""
         (self.root / path).parent.mkdir(parents=True, exist_ok=True)
         (self.root / path).write_text(text, "utf-8")
 
     def cores(self, busy_s: float, stolen_s: float = 0.0, count: int = 2) -> None:
-        """Let the first of some cores have worked so long."""
         rows = [
             f"cpu{n} {round(busy_s / TICK_S) if n == 0 else 0} 0 0 9999 5 0 0 "
             f"{round(stolen_s / TICK_S) if n == 0 else 0} 0 0"
@@ -62,7 +59,6 @@ class Tree:
         faults: int = 0,
         began: int = 7,
     ) -> None:
-        """Write a process."""
         ticks = f"{round(used_s / TICK_S)} 0 {round(reaped_s / TICK_S)} 0"
         own = group or pid
         self.write(
@@ -74,14 +70,12 @@ class Tree:
     def thread(
         self, pid: int, tid: int, *, waited_s: float, turns: int = 0, switches: int = 0
     ) -> None:
-        """Write a thread."""
         folder = f"proc/{pid}/task/{tid}"
         self.write(f"{folder}/schedstat", f"5 {round(waited_s * 1e9)} {turns}\n")
         status = f"Name:\tx\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t{switches}\n"
         self.write(f"{folder}/status", status)
 
     def watch(self) -> Watch:
-        """Watch the engine."""
         return Watch(ENGINE, root=self.root, cores={0, 1}, clock=lambda: self.time_s)
 
 

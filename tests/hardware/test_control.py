@@ -36,10 +36,7 @@ def test_the_cpu_is_measured_with_numpy_and_with_torch() -> None:
 def test_a_figure_is_the_median_of_five_repeats_or_more_after_a_warm_up(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The first one, ever so slow, does not count; repeats fill the measuring time.
-
-    A repeat is a batch, and its time is that of one.
-    """
+    """The first one does not count; repeats fill the measuring time, and each is a batch."""
     took = iter([9.0, 0.2, 0.1, 0.3, 0.2, 7.0, 5.0])
     assert control.median_s(lambda: next(took), TINY) == 0.2
     assert list(took) == [5.0]

@@ -69,7 +69,6 @@ def children(fake: Fake, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def sampled(fake: Fake, *gpus: str, seconds: float = 0.3, hz: float = 50.0) -> PowerLog:
-    """Sample for so long after the first record."""
     with PowerSampling(gpus or ("GPU-0",), fake.folder, hz=hz, watch_s=0.02) as running:
         time.sleep(seconds)
     return running.log
@@ -83,7 +82,7 @@ def faults(given: Doubts) -> tuple[str, ...]:
 @pytest.mark.usefixtures("children")
 def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: Fake) -> None:
     """One GPU for each quantity, refused as not supported or not permitted; all in one run."""
-    refused = [*((name, 3) for name in REFUSED), *((name, 4) for name in FORBIDDEN)]
+    refused = [(name, code) for code in (3, 4) for name in SEVERAL]
     rules = [f"fail {f} {c} dev={i}" for i, (name, c) in enumerate(refused) for f in REFUSED[name]]
     fake.write(*rules, *(["device", "wave const 250"] * len(refused)))
     uuids = [f"GPU-{i}" for i in range(len(refused))]
@@ -113,7 +112,7 @@ def test_a_quantity_that_is_refused_costs_that_quantity_and_nothing_else(fake: F
             assert found.joules == pytest.approx(250 * (end_s - begin_s), rel=0.03), name
 
 
-FORBIDDEN = ("power_w", "energy_j", "reasons", "sm_mhz", "processes", "xids", "nvlink_bytes")
+SEVERAL = ("power_w", "energy_j", "reasons", "sm_mhz", "processes", "xids", "nvlink_bytes")
 """Quantities of each thread and each way of reading."""
 
 
@@ -189,18 +188,34 @@ def test_what_passes_at_the_start_is_asked_three_more_times(
         assert fake.calls().count("nvmlDeviceGetHandleByUUID") == calls + 1
 
 
-def test_a_function_that_the_driver_lacks_leads_to_the_next_way(opened: NvmlLibrary) -> None:
-    """The symbol is really not in the library, as in an old driver."""
+def test_a_function_that_is_lacking_leads_to_the_next_way_or_none(
+    opened: NvmlLibrary, fake: Fake
+) -> None:
+    """In an old driver, and in a binding without what is deprecated now and goes with CUDA 14."""
     lacking = ReadMethod(
         name="nvmlDeviceGetFanSpeed",
         read=lambda nvml, handle: nvml.nvmlDeviceGetFanSpeed(handle),
     )
     probe = Probe(device=find(opened, "GPU-0"), name="energy_j", ways=[lacking, *WAYS["energy_j"]])
-
     with pytest.raises(opened.nvml.NVMLError_FunctionNotFound):
         lacking.read(opened.nvml, probe.device.handle)
     assert probe.read() is not None
     assert probe.way == COUNTER
+
+    for dropped, (refused, name, way) in DROPPED.items():
+        newer = library.binding()
+        delattr(newer, dropped)
+        fake.write(*[f"fail {refused} 3"] * bool(refused), "device")
+        opened = NvmlLibrary(newer)
+        device = find(opened, "GPU-0")
+        probe = probes(device, identity(device), "595.45.04")[name]
+        for _ in range(5):
+            probe.read()
+        opened.close()
+
+        assert str(probe.way).startswith(str(way)), dropped
+        assert (probe.failure is None) == (way is not None)
+        assert way is not None or "Function Not Found (13)" in str(probe.failure)
 
 
 DROPPED: dict[str, tuple[str, str, str | None]] = {
@@ -216,24 +231,6 @@ DROPPED: dict[str, tuple[str, str, str | None]] = {
     "nvmlDeviceGetMPSComputeRunningProcesses": ("", "processes", "nvmlDeviceGetComputeRunning"),
 }
 """By function: another that is refused, the quantity, and the way that is left."""
-
-
-def test_a_function_that_the_binding_dropped_leads_to_the_next_way_or_none(fake: Fake) -> None:
-    """What is deprecated now goes with CUDA 14: that costs a fallback, not the sampler."""
-    for dropped, (refused, name, way) in DROPPED.items():
-        newer = library.binding()
-        delattr(newer, dropped)
-        fake.write(*[f"fail {refused} 3"] * bool(refused), "device")
-        opened = NvmlLibrary(newer)
-        device = find(opened, "GPU-0")
-        probe = probes(device, identity(device), "595.45.04")[name]
-        for _ in range(5):
-            probe.read()
-        opened.close()
-
-        assert str(probe.way).startswith(str(way)), dropped
-        assert (probe.failure is None) == (way is not None)
-        assert way is not None or "Function Not Found (13)" in str(probe.failure)
 
 
 @pytest.mark.usefixtures("children")

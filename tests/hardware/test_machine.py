@@ -90,9 +90,7 @@ def test_an_identity_is_that_of_the_gpus_that_are_used() -> None:
 def test_gpus_are_shared_out_in_their_order_and_named_with_place_and_replica() -> None:
     """Each process sees its own GPUs by their numbers, and no other."""
     here = machine(*(gpu(number, index=number) for number in range(8)))
-
     shares = here.shares("8xH200", 4)
-
     order = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert shares[3] == Share(
         gpus=("GPU-6", "GPU-7"),
@@ -104,7 +102,6 @@ def test_gpus_are_shared_out_in_their_order_and_named_with_place_and_replica() -
 
     numbered = machine(*(gpu(n, index=n + 4, bus=f"0000:0{n}:00.0") for n in range(4)))
     unnumbered = machine(gpu(0, index=None, bus=None))
-
     used = numbered.used("4xH200", replicas=2)
     assert [one.name for one in used.values()] == ["GPU 4", "GPU 5", "GPU 6", "GPU 7"]
     assert used["GPU-2"].title == "GPU 6 (GPU-2, PCI 0000:02:00.0) of replica 1"
@@ -183,7 +180,6 @@ def test_leases_go_by_uuid_sorted_and_a_pretended_accelerator_equals_no_baseline
     two = EIGHT.only("2xH200", ("GPU-5", "GPU-3"))
     assert two.uuids("2xH200") == ["GPU-5", "GPU-3"]
     assert not two.has("3xH200")
-
     assert NONE.identity("H200") == {"pretended": "H200"}
     assert NONE.leases("H200") == ["cpu"]
     assert NONE.uuids("H200") == []
@@ -191,7 +187,8 @@ def test_leases_go_by_uuid_sorted_and_a_pretended_accelerator_equals_no_baseline
     assert NONE.surroundings("H200") == NONE.surroundings("cpu")
 
 
-def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other() -> None:
+def test_a_process_is_shown_the_gpus_it_is_to_use_and_surroundings_are_flat_text() -> None:
+    """A GPU case also has its host's CPU, which for a CPU case is the identity."""
     assert EIGHT.environment("cpu") == {}
     for here, accelerator, devices in (
         (EIGHT, "H200", "GPU-9"),
@@ -206,9 +203,6 @@ def test_a_process_is_shown_the_gpus_it_is_to_use_and_no_other() -> None:
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         }
 
-
-def test_what_is_shown_when_it_changed_is_flat_text() -> None:
-    """A GPU case also has its host's CPU, which for a CPU case is the identity."""
     cards = {
         "GPU-0": {"driver": "580.95", "vbios": "96.00", "card": "0a"},
         "GPU-1": {"driver": "580.95", "vbios": "97.00", "card": "0b"},
@@ -216,7 +210,6 @@ def test_what_is_shown_when_it_changed_is_flat_text() -> None:
     }
     here = machine(gpu(1), gpu(0), gpu(2), cards=cards)
     host = {"machine.kernel": "6.8.0", "machine.python": "CPython 3.11.7"}
-
     assert here.surroundings("cpu") == host
     assert here.surroundings("2xH200") == {
         **host,

@@ -88,10 +88,7 @@ PROPERTIES: dict[str, dict[str, Property]] = {
 def test_a_gpu_is_known_by_what_changes_its_speed_or_its_energy(
     fake: Fake, pynvml: ModuleType
 ) -> None:
-    """The power limit is rounded to 5 W; no uuid, serial number or version is among it.
-
-    What is not supported, forbidden, unknown to the driver or broken is None, all else is known.
-    """
+    """Power is rounded to 5 W; what is not told is None alone; no UUID or version is among it."""
     gpu = only(nvidia.read(pynvml))
     assert (gpu["uuid"], gpu["parent"], gpu["address"], gpu["index"]) == ("GPU-0", "GPU-0", None, 0)
     expected = {lines: {**H200, **changed} for lines, changed in PROPERTIES.items()}
@@ -191,10 +188,7 @@ def test_what_cannot_be_sampled_is_said_before_a_run(fake: Fake, pynvml: ModuleT
 
 
 def test_what_is_only_shown_when_it_changed(fake: Fake, pynvml: ModuleType) -> None:
-    """Versions, link and settings; the card is there as a hash that does not name it.
-
-    What is not known is left out.
-    """
+    """Versions, link, settings and a hash of the card; what is not known is left out."""
     lines = ["driver 580.95.05", "cuda 12090", *scenario(*PLAIN, "gsp 580.95.05")]
     fake.write(*lines)
     whole = only(nvidia.read(pynvml))["surroundings"]
@@ -230,10 +224,7 @@ SHOWN = {
 
 
 def test_a_gpu_with_mig_is_its_instances(fake: Fake, pynvml: ModuleType) -> None:
-    """Each has a name, memory and profile of its own; all else is of the GPU that they share.
-
-    Nothing is ever set.
-    """
+    """Each has a name and a profile; all else is of the GPU that they share. Nothing is set."""
     fake.write(*scenario(*PLAIN, "mig 2"), "device", *PLAIN)
     gpus = nvidia.read(pynvml)["gpus"]
 
@@ -268,10 +259,7 @@ def test_an_instance_whose_gpu_may_not_be_asked_is_there_all_the_same(
 
 
 def test_an_instance_that_is_not_told_is_no_whole_gpu(fake: Fake, pynvml: ModuleType) -> None:
-    """One that does not tell its profile, and a GPU whose instances may not be listed.
-
-    A GPU without any cannot be used; the fake has an instance and hides it.
-    """
+    """Nor one whose instances may not be listed; a GPU without any cannot be used."""
     for rule, uuid in (
         ("fail nvmlDeviceGetName 3 dev=100", "MIG-0-0"),
         ("fail nvmlDeviceGetMigDeviceHandleByIndex 4", "GPU-0"),
@@ -312,7 +300,9 @@ def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
     assert classes == {name: {name} for name in PRODUCTS}
 
 
-def test_without_a_gpu_there_is_a_reason(fake: Fake, pynvml: ModuleType) -> None:
+def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_others(
+    fake: Fake, pynvml: ModuleType
+) -> None:
     for lines, reason in (
         ("fail nvmlInit* 9 | device", "NVIDIA's kernel driver is not loaded"),
         (
@@ -330,8 +320,6 @@ def test_without_a_gpu_there_is_a_reason(fake: Fake, pynvml: ModuleType) -> None
         assert found["gpus"] == []
         assert (found["trouble"] or "").startswith(reason)
 
-
-def test_one_gpu_that_is_broken_leaves_the_others(fake: Fake, pynvml: ModuleType) -> None:
     for rule, reason in (
         (
             "nvmlDeviceGetHandleByIndex_v2 4 calls=2-2",

@@ -70,7 +70,10 @@ def all_probes(device: NvmlDevice) -> dict[str, Probe]:
     return probes(device, identity(device), driver)
 
 
-def test_a_library_that_does_not_start_says_what_to_do(fake: Fake, pynvml: ModuleType) -> None:
+def test_a_library_that_does_not_start_or_is_another_one_says_what_to_do(
+    fake: Fake, pynvml: ModuleType
+) -> None:
+    """The package pynvml puts an old API in the way of nvidia-ml-py."""
     for code, words in (
         (12, "NVIDIA_DRIVER_CAPABILITIES=utility,compute"),
         (9, "kernel driver is not loaded"),
@@ -84,9 +87,6 @@ def test_a_library_that_does_not_start_says_what_to_do(fake: Fake, pynvml: Modul
             NvmlLibrary(pynvml)
         assert caught.value.code == code
 
-
-def test_another_package_of_the_same_name_is_told_apart() -> None:
-    """The package pynvml puts an old API in the way of nvidia-ml-py."""
     with pytest.raises(UnavailableNvml, match=r"/old/pynvml\.py is not nvidia-ml-py 12\.575\.51"):
         NvmlLibrary(SimpleNamespace(__file__="/old/pynvml.py"))
 
@@ -229,23 +229,9 @@ def test_traffic_of_links_is_in_bytes(fake: Fake, opened: NvmlLibrary) -> None:
         assert "Not Supported (3)" in str(down.failure)
 
 
-def test_an_older_driver_is_asked_the_older_way(fake: Fake, opened: NvmlLibrary) -> None:
-    for name, lacking, way in (
-        ("reasons", REFUSED["reasons"][0], "nvmlDeviceGetCurrentClocksThrottleR"),
-        ("temperature_c", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
-        ("memory_used", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"),
-        ("average_w", "field:185", "nvmlDeviceGetPowerUsage"),
-        ("energy_j", COUNTER, "field TOTAL_ENERGY_CONSUMPTION"),
-    ):
-        fake.write("device")
-        new = probe(opened, name).read()
-        fake.write(f"fail {lacking} 13", "device", "mem 150754820096 1000000000")
-        old = probe(opened, name)
-        assert old.read() == pytest.approx(new, rel=0.6)
-        assert str(old.way).startswith(way)
-
-
-def test_a_mean_of_a_second_is_never_taken_for_power(fake: Fake, opened: NvmlLibrary) -> None:
+def test_an_older_driver_is_asked_the_older_way_and_never_for_a_mean_of_a_second(
+    fake: Fake, opened: NvmlLibrary
+) -> None:
     """Before Ampere, and on GA100, the plain reading is that of the moment."""
     for architecture, name, allowed in (
         (6, "Tesla T4", True),
@@ -261,6 +247,20 @@ def test_a_mean_of_a_second_is_never_taken_for_power(fake: Fake, opened: NvmlLib
             power.read()
         assert power.way == ("nvmlDeviceGetPowerUsage" if allowed else None), name
         assert bool(power.failure) != allowed
+
+    for name, lacking, way in (
+        ("reasons", REFUSED["reasons"][0], "nvmlDeviceGetCurrentClocksThrottleR"),
+        ("temperature_c", "nvmlDeviceGetTemperatureV", "nvmlDeviceGetTemperature"),
+        ("memory_used", "nvmlDeviceGetMemoryInfo_v2", "nvmlDeviceGetMemoryInfo"),
+        ("average_w", "field:185", "nvmlDeviceGetPowerUsage"),
+        ("energy_j", COUNTER, "field TOTAL_ENERGY_CONSUMPTION"),
+    ):
+        fake.write("device")
+        new = probe(opened, name).read()
+        fake.write(f"fail {lacking} 13", "device", "mem 150754820096 1000000000")
+        old = probe(opened, name)
+        assert old.read() == pytest.approx(new, rel=0.6)
+        assert str(old.way).startswith(way)
 
 
 def test_only_sensors_known_to_see_all_of_the_time_are_witnesses() -> None:
@@ -331,11 +331,22 @@ def test_slowdowns_are_counted_whatever_the_number_of_their_field(
     assert (found["thermal"], found["sw_power_cap"]) == pytest.approx((5e8, 1e9))
 
 
-def test_event_reasons_and_processes_are_read_as_they_are(fake: Fake, opened: NvmlLibrary) -> None:
+def test_event_reasons_and_processes_are_read_as_they_are_and_nothing_is_ever_set(
+    fake: Fake, opened: NvmlLibrary
+) -> None:
+    """The log of calls has no setter in it, and would show one."""
     for bit in (*REASONS, 0x800):
         fake.write("device", f"event {bit:#x}", "proc 4321 1000", "proc 77 5000 until=0")
         assert probe(opened, "reasons").read() == bit
     assert probe(opened, "processes").read() == [[4321, 1000]]
+
+    for quantity in all_probes(find(opened, "GPU-0")).values():
+        quantity.read()
+    called = set(fake.calls())
+    opened.nvml.nvmlDeviceSetPersistenceMode(find(opened, "GPU-0").handle, 1)
+    assert len(called) > 25
+    assert called & set(library.setters()) == set()
+    assert "nvmlDeviceSetPersistenceMode" in fake.calls()
 
 
 def test_an_identity_tells_what_decides_speed(fake: Fake, opened: NvmlLibrary) -> None:
@@ -377,15 +388,3 @@ def test_an_instance_in_a_container_has_no_energy(fake: Fake, opened: NvmlLibrar
     fake.write("fail nvmlDeviceGetDeviceHandleFromMigDeviceHandle 4", "device", "mig 2")
     with pytest.raises(UnavailableNvml, match="the GPU of instance MIG-0-1 may not be asked"):
         find(opened, "MIG-0-1")
-
-
-def test_nothing_is_ever_set(fake: Fake, opened: NvmlLibrary) -> None:
-    """The log of calls has no setter in it, and would show one."""
-    for quantity in all_probes(find(opened, "GPU-0")).values():
-        quantity.read()
-    called = set(fake.calls())
-    opened.nvml.nvmlDeviceSetPersistenceMode(find(opened, "GPU-0").handle, 1)
-
-    assert len(called) > 25
-    assert called & set(library.setters()) == set()
-    assert "nvmlDeviceSetPersistenceMode" in fake.calls()

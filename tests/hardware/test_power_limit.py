@@ -29,7 +29,6 @@ SCENARIO = TWO
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of leases and notes."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     place = tmp_path / "pytest-mlperf"
     place.mkdir()
@@ -213,21 +212,8 @@ def test_the_limit_lasts_until_the_process_is_to_end(
     assert code == (128 + number if number else 0)
 
 
-def test_a_limit_that_one_gpu_cannot_have_is_set_on_none(fake: Fake, folder: Path) -> None:
-    fake.write("device", H200, "device", "limit 400 min=200 max=400")
-
-    guard = Guard(fake, folder, 500, "GPU-0", "GPU-1")
-    code, _ = guard.end()
-
-    assert guard.first == {
-        "layer": "suite",
-        "refused": "power_limit_w = 500: GPU-1 can be set to 200 to 400 W",
-    }
-    assert code == 0
-    assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, None, {})
-
-
 def test_what_a_killed_process_left_can_be_given_back(fake: Fake, folder: Path) -> None:
+    """A limit that one GPU cannot have is set on none."""
     guard = Guard(fake, folder, 500, "GPU-0")
     guard.end(signal.SIGKILL)
     left = fake.limit_w(), noted(folder)
@@ -237,10 +223,19 @@ def test_what_a_killed_process_left_can_be_given_back(fake: Fake, folder: Path) 
         capture_output=True,
         check=True,
     )
-
     assert left == (500, {"GPU-0": NOTE})
     assert json.loads(done.stdout)["troubles"] == []
     assert (fake.limit_w(), noted(folder)) == (700, {})
+
+    fake.write("device", H200, "device", "limit 400 min=200 max=400")
+    guard = Guard(fake, folder, 500, "GPU-0", "GPU-1")
+    code, _ = guard.end()
+    assert guard.first == {
+        "layer": "suite",
+        "refused": "power_limit_w = 500: GPU-1 can be set to 200 to 400 W",
+    }
+    assert code == 0
+    assert (fake.limit_w(0), fake.limit_w(1), noted(folder)) == (700, None, {})
 
 
 def test_a_session_sees_the_limit_that_a_gpu_will_have_again(

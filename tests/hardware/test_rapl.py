@@ -54,15 +54,6 @@ def test_packages_and_their_memory_count_and_nothing_twice(tmp_path: Path) -> No
     assert [domain.name for domain in domains(amd)] == ["package-0"]
 
 
-def test_a_host_without_counters_has_none(tmp_path: Path) -> None:
-    with HostSampling(tmp_path / "absent") as sampling:
-        pass
-
-    assert domains(tmp_path / "absent") == []
-    assert sampling.counted == {}
-    assert doctor(tmp_path).state == "missing"
-
-
 def test_counters_are_read_until_the_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the wall clock, as LoadGen's window is; one that was set leaves the energy unknown."""
     monkeypatch.setattr(rapl, "PERIOD_S", 0.01)
@@ -82,7 +73,7 @@ def test_counters_are_read_until_the_end(tmp_path: Path, monkeypatch: pytest.Mon
     assert sampling.counted == {}
 
 
-def test_a_sum_never_lacks_a_part(tmp_path: Path) -> None:
+def test_a_sum_never_lacks_a_part_and_a_host_without_counters_has_none(tmp_path: Path) -> None:
     """One counter that cannot be read leaves the whole unknown, and doctor says which."""
     folder = zones(tmp_path, intel_rapl_0="package-0", intel_rapl_1="package-1")
     for content in ("", "no number\n"):
@@ -94,6 +85,12 @@ def test_a_sum_never_lacks_a_part(tmp_path: Path) -> None:
         assert sampling.counted == {}
         assert (check.state, check.name) == ("note", "host energy")
         assert check.text.startswith("RAPL of package-1 is not read: ")
+
+    with HostSampling(tmp_path / "absent") as sampling:
+        pass
+    assert domains(tmp_path / "absent") == []
+    assert sampling.counted == {}
+    assert doctor(tmp_path / "absent").state == "missing"
 
 
 def test_counters_that_are_for_root_alone_are_said_with_the_remedy(

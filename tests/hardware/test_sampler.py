@@ -30,7 +30,6 @@ def fake(tmp_path: Path) -> Fake:
 
 
 def sampled(fake: Fake, seconds: float = 0.3, *gpus: str, watch_s: float = 0.02) -> Child:
-    """Sample for so long after the first record."""
     with Child(fake, *gpus, watch_s=watch_s) as child:
         time.sleep(seconds)
     return child
@@ -136,10 +135,7 @@ def test_what_worked_just_before_has_faded_from_the_utilisation_and_who_works_on
 
 
 def test_several_gpus_are_told_apart(fake: Fake) -> None:
-    """By the index in the order asked for, not NVML's order; also where one is not here.
-
-    Of two instances of one GPU one is counted.
-    """
+    """By the index in the order asked for; of two instances of one GPU one is counted."""
     fake.write("device", "wave const 100", "device", "wave const 400", "device", "mig 2")
     child = sampled(fake, 0.3, "GPU-1", "GPU-9", "GPU-0", "MIG-2-0", "MIG-2-1")
     first, missing, last, _, second = child.ready["gpus"]

@@ -74,10 +74,7 @@ def test_the_budget_is_kept_or_every_rate_is_at_its_floor(
 
 @pytest.mark.parametrize("gpus", [1, 2, 4, 8])
 def test_each_gpu_of_many_is_read_often_enough_at_realistic_costs(gpus: int) -> None:
-    """As users report a driver: the counter waits 2.4 ms, what else is read keeps a core busy.
-
-    Many GPUs wait side by side, up to a limit.
-    """
+    """The counter waits 2.4 ms, what else is read keeps a core busy; many wait side by side."""
     paid = {
         "trace": ReadCost(cpu_s=80e-6, wall_s=80e-6),
         "counter": ReadCost(cpu_s=30e-6, wall_s=2.4e-3),

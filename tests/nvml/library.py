@@ -29,7 +29,6 @@ LIMIT_S = 30.0
 
 
 def binding_source() -> Path:
-    """Return the file of nvidia-ml-py."""
     found = importlib.util.find_spec("pynvml")
     assert found is not None
     assert found.origin is not None
@@ -90,17 +89,14 @@ class Fake:
 
     @property
     def scenario(self) -> Path:
-        """The scenario's file."""
         return self.folder / "scenario"
 
     @property
     def log(self) -> Path:
-        """The log of calls."""
         return self.folder / "calls"
 
     @property
     def environment(self) -> dict[str, str]:
-        """What a child process needs."""
         path = [str(build()), *filter(None, [os.environ.get("LD_LIBRARY_PATH")])]
         return {
             **os.environ,
@@ -116,7 +112,6 @@ class Fake:
         new.replace(self.scenario)
 
     def restart(self, *lines: str) -> None:
-        """Replace the scenario; its times count from now."""
         self.t0 = time.monotonic()
         self.write(*lines)
 
@@ -134,13 +129,11 @@ class Fake:
             return float(inside.fake_joules(device, begin_s, end_s))
 
     def calls(self) -> list[str]:
-        """Return the functions called so far, in order."""
         lines = self.log.read_text().splitlines() if self.log.exists() else []
         return [line.split()[2] for line in lines]
 
     @contextmanager
     def here(self) -> Iterator[None]:
-        """Let the library in this process read this scenario."""
         wanted = {"FAKE_NVML_SCENARIO": str(self.scenario), "FAKE_NVML_LOG": str(self.log)}
         before = {name: os.environ.pop(name, None) for name in wanted}
         os.environ.update(wanted)
@@ -180,7 +173,6 @@ class Child:
         self.records: list[dict[str, Any]] = []
 
     def __enter__(self) -> Self:
-        """Start it and wait for its first record."""
         self._process = subprocess.Popen(
             self._command,
             stdin=subprocess.PIPE,
@@ -198,7 +190,6 @@ class Child:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End it by its stdin and take what it wrote."""
         try:
             rest, _ = self._process.communicate(timeout=LIMIT_S)
         finally:
@@ -215,10 +206,8 @@ class Child:
         return self.records[0]["ready"]  # type: ignore[no-any-return]
 
     def of(self, kind: str) -> list[Any]:
-        """Return the records of a kind."""
         return [record[kind] for record in self.records if kind in record]
 
 
 def scenario(*device: str, general: Sequence[str] = ()) -> list[str]:
-    """Return the lines of a scenario with one GPU."""
     return [*general, "device", *device]

@@ -90,8 +90,6 @@ class OneFails(Engine):
 
 
 class Counts(OneFails):
-    """Says in its log which samples it was given."""
-
     def __init__(self, dataset: Dataset, model: str | None, precision: str, **_: Any) -> None:
         super().__init__(dataset, model, precision, how="")
 

@@ -58,9 +58,5 @@ class Forgets(Counts):
 
 
 class SaysNothing(Counts):
-    """Counts 0 tokens for every sample."""
-
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         sink.done(ids, None, [0] * len(ids))
-
-

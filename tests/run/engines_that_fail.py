@@ -295,8 +295,6 @@ class CompletesAfterTheEnd(Sound):
 
 
 class CompletesOnlyUnknown(Sound):
-    """Answers with ids that nobody issued, and with no other."""
-
     def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         super().misbehave([-1 - position for position in range(len(ids))], indices, sink)
 
@@ -341,8 +339,6 @@ class StartsAServerAndHangs(StartsAServer):
 
 
 class WrongOutputs(Sound):
-    """Gives outputs that are not what an accuracy run needs."""
-
     def __init__(
         self, dataset: Dataset, model: str | None, precision: str, *, outputs: str
     ) -> None:
@@ -359,8 +355,6 @@ class WrongOutputs(Sound):
 
 
 class WrongTokens(Sound):
-    """Breaks the rules of token latencies."""
-
     def __init__(self, dataset: Dataset, model: str | None, precision: str, *, how: str) -> None:
         super().__init__(dataset, model, precision)
         self.how = how
@@ -455,8 +449,6 @@ class RaisesInTelemetry(Sound):
 
 
 class BrokenDataset:
-    """Cannot be read."""
-
     def __init__(self, *, reason: str = EXAMPLE) -> None:
         raise OSError(reason)
 

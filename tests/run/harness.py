@@ -64,7 +64,6 @@ def spec(
     settings: LoadGenSettings = settings(),  # noqa: B008 - a frozen value
     **changes: Any,
 ) -> WorkerSpec:
-    """Return a spec for a worker that runs in `folder`."""
     return WorkerSpec(
         **{
             "folder": str(folder),
@@ -153,11 +152,9 @@ class RunningWorker:
         raise AssertionError(f"no {name!r}; exit {self.exit_code()}; events {seen}; log {log}")
 
     def exit_code(self) -> int:
-        """Return the exit code, negative for a signal."""
         return self.process.wait(max(0.1, self._deadline_s - time.monotonic()))
 
     def group_is_gone(self) -> bool:
-        """Wait until no process of the worker's group is left."""
         while time.monotonic() < self._deadline_s:
             if not any(self._in_group(process) for process in psutil.process_iter()):
                 return True
@@ -186,7 +183,6 @@ def run_to_end(spec: WorkerSpec) -> tuple[list[Event], int]:
 
 
 def result_of(**changes: Any) -> dict[str, Any]:
-    """Return what a worker tells of a run of 125 samples in 10 s."""
     usual = RunFinished(
         issued=125,
         completed=125,
@@ -203,19 +199,16 @@ def result_of(**changes: Any) -> dict[str, Any]:
 
 
 def entry(key: str, value: Any, *, is_error: bool = False, is_warning: bool = False) -> str:
-    """Return a line of a detail log as LoadGen writes it."""
     metadata = {"is_error": is_error, "is_warning": is_warning, "file": "x.cc", "line_no": 1}
     text = json.dumps({"key": key, "value": value, "time_ms": 1.5, "metadata": metadata})
     return f":::MLLOG {text}\n"
 
 
 def only(events: list[Event], name: str) -> Event:
-    """Return the one event of this name."""
     (event,) = (event for event in events if event["event"] == name)
     return event
 
 
 def error_of(events: list[Event]) -> Event:
-    """Return the error event these events end with."""
     assert events[-1]["event"] == "error", events
     return events[-1]

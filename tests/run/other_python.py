@@ -67,7 +67,6 @@ def environment(folder: Path) -> Path:
 
 
 def wheel(folder: Path, name: str, version: str) -> Path:
-    """Make a wheel of one module that says its version."""
     about = f"{name}-{version}.dist-info"
     tag = "Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
     files = {
@@ -84,7 +83,6 @@ def wheel(folder: Path, name: str, version: str) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    """Run git in a project."""
     named = ("-c", "user.name=test", "-c", "user.email=test@example.org")
     done = subprocess.run(
         ["git", *named, *arguments], cwd=folder, capture_output=True, text=True, check=True

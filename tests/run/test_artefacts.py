@@ -29,7 +29,7 @@ from pytest_mlperf.stores.artefacts import (
     artefact_fault,
 )
 from tests.run.harness import FEWER
-from tests.run.test_accuracy_log import written
+from tests.run.test_score import written
 from tests.run.test_sink import Received, give_up
 
 NAMES = st.text("az09_-", min_size=1, max_size=8).filter(re.compile(NAME).fullmatch)
@@ -102,7 +102,6 @@ def test_an_archive_that_cannot_be_written_or_was_cut_or_is_too_large_is_an_erro
     monkeypatch.setattr(artefacts, "MOST_IN_ALL", 20)
     writer = ArtefactWriter(tmp_path / ARTEFACTS)
     writer.add(0, {"text": bytes(20)})
-
     with pytest.raises(RunError, match="more than 20 bytes at sample 1"):
         writer.add(1, {"text": b"x"})
 
@@ -128,8 +127,6 @@ def test_artefacts_belong_to_samples_that_are_outstanding_and_come_once(tmp_path
 
 
 class Lengths:
-    """Scores the length of a text beside the output."""
-
     artefacts = ("text",)
 
     def __init__(self, *, model: str | None) -> None:
@@ -161,7 +158,6 @@ def test_a_scorer_gets_the_artefacts_of_each_sample_and_changed_ones_count_as_ch
 
 
 def scored(folder: Path, texts: Mapping[int, bytes]) -> dict[str, Any]:
-    """Score three answers, some with a text attached."""
     log = written(folder, (0, b"\0"), (1, b"\0"), (2, b"\0"))
     writer = ArtefactWriter(log.with_name(ARTEFACTS))
     for index, text in texts.items():

@@ -281,10 +281,7 @@ def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:
 def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """PYTEST_MLPERF_BUILDS names it; options stand there as the suite writes them.
-
-    What is unchanged is not read again.
-    """
+    """Options stand there as the suite writes them; what is unchanged is not read again."""
     monkeypatch.setenv(SHARED, str(lab.path / "shared"))
     monkeypatch.setenv("ACME_JOURNAL", str(lab.journal))
     monkeypatch.setattr(Lab, "journal", "${ACME_JOURNAL}")

@@ -43,9 +43,7 @@ def checked(engine: Engine, **changes: Any) -> float | None:
 def test_it_has_as_many_under_way_and_answers_as_long() -> None:
     """An open loop has as many as were under way, and sixteen at least."""
     engine = Asked()
-
     reach = checked(engine, concurrency=4)
-
     assert engine.asked == [10]
     assert engine.null.most == 4
     assert set(engine.null.seen) <= set(LOADED)
@@ -55,25 +53,19 @@ def test_it_has_as_many_under_way_and_answers_as_long() -> None:
 
     window = OpenWindow(before=1, after=1, most=40, unanswered=0, late={})
     few, many = Asked(), Asked()
-
     checked(few, point=9.5, open=window, under_way=3.0)
     checked(many, point=9.5, open=window, under_way=30.2)
-
     assert (few.null.most, many.null.most) == (16, 31)
 
 
-def test_long_answers_are_cut_and_count_as_what_they_are() -> None:
+def test_long_answers_are_cut_and_what_had_little_to_do_is_not_measured() -> None:
     whole, cut = Asked(), Asked()
-
     checked(whole, concurrency=4, requests=10, tokens=10 * TOKENS_UNDER_WAY // 4)
     reach = checked(cut, concurrency=4, requests=10, tokens=1000 * TOKENS_UNDER_WAY)
-
     assert whole.asked == cut.asked == [TOKENS_UNDER_WAY // 4]
     assert reach is not None
     assert reach < 4 / cut.null.takes_s / 400
 
-
-def test_what_had_little_to_do_or_is_no_client_is_not_measured() -> None:
     idle: list[dict[str, Any]] = [{"client_busy": BUSY / 2}, {"requests": 0, "tokens": 0}]
     for changes in idle:
         engine = Asked()

@@ -103,21 +103,16 @@ def test_a_broken_child_is_one_reason(tmp_path: Path, monkeypatch: pytest.Monkey
     assert control(0) == ({}, "the control cannot start: No such file or directory")
 
 
-def test_a_child_that_takes_too_long_is_killed_with_its_own(tmp_path: Path) -> None:
+def test_a_child_is_ended_by_its_limit_and_with_its_parent(tmp_path: Path) -> None:
+    """Even one that hangs in a library with the interpreter's lock."""
     started = tmp_path / "started"
     variables = {**instead(tmp_path, "numpy", HANG_WITH_A_CHILD), "STARTED": str(started)}
-
-    assert control(0, limit_s=3, environment=variables) == (
-        {},
-        "the control was not done within 3 s",
-    )
+    why = "the control was not done within 3 s"
+    assert control(0, limit_s=3, environment=variables) == ({}, why)
     assert len(pids(started)) == 2
     assert all(map(is_gone, pids(started)))
 
-
-def test_a_killed_parent_takes_a_hanging_child_along(tmp_path: Path) -> None:
-    """Even one that hangs in a library with the interpreter's lock."""
-    started = tmp_path / "started"
+    started.unlink()
     os.mkfifo(started)
     variables = {**instead(tmp_path, "numpy", HANG_WITH_THE_LOCK), "STARTED": str(started)}
     code = (

@@ -26,8 +26,6 @@ from tests.run.test_curve import Answers, asked_for, log_of, point, refuse
 
 
 class Recorded(Samples):
-    """Samples of which some follow the one before."""
-
     def __init__(self, pauses_s: Sequence[Any]) -> None:
         super().__init__(["x"] * len(pauses_s))
         self._pauses_s = pauses_s
@@ -41,8 +39,6 @@ PAUSES_S = [None, 0.0, 0.005, None, None, 0.002]
 
 
 class Seen(Answers):
-    """Keeps which sessions asked what, in order."""
-
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.asked: dict[str, list[int]] = defaultdict(list)
@@ -68,7 +64,6 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     """A session is of one conversation under way in one run."""
     engine = Seen()
     run(engine, [3])
-
     assert engine.most == 3
     assert "" not in engine.asked
     assert len(engine.asked) > 6
@@ -85,17 +80,15 @@ def test_turns_follow_each_other_to_the_end_of_their_conversation() -> None:
     one, other = Seen(), Seen()
     run(one, [1])
     run(other, [1])
-
     assert one.asked.keys().isdisjoint(other.asked)
     both = min(len(one.seen), len(other.seen))
     assert one.seen[:both] == other.seen[:both], "what is asked is the same"
 
 
-def test_a_turn_is_asked_when_its_pause_is_over() -> None:
+def test_a_turn_is_asked_when_its_pause_is_over_and_pauses_hold_a_slot(tmp_path: Path) -> None:
     """The recorded pause lies between an answer and the next turn, on one clock."""
     pause_s = 0.02
     _, sink = run(Answers(), [2], [None, pause_s, pause_s, pause_s], ms=200)
-
     ends: dict[tuple[int, int], float] = {}
     assert sink.records
     for record in sink.records:
@@ -105,10 +98,7 @@ def test_a_turn_is_asked_when_its_pause_is_over() -> None:
         ends[one["conversation"], one["turn"]] = one["last_token_s"]
     assert len(ends) == len(sink.records)
 
-
-def test_pauses_are_no_requests_under_way_and_hold_a_slot_nevertheless(tmp_path: Path) -> None:
     log, _ = run(Answers(), [3], [None, 0.02, 0.02, 0.02, 0.02], ms=300)
-
     (window,) = log["points"]
     assert window["paused"] > 0
     assert window["under_way"] + window["paused"] <= 3 * 1.001
@@ -118,7 +108,6 @@ def test_pauses_are_no_requests_under_way_and_hold_a_slot_nevertheless(tmp_path:
 
 def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
     log, sink = run(Answers(tokens=3), [2], ms=200)
-
     (window,) = log["points"]
     assert [row[0] for row in window["turns"]] == [1, 2, 3]
     assert sum(row[1] for row in window["turns"]) == window["requests"] == len(sink.records or ())
@@ -134,7 +123,6 @@ def test_turns_are_told_apart_and_late_ones_together(tmp_path: Path) -> None:
     assert any(note.startswith("at 2: median TTFT ") for note in notes)
 
     log, _ = run(Answers(takes_s=0.0005), [4], [None, *[0.0] * 39], ms=200)
-
     turns = [row[0] for row in log["points"][0]["turns"]]
     assert turns == sorted(set(turns))
     assert turns[-1] == 20
@@ -169,7 +157,6 @@ def test_a_note_sets_first_turns_beside_later_ones() -> None:
     assert not curve_figures(log_of(point(4, turns=[(1, 9, 0.4, 0.1)])), "cpu").notes
 
     parts = [(10, 100, 0.4)] * 9 + [(0, 0, 0.0)]
-
     assert curve_figures(log_of(point(4, parts=parts)), "cpu").notes
     assert not curve_figures(log_of(point(4, parts=parts, paused=1.0)), "cpu").notes
 
@@ -177,7 +164,6 @@ def test_a_note_sets_first_turns_beside_later_ones() -> None:
 def test_turns_count_from_their_conversations_begin() -> None:
     """All turns are asked, however few samples a run holds."""
     asked = conversations(Recorded(PAUSES_S), range(2))
-
     assert [asked.turn(index) for index in asked.indices] == [1, 2, 3, 1, 1, 2]
     assert asked.begins == [0, 3, 4]
     assert Conversations(range(6)).turn(3) is None
@@ -216,27 +202,22 @@ def test_slots_ask_whole_conversations(pauses_s: list[float | None], seed: int) 
         before = now
 
 
-def test_slots_are_due_in_the_order_of_their_pauses() -> None:
+def test_slots_are_due_in_the_order_of_their_pauses_and_only_turns_have_a_session() -> None:
     asked = Conversations(range(4), [None, 3.0, None, 1.0])
     slots = Slots(asked, random.Random(1), 0)
     first = {}
     for slot in range(8):
         first[slot] = slots.next(slot)
         slots.pause(slot, 10.0)
-
     due = [slots.pop() for _ in range(slots.waiting)]
-
     assert due == sorted(due, key=lambda slot: (asked.pause_s(first[slot].index), slot))
     assert {first[slot].index for slot in due} == {0, 2}
     assert slots.waiting == 0
 
-
-def test_only_turns_have_a_session_which_a_slow_sink_hands_through() -> None:
     from pytest_mlperf.run.worker._handicap import SlowSink
 
     sink = SlotSink(refuse, tokens=False)
     sink.take_slot(1, Asked(5), 0)
     sink.take_slot(3, Asked(5, 7, 1), 0)
-
     assert sink.session(1) == sink.session(2) == ""
     assert SlowSink(sink, 0.1).session(3) == sink.session(3) != ""

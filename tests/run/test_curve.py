@@ -75,7 +75,6 @@ def refuse(error: BaseException) -> None:
 
 
 def asked_for(points: Sequence[float], *, ms: int = 60) -> LoadGenSettings:
-    """Return settings of a closed loop with windows of so many ms."""
     return replace(settings("Offline"), scenario="Concurrency", points=points, min_duration_ms=ms)
 
 
@@ -85,7 +84,6 @@ def closed(
     points: Sequence[float],
     begun: Callable[[], None] = lambda: None,
 ) -> dict[str, Any]:
-    """Return what a closed loop over ten samples logs."""
     loop = ClosedLoop(engine, sink, Conversations(range(10)), asked_for(points))
     return loop.run("run", 0.004, begun)
 
@@ -101,9 +99,7 @@ def run(engine: Engine, points: Sequence[int], *, tokens: bool = False) -> dict[
 
 def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
     engine = Answers()
-
     log = run(engine, [1, 3, 8])
-
     assert [point["point"] for point in log["points"]] == [1, 3, 8]
     assert sorted(log["order"]) == [1, 3, 8]
     assert engine.most == 8
@@ -115,16 +111,13 @@ def test_every_point_keeps_its_number_under_way_and_no_more() -> None:
 
     sink = SlotSink(refuse, tokens=False)
     completed: list[int] = []
-
     closed(Answers(), sink, [4], lambda: completed.append(sink.completed))
-
     assert completed[0] >= WARM * 4
 
 
 def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
     """A window with too few requests goes on by whole lengths."""
     log = run(Answers(tokens=5), [2], tokens=True)
-
     (point,) = log["points"]
     assert point["tokens"] == 5 * point["requests"]
     assert point["metrics"]["tokens_per_sample"] == 5
@@ -132,7 +125,6 @@ def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
     assert point["metrics"]["tps_per_user"] == 1 / point["metrics"]["tpot_p90"]
 
     log = run(Answers(takes_s=0.03), [2])
-
     (point,) = log["points"]
     assert point["requests"] >= LEAST_REQUESTS
     lengths = point["duration_s"] / 0.06
@@ -166,7 +158,7 @@ def test_runs_draw_the_same_samples_and_order_their_points_anew() -> None:
     assert order(points, "run 1") == order(points, "run 1")
 
 
-def test_an_engine_that_answers_inside_submit_cannot_have_two_under_way(tmp_path: Path) -> None:
+def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -> None:
     class Inline(Answers):
         def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
             del indices
@@ -174,10 +166,16 @@ def test_an_engine_that_answers_inside_submit_cannot_have_two_under_way(tmp_path
             sink.done(list(ids))
 
     (tmp_path / LOG).write_text(json.dumps(run(Inline(), [2])))
-
     (reason,) = curve_validity(read_curve(tmp_path / LOG)).invalid
     assert reason.key is Key.CONCURRENCY_NOT_HELD
     assert "of 2 requests were under way" in reason.text
+
+    for most in ("64", "1000", "auto"):
+        require_room({"concurrency": most}, [1, 64])
+    require_room({}, [1, 64])
+    require_room({"concurrency": "1"}, [])
+    with pytest.raises(RunError, match="of which the engine sends 63 at a time: set its option"):
+        require_room({"concurrency": "63"}, [1, 64])
 
 
 def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: Path) -> None:
@@ -216,11 +214,9 @@ def test_requests_that_may_fail_free_their_slots_and_count_as_failed(tmp_path: P
 def test_what_was_not_asked_for_frees_no_slot_and_what_is_not_counted_ends_the_run() -> None:
     sink = SlotSink(refuse, tokens=False)
     sink.take_slot(1, Asked(5), 0)
-
     sink.done([7])
     sink.done([1])
     sink.done([1])
-
     assert sink.faults.count == 2
     assert sink.freed.qsize() == 1
 
@@ -253,30 +249,10 @@ def log_of(*points: PointWindow) -> CurveLog:
     return CurveLog(path="log", samples=300, points=points)
 
 
-def test_a_curve_has_the_geometric_mean_of_its_points_and_each_of_them() -> None:
-    fast = point(8, metrics={"throughput": 40.0, "tokens_per_second": 400.0, "latency_p50": 0.2})
-
-    figures = curve_figures(log_of(point(2), fast), "2xH100")
-
-    assert figures.metrics["tokens_per_second"] == pytest.approx(200)
-    assert figures.metrics["tokens_per_second_per_gpu"] == pytest.approx(100)
-    assert figures.metrics["tokens_per_second@8"] == 400
-    assert figures.metrics["latency_p50@8"] == 0.2
-    assert "latency_p50" not in figures.metrics
-    assert (figures.samples, figures.queries) == (300, 200)
-    assert figures.duration_s == 610
-
-    parts = [(10, 100, 0.4)] * (PARTS - 1) + [(1, 10, 4.0)]
-
-    notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
-
-    assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
-
-
 RISING = [(10, 80 + 5 * n, 0.4) for n in range(PARTS)]
 
 
-def test_a_window_must_be_held_full_long_enough_and_steady() -> None:
+def test_a_curve_has_the_mean_of_its_points_and_their_reasons() -> None:
     cases: list[tuple[dict[str, Any], Key | None, str]] = [
         ({}, None, ""),
         ({"under_way": 3.93}, None, ""),
@@ -293,6 +269,20 @@ def test_a_window_must_be_held_full_long_enough_and_steady() -> None:
         reasons = curve_validity(log_of(point(**changes))).invalid
         assert [reason.key for reason in reasons] == ([key] if key else [])
         assert all(words in reason.text for reason in reasons)
+
+    fast = point(8, metrics={"throughput": 40.0, "tokens_per_second": 400.0, "latency_p50": 0.2})
+    figures = curve_figures(log_of(point(2), fast), "2xH100")
+    assert figures.metrics["tokens_per_second"] == pytest.approx(200)
+    assert figures.metrics["tokens_per_second_per_gpu"] == pytest.approx(100)
+    assert figures.metrics["tokens_per_second@8"] == 400
+    assert figures.metrics["latency_p50@8"] == 0.2
+    assert "latency_p50" not in figures.metrics
+    assert (figures.samples, figures.queries) == (300, 200)
+    assert figures.duration_s == 610
+
+    parts = [(10, 100, 0.4)] * (PARTS - 1) + [(1, 10, 4.0)]
+    notes = curve_figures(log_of(point(parts=parts)), "cpu").notes
+    assert notes == ("at 4: less than half of the usual work in 1 of 10 parts of the window",)
 
 
 @FEWER
@@ -325,16 +315,5 @@ def test_a_log_that_is_none_is_named(tmp_path: Path) -> None:
     told = {key: value for key, value in asdict(point()).items() if "client" not in key}
     rest = {"schema": 2, "samples": 1, "arrivals": "", "burstiness": None}
     (tmp_path / LOG).write_text(json.dumps({**rest, "points": [told]}))
-
     (read,) = read_curve(tmp_path / LOG).points
-
     assert read.client_reach is None
-
-
-def test_a_client_that_would_hold_requests_back_is_refused() -> None:
-    for most in ("64", "1000", "auto"):
-        require_room({"concurrency": most}, [1, 64])
-    require_room({}, [1, 64])
-    require_room({"concurrency": "1"}, [])
-    with pytest.raises(RunError, match="of which the engine sends 63 at a time: set its option"):
-        require_room({"concurrency": "63"}, [1, 64])

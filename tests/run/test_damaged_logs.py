@@ -18,7 +18,6 @@ from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
 from pytest_mlperf.run.score import ACCURACY, AccuracyLog, answers
 from tests.run.harness import FEWER, entry
 
-Edit = Callable[[bytes], bytes]
 T = TypeVar("T")
 
 TIME = "11-22-2026 08:40:04.123"
@@ -109,7 +108,6 @@ def read_all(detail: Detail) -> None:
 def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Path) -> None:
     """LoadGen adds it when a thread that completed many samples has ended."""
     detail = parse_detail(written(tmp_path, WHOLE + WARNING + WARNING))
-
     assert detail.valid
     assert detail.num_errors == 0
     detail.require_no_errors()
@@ -120,7 +118,6 @@ def test_a_warning_after_the_last_key_is_no_cut_and_an_error_counts(tmp_path: Pa
             parse_detail(written(tmp_path, WHOLE + more))
 
     log = written(tmp_path, entry("error_runtime", "twice", is_error=True) + WHOLE)
-
     assert parse_detail(log).num_errors == 1
 
 
@@ -167,31 +164,21 @@ def test_a_value_of_another_type_is_refused_with_file_and_line(tmp_path: Path) -
 
 
 def edits(text: bytes) -> st.SearchStrategy[bytes]:
-    """Return a strategy of texts that are damaged in a few places."""
+    """Return a strategy of texts that are damaged in a few places.
 
-    def cut(args: tuple[int, int]) -> Edit:
-        return lambda data: data[: args[0]] + data[args[0] + args[1] :]
+    Something is put in, what follows is cut (a positive size) or doubled (a negative one).
+    """
+    put = st.just(b"") | st.binary(max_size=4) | st.sampled_from(NASTY).map(str.encode)
+    size = st.just(0) | st.integers(-200, 200)
 
-    def put(args: tuple[int, bytes]) -> Edit:
-        return lambda data: data[: args[0]] + args[1] + data[args[0] :]
-
-    def double(args: tuple[int, int]) -> Edit:
-        return lambda data: data[: args[0] + args[1]] + data[args[0] :]
-
-    place, size = st.integers(0, len(text)), st.integers(0, 200)
-    some = st.one_of(
-        st.tuples(place, size).map(cut),
-        st.tuples(place, size).map(double),
-        st.tuples(place, st.binary(max_size=4) | st.sampled_from(NASTY).map(str.encode)).map(put),
-    )
-
-    def apply(several: list[Edit]) -> bytes:
+    def apply(several: list[tuple[int, int, bytes]]) -> bytes:
         data = text
-        for edit in several:
-            data = edit(data)
+        for at, cut, more in several:
+            data = data[:at] + more + data[max(0, at + cut) :]
         return data
 
-    return st.lists(some, min_size=1, max_size=3).map(apply)
+    edit = st.tuples(st.integers(0, len(text)), size, put)
+    return st.lists(edit, min_size=1, max_size=3).map(apply)
 
 
 @FEWER
@@ -207,7 +194,7 @@ def test_a_damaged_detail_log_is_never_another_error(
         assert found.log == str(path)
 
 
-def test_no_value_of_any_key_is_another_error(tmp_path: Path) -> None:
+def test_no_value_of_any_key_and_no_other_part_of_a_line_is_another_error(tmp_path: Path) -> None:
     lines = WHOLE.splitlines()
     for (number, (key, value)), nasty in itertools.product(enumerate(VALUES.items()), NASTY):
         changed = lines[number].replace(f'"value": {json.dumps(value)}', f'"value": {nasty}')
@@ -219,8 +206,6 @@ def test_no_value_of_any_key_is_another_error(tmp_path: Path) -> None:
         else:
             assert f"{path}:{number + 1} " in str(found) or "is cut" in str(found)
 
-
-def test_no_other_part_of_a_line_is_another_error(tmp_path: Path) -> None:
     usual = {"key": '"error_runtime"', "value": "1", "metadata": '{"is_error": true}'}
     for part, nasty in itertools.product(("key", "metadata"), NASTY):
         text = ", ".join(f'"{name}": {value}' for name, value in {**usual, part: nasty}.items())
@@ -255,7 +240,6 @@ def test_a_log_of_something_else_and_samples_of_no_block_are_named(tmp_path: Pat
 
     log = accuracy(tmp_path, ANSWERS)
     block = {"log": log, "indices": [7, 8, 9]}
-
     for blocks, match in (
         ([{"log": log, "indices": [70, 80]}], "answers sample 2 of a run of 2 samples, 0 to 1"),
         ([block, block], "sample 7 was answered twice"),

@@ -83,23 +83,20 @@ def test_an_error_of_our_own_is_one_sentence_without_log_and_traceback(tmp_path:
     assert "Traceback" in (tmp_path / "0" / "engine.log").read_text("utf-8")
 
 
-def test_an_exception_of_an_engine_keeps_its_place_and_the_end_of_its_log(tmp_path: Path) -> None:
+def test_an_exception_of_an_engine_or_the_end_of_a_replica_keeps_the_end_of_its_log(
+    tmp_path: Path,
+) -> None:
     error, told = verdict(spec(tmp_path, engine=f"{FAILING}RaisesOnEnter"))
-
     assert not isinstance(error, Designed)
     assert told.headline.startswith("engine: RuntimeError: example failure (in __enter__, ")
     assert told.headline.endswith(" (during load)")
     assert "Traceback (most recent call last):" in told.log_tail
     assert told.log_tail[-1] == "RuntimeError: example failure"
 
-
-def test_a_killed_replica_is_one_sentence_above_the_end_of_its_log(tmp_path: Path) -> None:
     three = [ReplicaSpec(name=f"replica {number} (GPU {number + 4})") for number in range(3)]
     engine = f"{OneFails.__module__}:OneFails"
     given = spec(tmp_path, replicas=three, engine=engine, options={"how": "dies"})
-
     _, told = verdict(given)
-
     assert told.headline == (
         "engine: replica 1 (GPU 5) was killed by SIGKILL; if nobody killed it, the machine ran out "
         f"of memory (see dmesg); replica-1.log ends: {WORD} (during the performance run)"

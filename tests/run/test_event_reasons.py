@@ -32,11 +32,10 @@ from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.doubts import Doubts, doubts
 from pytest_mlperf.run.power.figures import SUSPECT, Meter, Sampled
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
-from pytest_mlperf.suite.plan import plan_suite
-from tests.jobs import job_of
 from tests.nvml.library import Fake
 from tests.run.conftest import fake_gpus
 from tests.run.harness import entry, result_of, settings
+from tests.run.test_figures import job
 from tests.run.test_reading import evidence
 
 pytestmark = pytest.mark.process
@@ -54,7 +53,6 @@ OURS = ("proc 77 2000000000 after=0.5", "util 90 40 after=0.5")
 
 
 def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
-    """Sample these GPUs from before the window to after it."""
     fake.t0 = time.monotonic() + 60  # at rest: what the scenario tells of is yet to come
     fake.write(*general, *(line for gpu in gpus for line in ("device", *gpu)))
     with PowerSampling([*USED][: len(gpus)], fake.folder, watch_s=0.02) as running:
@@ -65,8 +63,6 @@ def sampled(fake: Fake, general: list[str], *gpus: list[str]) -> PowerLog:
 
 @dataclass(frozen=True)
 class Watched:
-    """GPUs by name, and all that was sampled of them."""
-
     fake: Fake
     log: PowerLog
     names: Sequence[str] = ()
@@ -88,7 +84,6 @@ class Watched:
         return power_figures.sampled(FIGURES, log, detail, warm_s=self.at(0.9), used=USED)
 
     def title(self, name: str) -> str:
-        """Return what a run says of a GPU that it lost."""
         number = self.names.index(name)
         bus = f"0000:{number + 1:02x}:00.0"
         return f"GPU {number} (GPU-{number}, PCI {bus}) of replica {number}"
@@ -163,7 +158,6 @@ FIGURES = Figures(
 
 
 def logged(fake: Fake, folder: Path, **values: object) -> Path:
-    """Return LoadGen's log of the window."""
     wall_s = time.time() - time.monotonic()
     folder.mkdir(exist_ok=True)
 
@@ -219,9 +213,10 @@ def test_a_reason_outside_the_window_is_no_ones_fault(watched: Watched) -> None:
     assert run.invalid == ()
 
 
-def test_counts_of_errors_and_clocks_are_those_of_the_window(watched: Watched) -> None:
+def test_counts_clocks_traffic_and_energy_are_those_of_each_gpu_in_the_window(
+    watched: Watched,
+) -> None:
     counting, slowed = watched.gpu("counting"), watched.gpu("slowed")
-
     assert counting.risen(watched.at(BEGIN_S), watched.at(END_S)) == {
         "ecc_uncorrected": 2,
         "ecc_corrected": 7,
@@ -235,12 +230,22 @@ def test_counts_of_errors_and_clocks_are_those_of_the_window(watched: Watched) -
         clocks = slowed.series("sm_mhz", watched.at(begin_s), watched.at(end_s))
         assert {reading.value for reading in clocks} == {mhz}
 
+    first, second = watched.run("linked", "unlinked").gpus
+    assert first.state["nvlink_sent"] == pytest.approx(3e9, rel=1e-3)
+    assert first.state["nvlink_received"] == pytest.approx(1e9, rel=1e-3)
+    assert "nvlink_sent" not in second.state
+    names = [f"GPU {watched.names.index(name)}" for name in ("linked", "unlinked")]
+    assert [gpu.name for gpu in (first, second)] == names
+
+    run = watched.run("steady", "weaker")
+    assert [gpu.joules for gpu in run.gpus] == pytest.approx([600, 400], rel=0.03)
+    assert run.power is not None
+    assert run.power.joules == pytest.approx(sum(gpu.joules or 0 for gpu in run.gpus))
+    assert run.power.uncertainty_j == pytest.approx(sum(g.uncertainty_j or 0 for g in run.gpus))
+
 
 def test_a_gpu_lost_in_mid_run_makes_the_run_invalid(watched: Watched) -> None:
-    """With its speed, and with the energy of the one that still answers.
-
-    One that fell off the bus is lost whatever NVML answers by then: by the driver's XID 79.
-    """
+    """The energy of the others stands; XID 79 is a loss whatever NVML answers by then."""
     for name, code in (("lost", 15), ("needs reset", 16)):
         run, gpu = watched.run("steady", name), watched.gpu(name)
         (why,) = run.invalid
@@ -301,22 +306,6 @@ def test_what_breaks_because_a_gpu_is_lost_says_so_first(fake: Fake, tmp_path: P
     }
 
 
-def test_traffic_over_nvlink_and_energy_are_figures_of_each_gpu(watched: Watched) -> None:
-    """Bytes by the counters' growth over the window; not known is not 0."""
-    first, second = watched.run("linked", "unlinked").gpus
-    assert first.state["nvlink_sent"] == pytest.approx(3e9, rel=1e-3)
-    assert first.state["nvlink_received"] == pytest.approx(1e9, rel=1e-3)
-    assert "nvlink_sent" not in second.state
-    names = [f"GPU {watched.names.index(name)}" for name in ("linked", "unlinked")]
-    assert [gpu.name for gpu in (first, second)] == names
-
-    run = watched.run("steady", "weaker")
-    assert [gpu.joules for gpu in run.gpus] == pytest.approx([600, 400], rel=0.03)
-    assert run.power is not None
-    assert run.power.joules == pytest.approx(sum(gpu.joules or 0 for gpu in run.gpus))
-    assert run.power.uncertainty_j == pytest.approx(sum(g.uncertainty_j or 0 for g in run.gpus))
-
-
 def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) -> None:
     log = started(fake, "device", "proc 42 1000", "proc 43 2000").log
     (gpu,) = log.gpus
@@ -333,16 +322,27 @@ def test_a_log_tells_rates_clocks_cost_and_what_was_there_before_us(fake: Fake) 
     assert gpu.foreign(time.monotonic()) == ()
 
 
-def test_a_counter_that_goes_back_is_not_gated(watched: Watched) -> None:
+def test_a_counter_that_goes_back_is_not_gated_and_joules_above_idle_are_a_metric(
+    watched: Watched,
+) -> None:
     power = watched.run("reset").power
     energy = watched.gpu("reset").energy(watched.at(BEGIN_S), watched.at(END_S))
-
     assert power is not None
     assert not power.gated
     assert any("the energy counter went back from" in note for note in power.notes)
     assert power.joules == pytest.approx(600, rel=0.03)
     assert energy.method == "trace"
     assert any("the energy counter went back from" in why for why in energy.invalid)
+
+    run, both = watched.run("resting"), watched.run("resting", "restless")
+    assert run.power is not None
+    assert run.power.idle_w == pytest.approx(80)
+    assert run.power.net_joules == pytest.approx(2 * 420, rel=0.1)
+    assert run.metrics["net_joules_per_sample"] == pytest.approx((run.power.net_joules or 0) / 300)
+    assert both.power is not None
+    assert (both.power.idle_w, both.power.net_joules) == (None, None)
+    assert both.power.joules is not None
+    assert "net_joules_per_sample" not in both.metrics
 
 
 def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
@@ -371,11 +371,9 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
         notes=("the worker was slow to end",),
     )
     (tmp_path / "meter.csv").write_text("time,watts\n", "utf-8")
-    suite = tmp_path / "s.mlperf.toml"
-    suite.write_text(
+    suite = (
         'schema = 1\nround = "v4.1"\n[workload]\nname = "mine"\n[[engines]]\nuse = "null"\n'
-        'accelerators = ["H200"]\n[[scenarios]]\nname = "Offline"\n',
-        "utf-8",
+        'accelerators = ["H200"]\n[[scenarios]]\nname = "Offline"\n'
     )
     meter = Meter(path=tmp_path / "meter.csv")
     conditions = Conditions(folder=tmp_path, session="s", machine=detect(gpus=False), meter=meter)
@@ -387,7 +385,7 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
 
     monkeypatch.setattr(reading, "parse_detail", counted)
 
-    run = reading.read_run(told, job_of(plan_suite(suite)[0]), conditions)
+    run = reading.read_run(told, job(tmp_path, suite), conditions)
 
     assert run is not None
     assert reads == [path]
@@ -411,11 +409,10 @@ def test_a_run_keeps_what_each_witness_says_and_its_log_is_read_once(
 @pytest.mark.parametrize(
     ("broken", "how"),
     [
-        (signal.SIGKILL, "the sampler broke (signal 9 (Killed))"),
-        (signal.SIGSEGV, "the sampler broke (signal 11 (Segmentation fault))"),
-        (signal.SIGSTOP, "the sampler broke (it hung, in NVML or stopped)"),
+        (signal.SIGKILL, "signal 9 (Killed)"),
+        (signal.SIGSEGV, "signal 11 (Segmentation fault)"),
+        (signal.SIGSTOP, "it hung, in NVML or stopped"),
     ],
-    ids=["killed", "crashed", "stopped"],
 )
 def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
     fake: Fake, broken: signal.Signals, how: str, monkeypatch: pytest.MonkeyPatch
@@ -430,11 +427,10 @@ def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
         until(fake.t0 + END_S + 0.2)
     with running.path.open("a") as file:
         file.write('{"t":[123.4,0,30')
-    run = Watched(fake, running.log).run()
+    run, how = Watched(fake, running.log).run(), f"the sampler broke ({how})"
 
-    assert (run.power, run.state) == (None, {})
+    assert (run.power, run.state, run.metrics) == (None, {}, {})  # the speed is of another witness
     assert str(run.power_unknown).startswith(how)
-    assert run.metrics == {}  # of energy; the speed is of another witness
     assert re.match(r"not watched from [01]\.\d s on: ", run.notes[-1])
     assert how in run.notes[-1]
     assert [why.key for why in run.invalid] == [Key.HW_THERMAL_SLOWDOWN]
@@ -445,10 +441,7 @@ def test_a_sampler_that_broke_is_told_and_its_run_has_no_energy(
 
 
 def test_a_sampler_whose_file_cannot_be_written_says_so(fake: Fake) -> None:
-    """As on a disk that is full; here a file may not grow by more than half a second's records.
-
-    One that broke before the run saw nothing of it.
-    """
+    """As on a full disk; one that broke before the run saw nothing of it."""
     with PowerSampling(["GPU-0"], fake.folder, watch_s=0.02) as running:
         fake.restart("device", *OURS)
         assert running._process is not None
@@ -545,9 +538,12 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         assert words in str(found.log.unavailable)
         assert (run.power, run.metrics) == (None, {})  # the speed is of another witness
         assert [why.key for why in run.invalid] == [Key.GPU_LOST] * (code in (9, 15, None))
-        assert run.notes or not code or [why.text for why in run.invalid] == [
-            f"the GPU was lost: {run.power_unknown}"
-        ] * (code in (9, 15))
+        assert (
+            run.notes
+            or not code
+            or [why.text for why in run.invalid]
+            == [f"the GPU was lost: {run.power_unknown}"] * (code in (9, 15))
+        )
         assert words in str(run.power_unknown)
         assert found.log.suspect == (code == 18)
         assert run.notes == ((SUSPECT,) if code == 18 else ())
@@ -555,16 +551,3 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
             energy = each.energy(0.0, 10.0)
             assert (energy.joules, energy.mean_w, energy.peak_w) == (None, None, None)
             assert energy.notes
-
-
-def test_joules_above_idle_are_a_metric_where_idle_was_seen(watched: Watched) -> None:
-    run, both = watched.run("resting"), watched.run("resting", "restless")
-
-    assert run.power is not None
-    assert run.power.idle_w == pytest.approx(80)
-    assert run.power.net_joules == pytest.approx(2 * 420, rel=0.1)
-    assert run.metrics["net_joules_per_sample"] == pytest.approx((run.power.net_joules or 0) / 300)
-    assert both.power is not None
-    assert (both.power.idle_w, both.power.net_joules) == (None, None)
-    assert both.power.joules is not None
-    assert "net_joules_per_sample" not in both.metrics

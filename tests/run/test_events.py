@@ -11,11 +11,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import TypeAdapter
 
+from pytest_mlperf.core import numbers as ranges
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.run.child import events
-from pytest_mlperf.run.child.events import FOLLOWS, OF_WORKER, ChildEvents, NoEventError, event_of
+from pytest_mlperf.run.child.events import (
+    FOLLOWS,
+    OF_WORKER,
+    Check,
+    ChildEvents,
+    NoEventError,
+    event_of,
+    is_count,
+    is_duration,
+    is_number,
+    is_rate,
+)
 from tests.run.harness import FEWER, result_of
 
 RESULT = result_of(
@@ -25,15 +38,19 @@ RESULT = result_of(
 )
 EXAMPLES: dict[str, dict[str, Any]] = {
     "python": {
-        "prefix": "/p", "executable": "/p/bin/python", "version": "3.12.1",
-        "versions": {"numpy": "2.1"}, "system": None,
+        "prefix": "/p",
+        "executable": "/p/bin/python",
+        "version": "3.12.1",
+        "versions": {"numpy": "2.1"},
+        "system": None,
     },
     "started": {"pid": 77},
     "loading": {},
     "loaded": {
         "engine": {"version": "1"},
         "dataset": {"digest": "ab", "samples": 5, "sizes": {"tokens": 4.5}},
-        "load_s": 1, "pages": ["http://127.0.0.1:8000/metrics"],
+        "load_s": 1,
+        "pages": ["http://127.0.0.1:8000/metrics"],
     },
     "warmed": {"warmup_s": 0.5},
     "probed": {"target_qps": 10.5},
@@ -43,8 +60,12 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "ready": {},
     "leaving": {},
     "error": {
-        "layer": "x", "kind": "E", "message": "m", "designed": False,
-        "log": None, "traceback": "",
+        "layer": "x",
+        "kind": "E",
+        "message": "m",
+        "designed": False,
+        "log": None,
+        "traceback": "",
     },
 }
 
@@ -196,7 +217,6 @@ def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pip
     pipe.write(whole[:9])
     assert pipe.events.next(0) is None
     pipe.write(whole[9:] + line_of("ready") + b"\n" + line_of("load" + "ing")[:3])
-
     names = [event["event"] for _ in range(2) if (event := pipe.events.next(0))]
     assert names == ["loaded", "ready"]
     assert pipe.events.next(0) is None
@@ -207,7 +227,6 @@ def test_lines_are_put_together_and_taken_apart_and_a_closed_pipe_is_the_end(pip
     found = ChildEvents(
         ours, OF_WORKER, layer="worker", whose="engine", log="", ended=lambda: False
     )
-
     assert found.next(0) is None
     with pytest.raises(EOFError):
         found.next(0)
@@ -252,3 +271,22 @@ def test_what_a_child_sent_before_its_end_is_read_though_the_pipe_is_held_open(
     assert [event["event"] for event in seen if event] == ["error", "ready"]
     with pytest.raises(EOFError):
         read()
+
+
+ENDS = (0, 1e-320, 1e-30, 1e10, 1e30, 1e100, 1e101, 1e308, 2**53, 2**53 + 1, 10**400, -1)
+
+KINDS: list[tuple[Check, Any]] = [
+    (is_count, ranges.Count),
+    (is_number, ranges.Number),
+    (is_duration, ranges.Seconds),
+    (is_duration, ranges.NotNegative),
+    (is_rate, ranges.Positive),
+]
+
+
+@FEWER
+@given(value=st.sampled_from(ENDS) | st.floats() | st.integers())
+def test_a_number_that_an_event_may_have_is_in_its_range(value: float) -> None:
+    for check, kind in KINDS:
+        if check(value):
+            assert TypeAdapter(kind).validate_python(value) == pytest.approx(value)

@@ -19,12 +19,20 @@ DIGEST = hashlib.sha256(b"synthetic 32 0").hexdigest()
 
 
 @pytest.mark.process
-def test_what_is_asked_for_passes(tmp_path: Path) -> None:
+def test_what_is_asked_for_passes_and_another_digest_ends_the_worker(tmp_path: Path) -> None:
     asked = Expected(samples=32, whose="MLPerf's resnet50", digest=DIGEST)
     events, code = run_to_end(spec(tmp_path, dataset_options={"samples": 32}, expected=asked))
-
     assert code == 0
     assert {event["event"] for event in events} >= {"loaded", "finished"}
+
+    # The engine does not exist: who loads it first says so.
+    expected, data = Expected(digest="0" * 64), {"samples": 32}
+    events, _ = run_to_end(
+        spec(tmp_path, engine="no.such:Engine", dataset_options=data, expected=expected)
+    )
+    error = error_of(events)
+    assert error["layer"] == "dataset"
+    assert f"digest is {DIGEST}, the suite asks for {'0' * 64}" in error["message"]
 
 
 def test_another_size_or_a_length_that_changes_names_both_numbers() -> None:
@@ -46,19 +54,6 @@ def test_another_size_or_a_length_that_changes_names_both_numbers() -> None:
     for odd.length in (3, 5):
         with pytest.raises(RunError, match=f"had 4 samples, and has {odd.length} now"):
             require_same(as_data(odd), 4)
-
-
-@pytest.mark.process
-def test_another_digest_ends_the_worker_before_the_engine(tmp_path: Path) -> None:
-    # The engine does not exist: who loads it first says so.
-    expected, data = Expected(digest="0" * 64), {"samples": 32}
-    events, _ = run_to_end(
-        spec(tmp_path, engine="no.such:Engine", dataset_options=data, expected=expected)
-    )
-
-    error = error_of(events)
-    assert error["layer"] == "dataset"
-    assert f"digest is {DIGEST}, the suite asks for {'0' * 64}" in error["message"]
 
 
 class Odd:

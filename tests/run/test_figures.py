@@ -153,7 +153,6 @@ latency_p99 = { max_rise = "10%" }
 
 
 def job(folder: Path, text: str) -> Job:
-    """Return the job of a suite with one case."""
     path = folder / "s.mlperf.toml"
     path.write_text(text, "utf-8")
     (planned,) = plan_suite(path)

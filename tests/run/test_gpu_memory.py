@@ -23,10 +23,7 @@ def used(fake: Fake) -> None:
 
 
 def test_the_next_load_waits_for_the_memory_of_the_last(fake: Fake, tmp_path: Path) -> None:
-    """A rank that outlives its parent gives it back a second later.
-
-    What stood there from the first is nobody's leftover.
-    """
+    """A rank may outlive its parent; what stood there from the first is nobody's leftover."""
     fake.write("device", f"{MEM} more={20 * GIB}")
     for _ in range(2):
         require_free(["GPU-0"], tmp_path, limit_s=0.0)
@@ -47,10 +44,8 @@ def test_what_is_never_given_back_is_one_sentence(fake: Fake, tmp_path: Path) ->
     require_free(["GPU-0"], tmp_path)
     mine = f"proc {os.getpid()} {69 * GIB}"
     fake.write("device", f"{MEM} more={70 * GIB}", mine, *(f"proc {n} 1" for n in range(1, 5)))
-
     with pytest.raises(RunError) as error:
         require_free(["GPU-0"], tmp_path, limit_s=0.3)
-
     assert str(error.value).startswith("GPU-0 has 70.5 GiB of its memory taken by process 1 (")
     assert (
         " and 2 more, 0.3 s after the last process on it was ended, and had 0.5 GiB before: the "

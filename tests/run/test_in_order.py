@@ -18,8 +18,6 @@ SAMPLES = 50
 
 
 class Ordered(SyntheticDataset):
-    """Samples that are a stream."""
-
     in_order = True
 
 

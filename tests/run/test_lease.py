@@ -36,7 +36,6 @@ with conditions.hold(gpus, int(count), **how):
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A lease folder of this test's own."""
     monkeypatch.setenv("PYTEST_MLPERF_LEASES", str(tmp_path))
     return tmp_path / "pytest-mlperf"
 
@@ -48,12 +47,10 @@ def hold(
     limit_s: float = 1,
     waiting: Callable[[str], None] = pytest.fail,
 ) -> AbstractContextManager[HeldLeases]:
-    """Hold the processors, and so many of some GPUs."""
     return conditions.hold(gpus, count, alone=alone, limit_s=limit_s, waiting=waiting)
 
 
 def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[str]:
-    """Start a process that does so until its stdin closes."""
     words = ["alone" if alone else "beside", str(count), *gpus]
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, *words],
@@ -102,7 +99,6 @@ LIMITS_W = {"GPU-0": 700, "GPU-1": 500, "GPU-2": 700, "GPU-3": 700}
 
 
 def four_gpus(*, shared: bool) -> Machine:
-    """Four GPUs, of which one has another power limit."""
     return Machine(
         cpu={},
         gpus=tuple(
@@ -113,10 +109,7 @@ def four_gpus(*, shared: bool) -> Machine:
 
 
 def test_gpus_that_are_taken_are_those_that_the_baseline_applies_to(tmp_path: Path) -> None:
-    """One of four has another power limit: a run on it would be held against others' figures.
-
-    What is free and does not fit is nobody's: it is given back.
-    """
+    """One of four has another power limit; what is free and does not fit is given back."""
     here = four_gpus(shared=True)
     asked = conditions.Conditions(folder=tmp_path, session="s", machine=here, lease_limit_s=0.0)
     cases: list[tuple[tuple[str, ...], str, list[str] | None]] = [
@@ -221,7 +214,6 @@ def test_links_are_not_followed_and_names_cannot_leave_the_folder(folder: Path) 
             pass
     finally:
         os.umask(before)
-
     assert stat.S_IMODE(folder.stat().st_mode) == 0o1777
     assert stat.S_IMODE((folder / "cpu.lock").stat().st_mode) == 0o666
 
@@ -251,7 +243,6 @@ def test_a_lease_folder_that_is_no_use_is_one_sentence(
     monkeypatch.delenv("PYTEST_MLPERF_LEASES")
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(tempfile, "tempdir", None)
-
     assert tempfile.gettempdir() == str(tmp_path)
     assert lease_folder() == Path(MACHINE_WIDE) / "pytest-mlperf"
 

@@ -16,9 +16,8 @@ from pytest_mlperf.rounds.work import find_work
 from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.light import Nearness, light_findings
 from pytest_mlperf.run.reading import may_have_light
-from pytest_mlperf.suite.plan import plan_suite
-from tests.jobs import job_of
 from tests.reports.verdicts import run
+from tests.run.test_figures import job
 
 SUITE = """
 schema = 1
@@ -43,10 +42,7 @@ H200 = {"gpu": "NVIDIA H200", "memory_gib": 141}
 
 
 def planned(folder: Path, *techniques: str, accelerator: str = "H200") -> Job:
-    path = folder / "s.mlperf.toml"
-    path.write_text(SUITE.format(accelerator=accelerator, techniques=[*techniques]), "utf-8")
-    (found,) = plan_suite(path)
-    return job_of(found)
+    return job(folder, SUITE.format(accelerator=accelerator, techniques=[*techniques]))
 
 
 def share(measured: Nearness) -> float:
@@ -83,7 +79,6 @@ def test_declared_techniques_are_less_work_and_a_speed_beyond_the_limit_is_none(
     assert share(lit(undeclared, {"generation.steps": "1"})) == share(lit(undeclared, {}))
 
     found = lit(planned(tmp_path), {}, throughput=1e6)
-
     assert found.light[0].impossible
     assert len(found.invalid) == 1
     assert may_have_light(planned(tmp_path), H200)
@@ -163,8 +158,6 @@ def decoded(
         techniques=[*techniques],
     )
     text += 'latency_limit = "20s"\n' if scenario == "Server" else ""
-    (folder / "llama.mlperf.toml").write_text(text, "utf-8")
-    (case,) = plan_suite(folder / "llama.mlperf.toml")
     measured = figures(
         tokens_per_second=claim.value,
         throughput=claim.value / ANSWER,
@@ -173,7 +166,7 @@ def decoded(
         latency_p99=ANSWER / claim.value,
     )
     told = {"input_tokens": 290.0}
-    return light_findings(measured, job_of(case), identity, engine=engine, sizes=told)
+    return light_findings(measured, job(folder, text), identity, engine=engine, sizes=told)
 
 
 def invalid(measured: Nearness) -> str:
@@ -207,7 +200,6 @@ def test_an_engines_own_word_for_a_precision_is_known(tmp_path: Path) -> None:
     from pytest_mlperf.engines.torch import _base as torch
 
     words = {*vllm.PRECISIONS, *tensorrt_llm.PRECISIONS, *torch.PRECISIONS}
-
     assert words <= set(PRECISIONS)
 
 
@@ -243,14 +235,12 @@ def drafted(
     folder: Path, *techniques: str, accepted: int | None, said: str = "work.drafts"
 ) -> Nearness:
     """Return what is to be said of 100 answers of 101 tokens, with batches of 4."""
-    path = folder / "drafted.mlperf.toml"
-    path.write_text(DRAFTING.format(techniques=[*techniques]), "utf-8")
-    (case,) = plan_suite(path)
+    case = job(folder, DRAFTING.format(techniques=[*techniques]))
     rates = {"tokens_per_second": FAST, "throughput": FAST / 101, "tokens_per_sample": 101}
     found = Figures(metrics=rates, samples=100, queries=1, duration_s=100 * 101 / FAST)
     engine = {"work.batch": "4", said: "true"}
     sizes = {"input_tokens": 290.0}
-    return light_findings(found, job_of(case), H200, engine=engine, sizes=sizes, drafts=accepted)
+    return light_findings(found, case, H200, engine=engine, sizes=sizes, drafts=accepted)
 
 
 DRAFTING = (
@@ -263,13 +253,14 @@ FAST = 250.0
 """Tokens/s: by 4 samples a step, more than readings of 70 billion fp16 weights leave room for."""
 
 
-def test_accepted_drafts_raise_the_limit_where_they_are_declared(tmp_path: Path) -> None:
-    """What nobody counted leaves no limit by memory, nor more than these answers have."""
+def test_accepted_drafts_raise_the_limit_where_they_are_declared_and_are_else_noted(
+    tmp_path: Path,
+) -> None:
+    """What nobody counted leaves no limit by memory; of a server no setting is known."""
     none, half, uncounted, too_many = (
         drafted(tmp_path, "speculative-decoding", accepted=accepted)
         for accepted in (0, 5000, None, 20_000)
     )
-
     assert none.light[0].impossible
     assert not half.light[0].impossible
     assert half.light[0].certain == pytest.approx(2 * (none.light[0].certain or 0))
@@ -277,11 +268,6 @@ def test_accepted_drafts_raise_the_limit_where_they_are_declared(tmp_path: Path)
     for found in (uncounted, too_many):
         assert (found.light[0].binds, found.notes) == ("compute", ())
 
-
-def test_drafts_that_are_not_declared_are_noted_and_no_batch_is_taken_for_a_limit(
-    tmp_path: Path,
-) -> None:
-    """Also those of a server, of whose settings nothing is known."""
     for said in ("work.drafts", "server"):
         found = drafted(tmp_path, accepted=5000, said=said)
         assert not found.light[0].impossible

@@ -54,13 +54,11 @@ def test_errors_of_loadgen_are_counted_and_a_run_is_valid_where_loadgen_says_so(
 ) -> None:
     lines = [entry("error_runtime", f"wrong {number}", is_error=True) for number in range(30)]
     detail = parse_detail(written(tmp_path, *lines, entry("num_errors", 30)))
-
     assert (detail.num_errors, detail.errors[0]) == (30, "wrong 0")
     with pytest.raises(RunError, match=r"(?s)30 errors.*wrong 0") as raised:
         detail.require_no_errors()
     assert raised.value.layer == "loadgen"
     parsed(tmp_path, {}).require_no_errors()
-
     path = tmp_path / "log"
     with pytest.raises(RunError, match=f"cannot read {path}: No such file"):
         parse_detail(path)
@@ -80,7 +78,6 @@ def test_errors_of_loadgen_are_counted_and_a_run_is_valid_where_loadgen_says_so(
         assert (detail.valid, detail.invalid_reasons) == (valid, reasons)
 
     detail = parsed(tmp_path, {"result_min_duration_met": True, "early_stopping_met": False})
-
     assert (detail.min_duration_met, detail.early_stopping_met) == (True, False)
     assert (detail.perf_constraints_met, detail.min_queries_met) == (None, None)
 

@@ -25,13 +25,13 @@ def write(path: Path, text: str) -> Path:
     return path
 
 
-def test_a_file_that_reaches_far_enough_is_not_waited_for_and_patience_ends(tmp_path: Path) -> None:
+def test_a_file_that_reaches_far_enough_is_not_waited_for_and_a_cut_line_is_left_out(
+    tmp_path: Path,
+) -> None:
     """What there is comes back; `wall_energy` says that it does not reach."""
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 30))
     began = time.monotonic()
-
     found = read_meter(path, until_s=BEGIN_S + 28.5, patience_s=60.0)
-
     assert time.monotonic() - began < 30.0
     assert [reading.watts for reading in found] == [400.0 + i for i in range(30)]
     assert found[-1].time_s == BEGIN_S + 29
@@ -39,9 +39,6 @@ def test_a_file_that_reaches_far_enough_is_not_waited_for_and_patience_ends(tmp_
     assert len(read_meter(path, until_s=BEGIN_S + 99, patience_s=0.1)) == 30
     assert time.monotonic() - began >= 0.1
 
-
-def test_a_cut_last_line_is_left_out(tmp_path: Path) -> None:
-    """Also in the middle of a letter, and of the heading."""
     whole = ("time,watts,place\n" + lines(0, 3).replace("\n", ",Küche\n")).encode()
     for length in range(len(whole)):
         (tmp_path / "meter.csv").write_bytes(whole[:length])
@@ -94,13 +91,10 @@ def test_what_cannot_be_read_is_said_at_once(tmp_path: Path) -> None:
     assert time.monotonic() - began < 30.0
 
     path = write(tmp_path / "meter.csv", "time,watts\n" + lines(0, 2) + "now,400\n")
-
     with pytest.raises(SuiteError, match=r"meter\.csv:4: 'now' is no time"):
         read_meter(path, until_s=0.0)
 
     line = "Time,11-20-2025 13:00:00.000,Watts,400.0,Volts,230\n"
     path = write(tmp_path / "spl.txt", line)
-
     (found,) = read_meter(path, until_s=0.0, local_offset_s=3600)
-
     assert found.time_s == BEGIN_S

@@ -66,7 +66,6 @@ def asked(
 def run(
     engine: Engine, told: LoadGenSettings, *, tokens: bool = False, trace: Sequence[float] = ()
 ) -> dict[str, Any]:
-    """Return what an open loop logs."""
     sink = SlotSink(refuse, tokens=tokens)
     loaded = Conversations(range(len(trace) or 10))
     log = OpenLoop(engine, sink, loaded, told, trace).run("run", 0.004, lambda: None)
@@ -109,7 +108,7 @@ def test_a_window_offers_what_belongs_to_its_rate(arrivals: str, rate: float, se
     assert times == window(told, rate, random.Random(seed))
 
 
-def test_times_between_arrivals_vary_as_asked() -> None:
+def test_times_between_arrivals_vary_as_asked_and_no_more_of_a_trace_is_loaded() -> None:
     for arrivals, shape, expected in (
         ("constant", None, 0.0),
         ("poisson", None, 1.0),
@@ -120,6 +119,17 @@ def test_times_between_arrivals_vary_as_asked() -> None:
         times = window(settings, 1000, random.Random(7))
         between = [after - before for before, after in pairwise(times)]
         assert stdev(between) / fmean(between) == pytest.approx(expected, abs=0.06)
+
+    dataset: Any = Trace()
+    assert recorded(dataset, asked([1.0], "trace")) == [0.0]
+    assert recorded(dataset, asked([1.0], "trace", ms=60_000)) == [0.0, 100.0]
+    assert recorded(dataset, asked([10.0], "trace")) == [0.0]
+    match = "the trace has 300 s, and its first 900 s do not count"
+    with pytest.raises(RunError, match=match):
+        recorded(dataset, asked([1.0], "trace", ramp_ms=900_000))
+    nothing: Any = [1, 2]
+    with pytest.raises(RunError, match="needs a data set that says when each request arrives"):
+        recorded(nothing, asked([1.0], "trace"))
 
 
 def test_every_run_offers_the_same_samples_at_the_same_times() -> None:
@@ -151,11 +161,7 @@ def test_what_arrives_in_the_window_counts_however_long_it_takes(arrivals: str) 
 
 
 def test_a_stall_and_an_overload_show(tmp_path: Path) -> None:
-    """Latencies count from when a request was due: what came meanwhile waited as well.
-
-    A loop that waits for answers would have seen one slow request of many. More than a server takes
-    is an overload.
-    """
+    """Latencies count from when a request was due: what came meanwhile waited as well."""
     (point,) = run(OneByOne(stall=(20, 0.3)), asked([150], "constant", ms=600))["points"]
     assert point["requests"] == 90
     assert point["metrics"]["latency_p99"] > 0.27
@@ -214,20 +220,6 @@ class Trace:
         return 5.0 + 100 * index
 
 
-def test_no_more_of_a_trace_is_loaded_than_is_offered() -> None:
-    dataset: Any = Trace()
-
-    assert recorded(dataset, asked([1.0], "trace")) == [0.0]
-    assert recorded(dataset, asked([1.0], "trace", ms=60_000)) == [0.0, 100.0]
-    assert recorded(dataset, asked([10.0], "trace")) == [0.0]
-    match = "the trace has 300 s, and its first 900 s do not count"
-    with pytest.raises(RunError, match=match):
-        recorded(dataset, asked([1.0], "trace", ramp_ms=900_000))
-    nothing: Any = [1, 2]
-    with pytest.raises(RunError, match="needs a data set that says when each request arrives"):
-        recorded(nothing, asked([1.0], "trace"))
-
-
 QUIET = {"issue_p50": 1e-4, "issue_p90": 1e-4, "issue_p99": 1e-3}
 
 
@@ -280,20 +272,25 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
         assert all(words in reason.text for reason in reasons)
 
 
-def test_a_late_tail_matters_where_the_tail_is_judged_and_times_are_means_over_points() -> None:
+def test_late_tails_means_over_points_and_ends_of_answers_are_told() -> None:
     log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
-
     assert not curve_validity(log, ["latency_p50@4"]).invalid
     (reason,) = curve_validity(log, ["latency_p99@4"]).invalid
     assert "p99 latency is 5 s, of which this process took up to 2 s" in reason.text
 
     slow = point(8, metrics={"latency_p50": 8.0, "throughput": 8.0})
+    metrics = curve_figures(log_of(point(0.5), slow), "cpu").metrics
+    assert metrics["latency_p50"] == pytest.approx(4.0)
+    assert metrics["latency_p50@0.5"] == 2.0
+    assert "latency_p99" not in metrics
 
-    figures = curve_figures(log_of(point(0.5), slow), "cpu").metrics
-
-    assert figures["latency_p50"] == pytest.approx(4.0)
-    assert figures["latency_p50@0.5"] == 2.0
-    assert "latency_p99" not in figures
+    mixed = point(finishes={"stop": 200, "length": 40})
+    log = log_of(point(0.5, finishes={"length": 240}), mixed)
+    figures = curve_figures(log, "cpu")
+    assert curve_finishes(log) == {"length@0.5": 240, "stop@4": 200, "length@4": 40}
+    (note,) = figures.notes
+    assert note.startswith("answers were cut at the most tokens that they may have: 17% at 4; the")
+    assert [(sign.key, sign.text) for sign in figures.signs] == [(SignKey.ANSWERS_CUT, note)]
 
 
 class Told(Answers):
@@ -358,14 +355,3 @@ def test_a_run_that_breaks_off_has_records_too(tmp_path: Path) -> None:
     assert [line["scheduled_s"] for line in lines] == [1, 2, 3]
     assert {line["point"] for line in lines} == {2.5}
     assert {line["ttft_s"] for line in lines} == {None}
-
-
-def test_why_answers_ended_is_counted_and_told_where_some_were_cut() -> None:
-    mixed = point(finishes={"stop": 200, "length": 40})
-    log = log_of(point(0.5, finishes={"length": 240}), mixed)
-
-    figures = curve_figures(log, "cpu")
-    assert curve_finishes(log) == {"length@0.5": 240, "stop@4": 200, "length@4": 40}
-    (note,) = figures.notes
-    assert note.startswith("answers were cut at the most tokens that they may have: 17% at 4; the")
-    assert [(sign.key, sign.text) for sign in figures.signs] == [(SignKey.ANSWERS_CUT, note)]

@@ -187,9 +187,10 @@ def test_a_python_that_is_too_old_says_so_in_one_sentence(project: Path, tmp_pat
     )
 
 
-def test_a_python_is_named_by_variable_home_or_beside_the_suite(
+def test_a_python_is_named_by_variable_home_suite_or_command(
     project: Path, tmp_path: Path, python: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A command needs to pass on three streams, as docker run does."""
     monkeypatch.setenv("OLD", str(tmp_path / "old"))
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "old").symlink_to(python.parents[1])
@@ -200,17 +201,10 @@ def test_a_python_is_named_by_variable_home_or_beside_the_suite(
         assert Path(named).parent.resolve() == python.parent.resolve()
         assert Path(named).name == "python"
 
-
-def test_a_command_needs_to_pass_on_only_stdin_stdout_and_stderr(
-    project: Path, tmp_path: Path, python: Path
-) -> None:
-    """As docker run does; the suite's variables are expanded in it."""
     wrapper = tmp_path / "wrapper.py"
     wrapper.write_text(PASSES_ON_NOTHING, "utf-8")
     command = json.dumps([sys.executable, str(wrapper), str(python)])
-
     found = run_baseline(planned(project, f"{{ command = {command} }}"), tmp_path)
-
     assert found.subject.fingerprint["python.prefix"] == placeless(str(python.parents[1]))
 
 

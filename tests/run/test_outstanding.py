@@ -71,7 +71,6 @@ def test_a_long_list_is_taken_in_its_order_as_it_was_whatever_its_type() -> None
     ids = list(range(ROW))
     outstanding.add(ids)
     ids.reverse()
-
     assert taken(outstanding, list(range(ROW))) == list(range(ROW))
 
     for length in (1, ROW - 1, ROW, 4 * ROW):

@@ -31,10 +31,8 @@ def test_a_backlog_is_seen_while_it_waits_and_nothing_is_written_of_nothing(tmp_
     """Queries that all began at once and were answered one a second."""
     ended = [float(n + 1) for n in range(10 * FEWEST)]
     found = moments(ended, ended)
-
     assert [row[3] for row in found] == [float(FEWEST * n + 1) for n in range(9, 0, -1)] + [0.0]
     assert found[0][1:3] == [FEWEST / 2, FEWEST - 1]
-
     assert moments([1.0] * (MOST + 1), [0.5] * (MOST + 1)) == []
 
     write(tmp_path, moments([], []))

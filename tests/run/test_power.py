@@ -39,10 +39,7 @@ LOADS = {
 @pytest.mark.quiet
 @pytest.mark.process
 def test_energy_is_within_one_per_cent_of_the_exact_joules(fake: Fake) -> None:
-    """Of five loads at once, over 4.2 s, with the counter's steps and its lag as on a real board.
-
-    The windows begin and end where the load is steady, as those of a job do with pads around them.
-    """
+    """Of five loads at once, whose windows begin and end where the load is steady."""
     # Where others keep both cores busy, the sampler itself waits, and an end of the window is
     # known no better than that: such a log is not what this is about.
     for last in (False, False, True):
@@ -79,7 +76,6 @@ def sample_loads(fake: Fake) -> tuple[PowerLog, float, float]:
 
 
 def longest_gap_s(gpu: GpuLog) -> float:
-    """Return the longest time between two readings."""
     return max(b.time_s - a.time_s for a, b in pairwise(gpu.trace))
 
 

@@ -81,7 +81,7 @@ def told(**changes: Any) -> GpuLog:
     return log(identity={**FACTS["identity"], **changes})
 
 
-def test_each_event_reason_has_its_verdict() -> None:
+def test_each_event_reason_has_its_verdict_and_what_only_the_gpu_counted_too() -> None:
     for seconds, (bit, name) in itertools.product((0.9, 1.1, 21.0), REASONS.items()):
         given = found(log(bit, seconds))
         if name in HALTED:
@@ -96,8 +96,6 @@ def test_each_event_reason_has_its_verdict() -> None:
     both = found(log(0x4 | 0x20, 5.0))
     assert len(both.invalid) == len(notes(both)) == 1
 
-
-def test_what_only_the_gpu_counted_is_judged_too() -> None:
     for name, coarse, invalid in (
         ("hw_thermal_slowdown", False, True),
         ("hw_power_brake_slowdown", False, True),
@@ -220,7 +218,7 @@ def test_links_and_switches_that_fail_in_the_run_are_invalid_and_the_rest_is_tol
         assert name != "nvlinks" or given.invalid[0].key is Key.NVLINK_DOWN
 
 
-def test_links_that_are_down_are_named() -> None:
+def test_links_that_are_down_are_named_and_a_power_limit_of_another_key_is_invalid() -> None:
     """A card for PCIe whose links are all down lacks none; one of a system that has them does."""
     cases: list[tuple[dict[str, bool] | None, str, str]] = [
         (ALL_UP, "NVIDIA H200", ""),
@@ -235,6 +233,18 @@ def test_links_that_are_down_are_named() -> None:
         given = linked({"nvlinks": links}, {"nvlinks": links}, product)
         assert given == Doubts(signs=given.signs)
         assert notes(given) == (note,) * bool(note)
+
+    limits: list[tuple[dict[str, float], float | None, str]] = [
+        ({"limit_w": 500.0}, None, "700 to 500"),
+        ({}, 500, "500 to 700"),
+        ({}, 700, ""),
+        ({"limit_w": 697.0}, 700, ""),
+    ]
+    for later, expected, watts in limits:
+        gpu = log(last=later)
+        invalid = doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, limit_w=expected).invalid
+        assert [why.key for why in invalid] == [Key.POWER_LIMIT_CHANGED] * bool(watts)
+        assert all(f"changed from {watts} W since the session" in why.text for why in invalid)
 
 
 QUIET: dict[str, Any] = {"processes": [], "utilization_percent": 0, "memory_used": 5 * 10**8}
@@ -281,11 +291,7 @@ def watched(utilization: Sequence[int | None], watts: float, **facts: Any) -> Gp
 
 
 def test_a_context_alone_does_no_work() -> None:
-    """Utilisation of 0 convicts only where it says something.
-
-    Not beside 1 % once, unread, in an instance or where one may be, or with much power; nor by a
-    short window, where bursts hide between readings at 1 Hz, or at work at the very end.
-    """
+    """Utilisation of 0 convicts only where enough readings over long enough say it."""
     plain = watched([0] * 500, 515.0)
     (why,) = found(plain).invalid
     assert why.key is Key.GPU_UNUSED
@@ -323,17 +329,3 @@ def test_what_is_above_its_rest_is_work_before_a_mean_has_settled() -> None:
 
     assert doubts(early, 0.1, 0.9, warm_s=0.0).invalid == ()
     assert doubts(replace(early, states=late), 0.1, 0.9, warm_s=0.0).invalid != ()
-
-
-def test_a_power_limit_that_is_not_that_of_the_key_is_invalid() -> None:
-    cases: list[tuple[dict[str, float], float | None, str]] = [
-        ({"limit_w": 500.0}, None, "700 to 500"),
-        ({}, 500, "500 to 700"),
-        ({}, 700, ""),
-        ({"limit_w": 697.0}, 700, ""),
-    ]
-    for later, expected, watts in cases:
-        gpu = log(last=later)
-        invalid = doubts(gpu, BEGIN_S, END_S, warm_s=WARM_S, limit_w=expected).invalid
-        assert [why.key for why in invalid] == [Key.POWER_LIMIT_CHANGED] * bool(watts)
-        assert all(f"changed from {watts} W since the session" in why.text for why in invalid)

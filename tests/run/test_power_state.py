@@ -31,7 +31,6 @@ def test_a_windows_state_is_its_median_clock_heat_share_of_the_cap_and_peak_memo
     shares = {"power_cap_share": pytest.approx(0.25)}
     usual = {"sm_mhz": 1850, "memory_mhz": 3201, "temperature_c": 71}
     unread = GpuLog(uuid="GPU-0", states=(state(12, None, 60),))
-
     assert log.state(10.0, 50.0) == {**usual, **shares}
     assert unread.state(10.0, 50.0) == {"memory_mhz": 3201, "temperature_c": 60}
 
@@ -66,7 +65,6 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
     )
     made = run({"GPU-0": 6000.0, "GPU-1": 4000.0}, tokens_per_joule=2.5)
     told = energy_notes([replace(made, gpus=gpus)])
-
     assert told == [
         "10,000 J (± 12) in 20.0 s, 500 W, 700 W at most of one GPU, 0.4 J/token: GPU board energy "
         "by NVML, not MLPerf Power",
@@ -76,7 +74,6 @@ def test_energy_is_told_in_all_for_each_token_and_for_each_gpu() -> None:
     made = run({"GPU-0": 10_000.0}, samples_per_joule=0.01)
     assert made.power is not None
     power = replace(made.power, uncertainty_j=None, idle_w=120.0, net_joules=7600.0)
-
     assert ", 100 J/sample: " in energy_notes([made])[0]
     assert energy_notes([replace(made, power=power)]) == [
         "10,000 J (uncertainty not known) in 20.0 s, 500 W, 700 W at most, 100 J/sample, 7,600 J "
@@ -124,7 +121,6 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
     replays = Sign(key=SignKey.PCIE_REPLAYS, text="3 replays on the PCIe link during the run")
     first = replace(seen(replays, cap(1.25)), power=None, power_unknown="the sampler was killed")
     last = seen(cap(20.0))
-
     assert [note for note in energy_notes([first, last]) if "NVML" not in note] == [
         "in 1 of 2 runs: 3 replays on the PCIe link during the run",
         cap(20.0).in_words(),
@@ -141,7 +137,6 @@ def test_what_was_noted_of_any_run_is_told_once() -> None:
         waiting(SignKey.NOT_WATCHED, f"not watched from {s} s on", f"it broke {s} s into the run")
         for s in (1.0, 2.5)
     ]
-
     told = [note for note in energy_notes([*resets, *broken]) if "NVML" not in note]
     assert told == [
         "in 1 of 4 runs: the ECC mode waits",

@@ -8,8 +8,6 @@ from pytest_mlperf.run.worker.worker import LOADGEN_QPS, PROBE_S, WARMUP_BATCH, 
 
 
 class TimedDriver:
-    """Takes a number of seconds for each sample."""
-
     def __init__(self, sample_s: float) -> None:
         self.sample_s = sample_s
         self.lists: list[int] = []

@@ -18,10 +18,8 @@ from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions, ControlRun
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.run.reading import Evidence, read_run
-from pytest_mlperf.suite.plan import plan_suite
-from tests.jobs import job_of
 from tests.run.harness import entry, result_of, settings
-from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED
+from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED, job
 
 MISSED = {
     "result_validity": "INVALID",
@@ -66,15 +64,13 @@ def read(
     **seen: Any,
 ) -> Run:
     """Read a run of Server with this log, of which this was seen besides."""
-    suite = folder / "s.mlperf.toml"
-    suite.write_text(SERVED, "utf-8")
     entries = {**RATE, **QUERIES, **values, "num_errors": 0}
     (folder / DETAIL).write_text("".join(map(entry, entries, entries.values())), "utf-8")
     result = result_of(peak_bytes=3 * 2**30, **seen)
     here = detect(gpus=False)
     conditions = Conditions(folder=folder, session="s", machine=here, watched=True)
     told = evidence(folder, result, host=host or {}, build_s=build_s)
-    run = read_run(told, job_of(plan_suite(suite)[0]), conditions)
+    run = read_run(told, job(folder, SERVED), conditions)
     assert run is not None
     return run
 
@@ -97,9 +93,10 @@ def test_what_the_host_used_stands_beside_and_is_in_no_metric(tmp_path: Path) ->
     assert (plain.host, energy_notes([plain])) == (None, [])
 
 
-def test_a_missed_limit_is_no_invalid_run_but_of_a_late_client_or_on_a_busy_machine(
+def test_a_missed_limit_is_no_invalid_run_and_early_stopping_has_a_key_of_its_own(
     tmp_path: Path,
 ) -> None:
+    """A search goes on below a rate that is only stopped early, and reads no log for it."""
     cases: list[tuple[dict[str, Any], list[Key]]] = [
         ({}, []),
         ({"client": LATE}, [Key.CLIENT_LATE]),
@@ -110,9 +107,6 @@ def test_a_missed_limit_is_no_invalid_run_but_of_a_late_client_or_on_a_busy_mach
         assert [reason.key for reason in run.invalid] == keys
         assert run.limit_missed is (not keys)
 
-
-def test_early_stopping_alone_has_a_key_of_its_own(tmp_path: Path) -> None:
-    """A search goes on below such a rate, and reads no log for it."""
     early = {"early_stopping_met": False}
     for values, key in (
         (early, Key.EARLY_STOPPING),
@@ -129,14 +123,12 @@ def test_early_stopping_alone_has_a_key_of_its_own(tmp_path: Path) -> None:
 
 def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     run = read(tmp_path, {"result_validity": "VALID", "result_query_count": 120}, contention=SEEN)
-
     assert (run.samples, run.queries, run.duration_s, run.target_qps) == (125, 120, 10.0, 12.5)
     assert run.metrics["latency_p99"] == 0.05
     assert run.contention is not None
     assert (run.power, run.wall, run.light, run.zero) == (None, None, (), ())
 
     built, plain = read(tmp_path, MISSED, build_s=600.0), read(tmp_path, MISSED)
-
     taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
     assert taken == {"peak_host_memory": 3.0 * 2**30, "load_time": 12.5, "build_time": 600.0}
     assert "build_time" not in plain.metrics

@@ -32,9 +32,7 @@ def test_rates_and_times_are_by_the_second_count() -> None:
     """TPOT is the time after the first piece by the tokens after it."""
     rows = [ended(1), ended(2), ended(3, counts=False), ended(4, served=False)]
     counts = {1: (10, 8), 2: (10, 4), 3: (10, 8), 4: (10, 8), 99: (7, 7)}
-
     metrics, note = recounted(METRICS, rows, counts, 2.0)
-
     assert metrics == {
         "throughput": 2.0,
         "ttft_p90": 0.1,
@@ -64,8 +62,6 @@ def test_rates_and_times_are_by_the_second_count() -> None:
         rows = [ended(1, tokens=100)]
         assert recounted(METRICS, rows, {1: (count, 9)}, 1.0)[1] == note
 
-
-def test_what_cannot_be_known_of_an_answer_is_left_out_or_an_error() -> None:
     turns = {**METRICS, "e2e_tps_per_user": 5.0}
     assert recounted(turns, [ended(1)], {1: (8, 4)}, 2.0)[0]["e2e_tps_per_user"] == 4.0
     assert "e2e_tps_per_user" not in recounted(turns, [ended(1)], {1: (0, 0)}, 2.0)[0]

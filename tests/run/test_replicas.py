@@ -42,7 +42,6 @@ def worker(folder: Path, how: str = "", **changes: Any) -> RunningWorker:
 
 
 def finished(running: RunningWorker) -> dict[str, Any]:
-    """Return what a whole run of a worker gave."""
     with running:
         result: dict[str, Any] = running.wait_for("finished")["result"]
         running.wait_for("ready")
@@ -160,7 +159,7 @@ def test_a_handicap_slows_every_replica(tmp_path: Path) -> None:
     assert 1.7 < took_s[1] / took_s[0] < 2.4
 
 
-def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
+def test_a_list_in_its_order_is_told_by_its_place_and_a_long_one_numbered() -> None:
     """Else ids are packed, and what is none is told in words."""
     assert unpacked(packed([1, 2**64 - 1])) == [1, 2**64 - 1]
     assert unpacked(packed([-1, 5, "x"])) == ["-1", 5, "'x'"]  # type: ignore[list-item]
@@ -168,27 +167,21 @@ def test_what_is_done_of_a_list_in_its_order_is_told_by_its_place() -> None:
     theirs, ours = Lists(), Lists()
     theirs.add(7, ids.copy())
     ours.add(7, ids)
-
     places = [theirs.place(part) for part in (ids[:10], tuple(ids[10:30]), ids[31:33], ids[30:])]
-
     assert places == [(7, 0, 10), (7, 10, 20), None, (7, 30, LONG - 30)]
     made = [place for place in places if place]
     assert [list(ours.ids(place)) for place in made[::-1]] == [ids[30:], ids[10:30], ids[:10]]
     assert [theirs.place(part) for part in (ids[:10], [])] == [None, None]
 
-
-def test_a_long_list_is_numbered_by_the_replica_and_named_by_the_worker() -> None:
     ids = list(range(5000, 5000 + LONG))
     ours = Lists()
     ours.add(3, ids)
-
-    theirs = numbered(3, LONG)
-
-    assert len(set(theirs)) == LONG
-    assert ours.real(theirs[::-1]) == ids[::-1]
-    never = [theirs[-1] + 1, *numbered(4, 1), 77, "'x'"]
+    numbers = numbered(3, LONG)
+    assert len(set(numbers)) == LONG
+    assert ours.real(numbers[::-1]) == ids[::-1]
+    never = [numbers[-1] + 1, *numbered(4, 1), 77, "'x'"]
     assert ours.real(never) == never
-    assert Lists().real(theirs) == theirs
+    assert Lists().real(numbers) == numbers
 
 
 def done(at_us: float, *ids: int, tokens: list[int] | None = None) -> Message:

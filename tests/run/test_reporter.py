@@ -16,8 +16,6 @@ from pytest_mlperf.run.worker._sink import CountingSink
 
 
 class Text(RuntimeError):
-    """Its text is what `answer` says."""
-
     def __init__(self, answer: Any) -> None:
         self.answer = answer
 
@@ -34,8 +32,6 @@ class Repr(RuntimeError):
 
 
 class HalfMade(RunError):
-    """A RunError whose own constructor was never called."""
-
     def __init__(self) -> None:
         """Leave out what the base class keeps."""
 
@@ -96,17 +92,14 @@ def test_every_exception_has_a_description_that_names_its_type() -> None:
         assert json.loads(json.dumps(found)) == found
 
     found = described("engine", type("x" * 10**6, (RuntimeError,), {})("why"))
-
     assert (found["kind"], found["designed"]) == ("x" * KEPT_NAME, False)
     assert len(json.dumps(found)) < 2 * (KEPT_MESSAGE + KEPT_TRACEBACK)
 
     found = described("engine", caused(Text(ValueError()), Text(SystemExit())))
-
     assert found["message"].startswith("Text: (no text: its __str__ raised ValueError) (in caused,")
     assert "in caused" in found["traceback"]
 
     found = described("engine", grown())
-
     assert found["message"].startswith("RecursionError: maximum recursion depth exceeded")
     assert found["traceback"].rstrip().split("\n")[-1].startswith("RecursionError")
 
@@ -136,7 +129,7 @@ def test_what_never_ends_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None
     assert raised["message"].startswith(f"{message} (in caused, ")
 
 
-def test_where_nothing_can_bedescribed_the_spare_event_goes_out_and_the_process_ends(
+def test_where_nothing_can_be_described_the_spare_event_goes_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     ours, theirs = os.pipe()
@@ -163,14 +156,11 @@ def test_where_nothing_can_bedescribed_the_spare_event_goes_out_and_the_process_
     event = json.loads(os.read(ours, 10_000))
     os.close(ours)
     os.close(theirs)
-
     assert codes == [70]
     assert (event["event"], event["kind"]) == ("error", "MemoryError")
     assert event.keys() == {"event", *described("engine", ValueError())}
     assert "no memory was left, or the engine or a library has changed" in event["message"]
 
-
-def test_what_is_no_exception_is_reported_with_what_the_sink_takes() -> None:
     takes = "; it takes an exception object"
     cases: list[tuple[Any, str]] = [
         ("server is gone", "server is gone (sink.failed() was given this text; give an exception)"),

@@ -1,19 +1,22 @@
-"""A watched scorer scores as it always did; beside it lies a digest of each output."""
+"""The accuracy log gives outputs one by one, and a watched scorer scores as it always did."""
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
+
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.measurement import digest
-from pytest_mlperf.run.score import Outputs
+from pytest_mlperf.run.score import ACCURACY, AccuracyLog, Outputs
 from pytest_mlperf.scorers.top1 import Top1Scorer
 
 OUTPUTS = [number.to_bytes(8, "little") for number in (1, 2, 3, 3)]
 
 
 class Read(Sequence[bytes]):
-    """Outputs that count how often each is read."""
-
     def __init__(self) -> None:
         self.times = [0] * len(OUTPUTS)
 
@@ -26,22 +29,67 @@ class Read(Sequence[bytes]):
         return output
 
 
-def test_scores_are_the_scorers_own_and_an_output_that_was_scored_is_not_read_again() -> None:
+def test_scores_are_the_scorers_own_and_each_output_is_read_once() -> None:
     scorer, outputs = Top1Scorer(model=None, dtype="int64"), Outputs(OUTPUTS)
-
     assert scorer.score(outputs, [1, 2, 3, 4]) == scorer.score(OUTPUTS, [1, 2, 3, 4])
     assert outputs.digests() == [digest(output) for output in OUTPUTS]
 
     read = Read()
     watched = Outputs(read)
     assert list(watched) == OUTPUTS
-
     assert watched.digests() == [digest(output) for output in OUTPUTS]
     assert read.times == [1, 1, 1, 1]
 
-
-def test_outputs_that_are_left_out_are_read_at_the_end() -> None:
     for position in (0, 3, -1, slice(1, 3), slice(None, None, -1)):
         watched = Outputs(OUTPUTS)
         assert watched[position] == OUTPUTS[position]
         assert (len(watched), watched.digests()) == (4, [digest(output) for output in OUTPUTS])
+
+
+def written(folder: Path, *answers: tuple[int, bytes], more: str = "") -> Path:
+    lines = [
+        f'{{ "seq_id" : {place}, "qsl_idx" : {index}, "data" : "{data.hex().upper()}"{more} }}'
+        for place, (index, data) in enumerate(answers)
+    ]
+    path = folder / ACCURACY
+    path.write_text("[\n" + ",\n".join(lines) + "\n]\n", "utf-8")
+    return path
+
+
+def test_token_fields_change_nothing_the_first_answer_counts_another_line_is_named(
+    tmp_path: Path,
+) -> None:
+    for more in ("", ', "token_count" : 4', ', "token_data" : "05000000"'):
+        log = AccuracyLog(written(tmp_path, (3, b"abc"), (0, b""), more=more))
+        assert dict(log) == {3: b"abc", 0: b""}
+
+    log = AccuracyLog(written(tmp_path, (1, b"first"), (0, b"other"), (1, b"second")))
+    assert dict(log) == {1: b"first", 0: b"other"}
+    assert len(log) == 2
+    with pytest.raises(KeyError):
+        log[2]
+
+    text = written(tmp_path, (0, b"a")).read_text("utf-8")
+    for line in ("noise", '{ "seq_id" : 0 },', "]\n[", "\xff"):
+        (tmp_path / ACCURACY).write_text(text.replace("]", line + "\n]"), "utf-8")
+        with pytest.raises(RunError, match=rf"{ACCURACY}:\d is damaged"):
+            AccuracyLog(tmp_path / ACCURACY)
+    (tmp_path / ACCURACY).write_text(text.removesuffix("\n]\n"), "utf-8")
+    with pytest.raises(RunError, match="is cut: its closing bracket is missing"):
+        AccuracyLog(tmp_path / ACCURACY)
+    with pytest.raises(RunError, match=f"cannot read {tmp_path / 'none'}: No such file"):
+        AccuracyLog(tmp_path / "none")
+
+
+def test_large_outputs_are_not_kept_in_memory(tmp_path: Path) -> None:
+    size = 2**18
+    path = written(tmp_path, *((index, bytes([index]) * size) for index in range(32)))
+
+    tracemalloc.start()
+    log = AccuracyLog(path)
+    sums = [log[index][0] for index in range(32)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert sums == list(range(32))
+    assert peak < 8 * size

@@ -57,7 +57,6 @@ def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
     before = threading.active_count()
     with watched_server([], tmp_path) as absent:
         assert threading.active_count() == before
-
     assert [*tmp_path.iterdir()] == []
     assert served(absent, Window(0.0, 1.0)).notes == (
         "the server shows no metrics at /metrics: its queue and its caches are not known",
@@ -68,7 +67,6 @@ def test_without_a_page_or_with_a_clock_that_was_set_nothing_is_known(
         watched_server([exporter.url], tmp_path) as log,
     ):
         monkeypatch.setattr(time, "time", lambda: 7.0)
-
     assert served(log, Window(0.0, 1.0)).notes == (
         "the server's metrics are not known: the wall clock was set during the run, so that its "
         "window cannot be found",
@@ -159,14 +157,11 @@ LOG = ServerLog(readings=[ServerReading(time_s=10.5 + n, values={"waiting": n}) 
 
 
 class Window:
-    """The timed part of a run of LoadGen."""
-
     def __init__(self, *window_s: float) -> None:
         self.window_s = window_s[0], window_s[1]
 
 
 def log_of(values: Sequence[dict[str, float]]) -> ServerLog:
-    """Return readings of each second from 10 s on."""
     readings = [ServerReading(time_s=10.0 + n, values=each) for n, each in enumerate(values)]
     return ServerLog(readings=readings)
 
@@ -177,14 +172,12 @@ def curve(*points: PointWindow) -> CurveLog:
 
 def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> None:
     points = (_point(1, 10.0), _point(8, 14.0))
-
     assert served(LOG, Window(10.0, 13.0)).server == {"waiting": 1.0, "waiting_max": 2.0}
     assert served(LOG, curve(*points)).server == {
         "waiting@1": 1.0, "waiting_max@1": 2.0, "waiting@8": 5.0, "waiting_max@8": 6.0,
     }  # fmt: skip
 
     log = ServerLog(readings=LOG.readings[:2], failures=["http://h/metrics answers 500"] * 8)
-
     assert served(log, Window(10.0, 20.0)).notes == (
         "the server's metrics were read 2 times in 10 s: http://h/metrics answers 500",
     )

@@ -8,7 +8,6 @@ from pytest_mlperf.run.worker._tally import MOST_SNAPSHOTS, SLICES, Tally, share
 
 
 def worked(seconds_per_list: float, *, lists: int, samples: int = 10, work: float = 10.0) -> Tally:
-    """Return a replica that was given one list after the other."""
     tally, now_s = Tally(), 5.0
     for _ in range(lists):
         tally.give(now_s, samples, work)
@@ -21,7 +20,6 @@ def test_rate_and_mean_latency_are_those_of_the_time_with_work() -> None:
     tally = worked(0.5, lists=4)
     tally.give(100.0, 10, 10.0)
     tally.take(100.5, 10)
-
     assert tally.samples == 50
     assert tally.throughput == pytest.approx(50 / 2.5)
     assert tally.latency_s == pytest.approx(0.5)
@@ -31,18 +29,15 @@ def test_rate_and_mean_latency_are_those_of_the_time_with_work() -> None:
     tally.give(0.0, 2, 2.0)
     tally.take(1.0, 1)
     tally.take(3.0, 1)
-
     assert tally.latency_s == pytest.approx(2.0)
     assert tally.throughput == pytest.approx(2 / 3)
 
     tally = worked(0.5, lists=4)
     tally.give(10.0, 3, 3.0)
     tally.reset()
-
     assert (tally.open, tally.samples, tally.latency_s) == (3, 0, 0.0)
 
     tally = worked(0.1, lists=4 * MOST_SNAPSHOTS)
-
     assert len(tally._kept) <= MOST_SNAPSHOTS + 1
     assert tally.throughput == pytest.approx(100)
 
@@ -60,12 +55,9 @@ def test_a_slow_one_is_a_share_of_the_median_in_every_part(*, lists: bool) -> No
 
 def test_lists_of_larger_samples_count_by_their_work() -> None:
     long, short = worked(0.2, lists=100, work=20.0), worked(0.1, lists=200, work=10.0)
-
     found = shares([long, short], lists=True)
-
     assert found[0] == pytest.approx([1.0] * SLICES, rel=0.02)
 
     tally = Tally()
-
     assert (tally.samples, tally.throughput, tally.latency_s) == (0, 0.0, 0.0)
     assert shares([tally, worked(0.5, lists=100)], lists=True) == [[], []]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-from functools import partial
 from pathlib import Path
 
 import mlperf_loadgen
@@ -18,13 +16,12 @@ from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.reading import read_figures
 from pytest_mlperf.run.worker._delivery import PerformanceSink
 from tests.run.harness import FEWER, only, run_to_end, settings, spec
-from tests.run.test_sink import Received, give_up, in_threads
+from tests.run.test_sink import Received, give_up
 
 COUNTING = "tests.run.engines_that_count:"
 
 
 def read(given: WorkerSpec, events: list[Event]) -> Figures:
-    """Read the run as the parent does."""
     return read_figures(only(events, "finished"), given.settings.scenario, "cpu")[1]
 
 
@@ -57,20 +54,17 @@ def test_counts_of_the_engine_give_tokens_per_second_in_every_scenario(
 
 
 @pytest.mark.process
-def test_an_engine_that_leaves_out_counts_has_no_tokens(tmp_path: Path) -> None:
+def test_an_engine_that_leaves_out_counts_has_no_tokens_and_0_is_an_error(tmp_path: Path) -> None:
     """Those of its first batch."""
-    given = spec(tmp_path, engine=f"{COUNTING}Forgets")
+    forgets = tmp_path / "forgets"
+    forgets.mkdir()
+    given = spec(forgets, engine=f"{COUNTING}Forgets")
     run = read(given, run_to_end(given)[0])
-
     assert run.metrics
     assert not [name for name in run.metrics if "token" in name]
 
-
-@pytest.mark.process
-def test_no_token_at_all_is_an_error(tmp_path: Path) -> None:
     given = spec(tmp_path, engine=f"{COUNTING}SaysNothing")
     events, _ = run_to_end(given)
-
     with pytest.raises(RunError, match=r"^tokens_per_sample is 0\.0 .* 0 for every sample"):
         read(given, events)
 
@@ -94,23 +88,6 @@ def test_every_batch_size_is_counted(batches: list[list[int]]) -> None:
     assert sink.token_metrics == {"tokens_per_sample": sum(every) / len(every)}
     assert received.calls == [(sample, b"", fresh) for sample in range(1, first)]
     assert sink.faults.count == len(batches) + 1
-
-
-def test_no_count_is_lost_between_threads() -> None:
-    sink = PerformanceSink(give_up, Received().port)
-    each, threads = 2000, 4
-    sink.expect(range(each * threads))
-    gate = threading.Barrier(threads)
-
-    def complete(number: int) -> None:
-        gate.wait()
-        for sample in range(number * each, (number + 1) * each):
-            sink.done([sample], None, [sample])
-
-    in_threads(partial(complete, number) for number in range(threads))
-
-    total = each * threads
-    assert sink.token_metrics == {"tokens_per_sample": sum(range(total)) / total}
 
 
 def test_the_token_rate_is_by_the_runs_own_counts() -> None:

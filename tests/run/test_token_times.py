@@ -44,9 +44,7 @@ def answer(
 
 def test_first_further_and_mean_times(clock: Clock) -> None:
     times = TokenTimes()
-
     odd = answer(times, clock, [1, 2], [0.5, 0.125, 0.25, 0.125])
-
     assert odd == [None, None]
     assert times.metrics() == {
         "tokens_per_sample": 4.0,
@@ -66,7 +64,6 @@ def test_first_further_and_mean_times(clock: Clock) -> None:
     times = TokenTimes()
     times.first([1])
     clock.pass_(1.0)
-
     assert times.end(1, 5, 99.0) is None
     assert set(times.metrics()) == {
         "tokens_per_sample",
@@ -87,21 +84,11 @@ def test_first_further_and_mean_times(clock: Clock) -> None:
     assert set(mixed.metrics()) == {"tokens_per_sample"}
 
 
-def test_tokens_that_were_lost_or_invented_are_named(clock: Clock) -> None:
-    times = TokenTimes()
-    times.first([1, 2])
-    times.further([1, 2])
-
-    assert times.end(1, 3, 0.0) == "2 of its 3 tokens were reported"
-    assert times.further([2, 3]) == [3]
-    assert times.end(2, 2, 0.0) == "3 of its 2 tokens were reported"
-
-
 TOGETHER = "of the tokens came together with others"
 IN_ONE_PIECE = "100% of the answers came in one piece"
 
 
-def test_tokens_that_come_together_have_no_time_between_them(clock: Clock) -> None:
+def test_tokens_that_come_together_were_lost_or_invented_are_told(clock: Clock) -> None:
     cases: list[tuple[list[float], float | None, bool, list[str]]] = [
         ([0.5, 0.25, 0.25, 0.25], 4.0, True, []),
         # Of eight tokens four come with the first message; the other four take one second.
@@ -127,11 +114,17 @@ def test_tokens_that_come_together_have_no_time_between_them(clock: Clock) -> No
         times.first([sample])
         clock.pass_(1e-6)
         times.end(sample, 100, clock.now_s - 1.0)
-
     assert "tokens_per_second_per_user" not in times.metrics()
     assert tuple(times.notes.values()) == (
         "100% of the answers came in one piece: TPOT says nothing of how fast a user sees tokens",
     )
+
+    times = TokenTimes()
+    times.first([1, 2])
+    times.further([1, 2])
+    assert times.end(1, 3, 0.0) == "2 of its 3 tokens were reported"
+    assert times.further([2, 3]) == [3]
+    assert times.end(2, 2, 0.0) == "3 of its 2 tokens were reported"
 
 
 def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_both(
@@ -141,9 +134,7 @@ def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_bo
     times = TokenTimes()
     for sample, gap_s in enumerate([0.5, 0.25, 0.125]):
         answer(times, clock, [sample], [1.0, gap_s, gap_s])
-
     found = times.metrics()
-
     assert found["tokens_per_second_per_user"] == pytest.approx(4)
     assert found["tokens_per_second_per_user"] == pytest.approx(1 / found["tpot_p50"])
 
@@ -154,5 +145,4 @@ def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_bo
         for sample, waits_s in enumerate([[0.375, 0.25], [1.0, 0.125], [2.0, 0.5]]):
             answer(times, clock, [sample], waits_s)
         met[limits_s] = times.met
-
     assert met == expected

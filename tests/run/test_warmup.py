@@ -11,8 +11,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.run.conditions import LONGEST_S, Mode, WarmUps, is_due, shortened
-from pytest_mlperf.suite.plan import plan_suite
-from tests.jobs import job_of
+from tests.run.test_figures import job
 
 SUITE = """\
 schema = 1
@@ -32,11 +31,8 @@ min_duration = "{seconds}s"
 
 
 def planned(folder: Path, *, scenario: str = "Offline", seconds: int = 600) -> Job:
-    file = folder / "s.mlperf.toml"
     limit = 'latency_limit = "1s"' if scenario == "Server" else ""
-    file.write_text(SUITE.format(scenario=scenario, seconds=seconds, limit=limit), "utf-8")
-    (only,) = plan_suite(file)
-    return job_of(only)
+    return job(folder, SUITE.format(scenario=scenario, seconds=seconds, limit=limit))
 
 
 def test_a_gpu_that_does_real_work_is_warmed_up_once_in_a_session(tmp_path: Path) -> None:
@@ -49,7 +45,6 @@ def test_a_gpu_that_does_real_work_is_warmed_up_once_in_a_session(tmp_path: Path
 
     assert [before(one, "GPU-a"), before(other, "GPU-a"), before(one, "GPU-b")] == [True] * 3
     assert before(other, "GPU-a", "GPU-b", "GPU-c/d") is True
-
     assert made == [("GPU-a",), ("GPU-b",), ("GPU-a", "GPU-b", "GPU-c/d")]
 
     cases: dict[tuple[str, str, Mode], bool] = {
@@ -63,14 +58,26 @@ def test_a_gpu_that_does_real_work_is_warmed_up_once_in_a_session(tmp_path: Path
     assert {case: is_due(*case) for case in cases} == cases
 
 
-def test_without_a_warm_up_the_first_run_says_that_it_is_the_first(tmp_path: Path) -> None:
+def test_without_a_warm_up_the_first_run_says_so_and_one_is_no_longer_than_needed(
+    tmp_path: Path,
+) -> None:
     case, made = planned(tmp_path), []
     never, auto = (WarmUps(mode, tmp_path / mode) for mode in MODES)
-
     found = [never.before(case, ["GPU-a"], lambda: made.append(1)) for _ in range(3)]
     auto.before(case, ["cpu"], lambda: made.append(1))  # what is only pretended
-
     assert (found, made) == ([False, True, True], [])
+
+    scenarios = ("Offline", "Server", "SingleStream", "MultiStream")
+    for scenario, (seconds, expected) in itertools.product(scenarios, ((600, LONGEST_S), (5, 5.0))):
+        settings = planned(tmp_path, scenario=scenario, seconds=seconds).settings
+        short = shortened(settings)
+        assert short.fixed_work_s == expected
+        as_before = replace(short, fixed_work_s=settings.fixed_work_s)
+        assert as_before == replace(settings, min_query_count=1)
+
+    official = replace(planned(tmp_path).settings, fixed_work_s=None, min_duration_ms=600_000)
+    short = shortened(official)
+    assert (short.min_duration_ms, short.min_query_count) == (60_000, 1)
 
 
 MODES: tuple[Mode, Mode] = ("never", "auto")
@@ -92,20 +99,5 @@ def test_a_warm_up_that_breaks_says_nothing_and_a_folder_without_rights_is_an_er
         WarmUps("auto", tmp_path / "two").before(case, ["GPU-a"], interrupted)
 
     (tmp_path / "file").write_text("", "utf-8")
-
     with pytest.raises(RunError, match=r"file/.warm/GPU-a cannot be written: Not a directory"):
         WarmUps("auto", tmp_path / "file" / ".warm").used(["GPU-a"])
-
-
-def test_a_warm_up_is_as_the_case_and_no_longer_than_it_needs(tmp_path: Path) -> None:
-    scenarios = ("Offline", "Server", "SingleStream", "MultiStream")
-    for scenario, (seconds, expected) in itertools.product(scenarios, ((600, LONGEST_S), (5, 5.0))):
-        settings = planned(tmp_path, scenario=scenario, seconds=seconds).settings
-        short = shortened(settings)
-        assert short.fixed_work_s == expected
-        as_before = replace(short, fixed_work_s=settings.fixed_work_s)
-        assert as_before == replace(settings, min_query_count=1)
-
-    official = replace(planned(tmp_path).settings, fixed_work_s=None, min_duration_ms=600_000)
-    short = shortened(official)
-    assert (short.min_duration_ms, short.min_query_count) == (60_000, 1)

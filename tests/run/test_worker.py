@@ -77,7 +77,6 @@ ANSWERED = [*range(1, 600, 3), 1023, 0, 512]
 
 
 def outputs(folder: Path) -> dict[int, bytes]:
-    """Return what an accuracy run of these samples logged."""
     assert parse_detail(folder / DETAIL).num_errors == 0
     return {ANSWERED[i]: output for i, output in AccuracyLog(folder / ACCURACY).items()}
 

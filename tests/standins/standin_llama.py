@@ -36,7 +36,6 @@ class Llama:
         self._cos, self._sin = angles.cos().to(dtype), angles.sin().to(dtype)
 
     def placed(self, tokens: list[int], pictures: list[Any]) -> list[int]:
-        """Return the tokens: this model takes nothing else."""
         assert not pictures
         return tokens
 
@@ -83,7 +82,6 @@ class Llama:
 
 
 def _random(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return random weights of the right shapes."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     keys = hidden // config["num_attention_heads"] * config["num_key_value_heads"]
     shapes = {

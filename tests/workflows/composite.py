@@ -17,13 +17,7 @@ Done = subprocess.CompletedProcess[str]
 
 @dataclass
 class Outcome:
-    """What a composite action did.
-
-    Attributes:
-        steps: Every script that ran, by the step's name.
-        uploads: What steps that use other actions were given.
-        outputs: The action's own.
-    """
+    """Every script that ran by its step, what other actions were given, and the outputs."""
 
     steps: dict[str, Done] = field(default_factory=dict)
     uploads: list[dict[str, str]] = field(default_factory=list)
@@ -31,11 +25,9 @@ class Outcome:
 
     @property
     def failed(self) -> list[str]:
-        """Names of the steps that failed."""
         return [name for name, done in self.steps.items() if done.returncode]
 
     def log(self) -> str:
-        """Return all that was printed."""
         return "".join(f"## {name}\n{d.stdout}{d.stderr}" for name, d in self.steps.items())
 
 

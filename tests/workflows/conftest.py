@@ -46,13 +46,7 @@ GIT = ("git", "-c", "user.name=a", "-c", "user.email=a@example.org")
 
 @dataclass(frozen=True)
 class Measured:
-    """A project whose baselines were recorded, by pytest alone or by the action.
-
-    Attributes:
-        runner: The job that recorded them.
-        outcome: What its action did.
-        wheel: What it installed.
-    """
+    """A project whose baselines were recorded; what the action did, and the wheel it installed."""
 
     runner: Runner
     outcome: composite.Outcome = field(default_factory=composite.Outcome)
@@ -64,7 +58,6 @@ class Measured:
 
 
 def git(folder: Path, *words: str) -> str:
-    """Run git; return what it prints."""
     return subprocess.check_output([*GIT, *words], cwd=folder, text=True).strip()
 
 
@@ -96,7 +89,6 @@ def prepare(folder: Path) -> Runner:
 
 
 def record(folder: Path) -> Measured:
-    """Run pytest as the action does."""
     runner = prepare(folder)
     runs = runner.temp / "mlperf"
     words = ["--mlperf-accelerator=cpu", f"--mlperf-runs-dir={runs}", "--mlperf-profile=quick"]
@@ -117,7 +109,6 @@ def record(folder: Path) -> Measured:
 
 
 def record_by_action(folder: Path) -> Measured:
-    """Run the whole job."""
     runner = prepare(folder)
     wheel = composite.wheel(folder)
     plan = workflow("gpu").script("plan", "Plan")
@@ -153,7 +144,6 @@ def environment(folder: Path) -> dict[str, str]:
 
 
 def given(runner: Runner, wheel: Path) -> dict[str, str]:
-    """Return the inputs as gpu.yml gives them."""
     return {
         "suite": "suites/first.mlperf.toml",
         "accelerator": "cpu",

@@ -32,8 +32,6 @@ HOSTED = frozenset({"ubuntu-latest"})
 
 @dataclass(frozen=True)
 class Workflow:
-    """A workflow file."""
-
     path: Path
 
     @cached_property
@@ -48,27 +46,22 @@ class Workflow:
 
     @property
     def jobs(self) -> dict[str, dict[str, Any]]:
-        """Jobs by id."""
         found: dict[str, dict[str, Any]] = self.content["jobs"]
         return found
 
     def step(self, job: str, name: str) -> dict[str, Any]:
-        """Return a named step of a job."""
         (found,) = [one for one in self.jobs[job]["steps"] if one.get("name") == name]
         return dict(found)
 
     def script(self, job: str, name: str) -> str:
-        """Return the script of a named step."""
         return str(self.step(job, name)["run"])
 
 
 def workflow(name: str) -> Workflow:
-    """Return a workflow of this repository."""
     return Workflow(ROOT / ".github" / "workflows" / f"{name}.yml")
 
 
 def action(name: str) -> dict[str, Any]:
-    """Return a parsed composite action of this repository."""
     path = ROOT / ".github" / "actions" / name / "action.yml"
     found: dict[str, Any] = yaml.safe_load(path.read_text("utf-8"))
     return found
@@ -126,12 +119,10 @@ class Runner:
 
     @property
     def workspace(self) -> Path:
-        """Where steps start."""
         return self.folder / "workspace"
 
     @property
     def temp(self) -> Path:
-        """$RUNNER_TEMP."""
         return self.folder / "temp"
 
     def environment(self, **more: str) -> dict[str, str]:
@@ -153,7 +144,6 @@ class Runner:
         }
 
     def run(self, script: str, **env: str) -> subprocess.CompletedProcess[str]:
-        """Run a step's script."""
         files = [self.folder / "stdout", self.folder / "stderr"]
         for file in files:
             file.unlink(missing_ok=True)
@@ -213,7 +203,6 @@ class Runner:
         return found
 
     def summary(self) -> str:
-        """Return the job's summary."""
         file = self.folder / "summary"
         return file.read_text("utf-8") if file.exists() else ""
 
@@ -301,7 +290,6 @@ class GitHub:
     runner: Runner
 
     def answers(self, found: Mapping[str, Any]) -> None:
-        """Set what is answered, by "METHOD path"."""
         (self.runner.folder / "answers.json").write_text(json.dumps(found), "utf-8")
         self.runner.put(
             "gh",
@@ -313,13 +301,11 @@ class GitHub:
         )
 
     def asked(self) -> list[tuple[str, Any]]:
-        """Return what was asked, with what was sent."""
         file = self.runner.folder / "asked"
         lines = file.read_text("utf-8").splitlines() if file.exists() else []
         return [(key, body) for key, body in map(json.loads, lines)]
 
     def event(self, content: Mapping[str, Any]) -> None:
-        """Set what started the workflow."""
         file = self.runner.folder / "event.json"
         file.write_text(json.dumps(content), "utf-8")
         self.runner.env["GITHUB_EVENT_PATH"] = str(file)
@@ -334,5 +320,4 @@ def recorder(runner: Runner, *names: str) -> Path:
 
 
 def words(record: Path) -> list[list[str]]:
-    """Return with which words the programs were called."""
     return [json.loads(line) for line in record.read_text("utf-8").splitlines()]

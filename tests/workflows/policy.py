@@ -36,34 +36,28 @@ PINNED = re.compile(r"[\w.-]+/[\w./-]+@[0-9a-f]{40}")
 
 
 def text_of(content: Any) -> str:
-    """Return a part of a workflow as text to search in."""
     return json.dumps(content, ensure_ascii=False)
 
 
 def hosted(job: Job) -> bool:
-    """Whether a job runs on a machine of GitHub's own."""
     return isinstance(job["runs-on"], str) and job["runs-on"] in HOSTED
 
 
 def own_machines(found: Workflow) -> Iterator[tuple[str, Job]]:
-    """Yield the jobs that run on machines of the team."""
     return ((name, job) for name, job in found.jobs.items() if not hosted(job))
 
 
 def runs(job: Job) -> Iterator[str]:
-    """Yield the scripts of a job."""
     return (str(step["run"]) for step in job["steps"] if "run" in step)
 
 
 def uses(job: Job, action: str) -> Iterator[Mapping[str, Any]]:
-    """Yield what a job's steps with this action are given."""
     for step in job["steps"]:
         if str(step.get("uses", "")).startswith(f"{action}@"):
             yield step.get("with", {})
 
 
 def writes(job: Job) -> set[str]:
-    """Return what a job may write."""
     rights = job.get("permissions", "unset")
     if not isinstance(rights, dict):
         return {str(rights)}

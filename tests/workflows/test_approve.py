@@ -30,7 +30,6 @@ EVENT: dict[str, Any] = {
 
 @pytest.fixture
 def github(tmp_path: Path) -> GitHub:
-    """Return a job after a label."""
     runner = Runner(tmp_path)
     runner.scripts_of_ours()
     found = GitHub(runner)

@@ -42,7 +42,6 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def smi(runner: Runner, memory: str, processes: str = "", code: int = 0) -> None:
-    """Put an nvidia-smi in place."""
     text = SMI.format(python=sys.executable, memory=memory, processes=processes, code=code)
     runner.put("nvidia-smi", text)
 
@@ -67,7 +66,6 @@ def started(env: dict[str, str], **options: Any) -> subprocess.Popen[str]:
 
 @pytest.fixture
 def stranger() -> Iterator[subprocess.Popen[str]]:
-    """Yield a process of another job."""
     with started({"MLPERF_JOB": "another"}) as found:
         yield found
         found.kill()
@@ -76,10 +74,7 @@ def stranger() -> Iterator[subprocess.Popen[str]]:
 def test_what_a_job_leaves_running_is_ended_and_nothing_else(
     runner: Runner, stranger: subprocess.Popen[str]
 ) -> None:
-    """A process of its own session that will not end is killed; another job's is left alone.
-
-    What was measured is removed.
-    """
+    """Even one that ignores SIGTERM; another job's is left alone. What was measured goes."""
     for name in ("change", "plan", "control/kept"):
         (runner.workspace / name / "deep").mkdir(parents=True)
     with started(runner.env, start_new_session=True) as left:

@@ -50,7 +50,6 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def part(runner: Runner, one: CaseResult) -> None:
-    """Put the artifact of one machine in place."""
     name = f"mlperf-{one.verdict.case.accelerator}-rn"
     write_results(runner.workspace / "parts" / name / "results.json", session(one))
 

@@ -120,10 +120,7 @@ HOSTILE = ["$(touch {0})", "`touch {0}`", ";touch${{IFS}}{0};#", "--runs-dir=/tm
 
 
 def test_an_input_that_is_a_command_stays_a_word(runner: Runner) -> None:
-    """Words of `suites` are apart by spaces, as a person writes them; they are never options.
-
-    A name of the fleet that was left out would be a machine that is silently never used.
-    """
+    """Words of `suites` and of the fleet are apart by spaces, and are never options."""
     record = recorder(runner, "pytest-mlperf")
     for text in HOSTILE:
         given = text.format(runner.folder / "pwned")

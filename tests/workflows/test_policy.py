@@ -136,22 +136,8 @@ def test_a_rule_sees_the_damage_in_the_real_workflow(tmp_path: Path) -> None:
     assert unseen == []
 
 
-def test_no_right_is_granted_in_vain_and_none_beside_a_cache() -> None:
-    """A run for a fork's commit belongs to the default branch, and so would its cache."""
-    for (name, job), rights in WRITES.items():
-        jobs = Workflow(ROOT / ".github" / "workflows" / f"{name}.yml").jobs
-        assert {k for k, right in jobs[job]["permissions"].items() if right == "write"} == rights
-
-    for name in {*(name for name, _ in WRITES), "gpu"}:
-        text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text("utf-8")
-        assert re.findall(r"actions/cache|\bcache:", text) == [], name
-
-
-def test_our_actions_are_given_what_they_take() -> None:
-    """GitHub only warns of an input that does not exist, and is silent of one that is missing.
-
-    One action has one commit everywhere.
-    """
+def test_our_actions_are_given_what_they_take_and_no_right_in_vain() -> None:
+    """GitHub only warns of an unknown input; one action has one commit everywhere."""
     taken = action("run-suite")["inputs"]
     required = {name for name, one in taken.items() if one.get("required")}
     given = [
@@ -182,6 +168,14 @@ def test_our_actions_are_given_what_they_take() -> None:
         for name, commit in re.findall(r"uses: ([\w./-]+)@(\S+)", path.read_text("utf-8")):
             commits.setdefault(name, set()).add(commit)
     assert {name: found for name, found in commits.items() if len(found) > 1} == {}
+
+    for (name, job), rights in WRITES.items():
+        jobs = Workflow(ROOT / ".github" / "workflows" / f"{name}.yml").jobs
+        assert {k for k, right in jobs[job]["permissions"].items() if right == "write"} == rights
+
+    for name in {*(name for name, _ in WRITES), "gpu"}:
+        text = (ROOT / ".github" / "workflows" / f"{name}.yml").read_text("utf-8")
+        assert re.findall(r"actions/cache|\bcache:", text) == [], name
 
 
 def test_every_script_is_used_and_those_that_hold_a_token_need_nothing() -> None:

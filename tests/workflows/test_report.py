@@ -41,7 +41,6 @@ def run_of_gpu(**changes: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def github(tmp_path: Path) -> GitHub:
-    """Return a job after such a run."""
     runner = Runner(tmp_path)
     runner.scripts_of_ours()
     found = GitHub(runner)
@@ -118,7 +117,6 @@ def test_the_workflow_and_its_scripts_agree() -> None:
 
 
 def write(runner: Runner) -> str:
-    """Run the step; return the output `text`."""
     runner.ends(0, WRITE, URL=URL)
     return runner.outputs()["text"]
 

@@ -60,10 +60,7 @@ def test_baselines_are_recorded_with_the_reason_as_it_was_given(measured: Measur
 
 @pytest.mark.nightly
 def test_a_drop_fails_after_everything_is_said_and_kept(measured: Measured, job: Runner) -> None:
-    """The exit code is the last step's: summary, annotation and artifact come before it.
-
-    Another machine is refused before a run.
-    """
+    """The exit code is the last step's; another machine is refused before a run."""
     addopts = f"{job.env['PYTEST_ADDOPTS']} --mlperf-handicap=80%"
     inputs = given(job, measured.wheel) | {"python": "linking-python"}
 

@@ -43,7 +43,6 @@ ZIZMOR = ("--offline", "--persona", "auditor", "--no-progress", "--strict-collec
 
 
 def findings(*arguments: str | Path) -> list[str]:
-    """Return the names of what zizmor finds."""
     code, found, errors = tool("zizmor", *ZIZMOR, "--format", "json", *arguments)
     assert code in {0, 10, 11, 12, 13, 14}, errors
     return sorted(one["ident"] for one in json.loads(found))

@@ -64,19 +64,12 @@ def prepare(recorded: Measured, runner: Runner) -> Runner:
 
 @pytest.fixture
 def job(recorded: Measured, tmp_path: Path) -> Runner:
-    """Return a job of its own."""
     return prepare(recorded, Runner(tmp_path, env=INPUTS))
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A first job that went through.
-
-    Attributes:
-        runner: The job.
-        table: What its first step printed.
-        before: What that step had changed in baselines/.
-    """
+    """A job, what its first step printed, and what that had changed in baselines/."""
 
     runner: Runner
     table: str
@@ -160,19 +153,7 @@ def test_only_a_refusal_lets_the_job_go_on(job: Runner) -> None:
             git(job.workspace, "reset", "--quiet")
 
 
-def test_what_is_accepted_already_is_nothing_to_propose(job: Runner, recorded: Measured) -> None:
-    scores = accuracy_baselines.scores_path(recorded.project / ACCURACY)
-    for name in (PERFORMANCE, ACCURACY, str(scores.relative_to(recorded.project))):
-        (job.workspace / name).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(recorded.project / name, job.workspace / name)
-    git(job.workspace, "add", "baselines")
-    git(job.workspace, "commit", "--quiet", "-m", "accepted")
-
-    done = job.ends(1, WRITE)
-    assert "::error::nothing to accept" in done.stdout
-
-
-def test_a_case_that_is_none_stops_the_job(job: Runner) -> None:
+def test_what_is_accepted_already_or_no_case_stops_the_job(job: Runner, recorded: Measured) -> None:
     for field, text in (
         ("SELECT", "first-Offline-null-fp32-H200"),
         ("SELECT", "$(touch pwned)"),
@@ -184,9 +165,17 @@ def test_a_case_that_is_none_stops_the_job(job: Runner) -> None:
         assert (done.returncode, "no case" in done.stderr) == (2, True)
     assert list(job.folder.rglob("pwned")) == []
 
+    scores = accuracy_baselines.scores_path(recorded.project / ACCURACY)
+    for name in (PERFORMANCE, ACCURACY, str(scores.relative_to(recorded.project))):
+        (job.workspace / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(recorded.project / name, job.workspace / name)
+    git(job.workspace, "add", "baselines")
+    git(job.workspace, "commit", "--quiet", "-m", "accepted")
+    done = job.ends(1, WRITE)
+    assert "::error::nothing to accept" in done.stdout
+
 
 def baseline_of(job: Runner) -> Path:
-    """Return the downloaded accuracy baseline."""
     return job.workspace / "recorded/baselines-mlperf-cpu-first/accuracy/first/null.fp32.json"
 
 
@@ -198,7 +187,6 @@ def second(job: Runner, name: str) -> Path:
 
 
 def rescore(path: Path, score: float) -> None:
-    """Let an accuracy baseline have other scores."""
     found = accuracy_baselines.load(path)
     assert found is not None
     baseline, scores = found
@@ -207,11 +195,7 @@ def rescore(path: Path, score: float) -> None:
 
 
 def test_what_another_job_checked_out_is_not_what_it_recorded(job: Runner) -> None:
-    """Every machine sends its whole folder: the accepted scores of a case that it did not run.
-
-    One artifact alone has no folder of its own: the download unpacks it, and the name of the
-    machine is gone with the folder.
-    """
+    """Every machine sends its whole folder; one artifact alone has no folder of its own."""
     old = second(job, "baselines-mlperf-cpu-second")
     rescore(old, 50.0)
     for file in (old, accuracy_baselines.scores_path(old)):
@@ -302,7 +286,6 @@ def test_two_machines_that_recorded_different_scores_need_a_choice(job: Runner) 
 
 @pytest.fixture
 def github(job: Runner) -> GitHub:
-    """Return the job before its downloads."""
     return GitHub(job)
 
 

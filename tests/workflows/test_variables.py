@@ -30,7 +30,6 @@ FROM_REPOSITORY = re.compile(r"vars\.(\w+)(?: \|\| '([^']*)')?")
 
 
 def evaluated(name: str, variables: Mapping[str, str]) -> str:
-    """Return an input of the action as GitHub evaluates it."""
     known = {}
     for text in re.findall(r"\$\{\{ (.*?) \}\}", GIVEN[name]):
         found = FROM_REPOSITORY.fullmatch(text)
@@ -41,7 +40,6 @@ def evaluated(name: str, variables: Mapping[str, str]) -> str:
 
 @cache
 def cases_of(folder: str) -> list[Any]:
-    """Return every case of the suites below a folder."""
     return [case for file in (ROOT / folder).rglob("*.mlperf.toml") for case in plan_suite(file)]
 
 
@@ -124,7 +122,6 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def seen(runner: Runner, variables: str) -> list[dict[str, str]]:
-    """Run the action; return what doctor and pytest saw."""
     inputs = {"suite": "a", "accelerator": "8xH100", "python": "own-python", "variables": variables}
     outcome = composite.run(runner, inputs)
     assert outcome.failed == [], outcome.log()

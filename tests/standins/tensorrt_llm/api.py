@@ -21,8 +21,6 @@ DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch
 
 
 class LLM:
-    """A model and the thread that runs it."""
-
     def __init__(
         self,
         model: str | Path,

@@ -52,8 +52,6 @@ def now() -> timedelta:
 
 
 class Executor:
-    """Owns the thread."""
-
     def __init__(self, model: Any, args: Any, longest: int) -> None:
         self._args = args
         self._most = args.max_batch_size or 2048

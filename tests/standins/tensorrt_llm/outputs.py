@@ -29,8 +29,6 @@ class RequestPerfMetrics:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """One message of the executor's thread."""
-
     tokens: tuple[int, ...] = ()
     reason: str | None = None
     metrics: RequestPerfMetrics | None = None
@@ -118,7 +116,6 @@ class RequestOutput:
         return self
 
     def _put(self, response: Response) -> None:
-        """Called by the executor's thread."""
         if self._loop is None:
             self._queue.put(response)
         elif not self._loop.is_closed():

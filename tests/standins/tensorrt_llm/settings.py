@@ -42,8 +42,6 @@ class LoadFormat(Enum):
 
 
 class StrictBaseModel(BaseModel):
-    """Refuses what it does not have."""
-
     model_config = ConfigDict(extra="forbid", arbitrary_types_allowed=True)
 
 

@@ -45,8 +45,6 @@ KINDS = {
 
 @dataclass(eq=False)
 class Row:
-    """A sequence on its way."""
-
     prompt: list[int]
     sampling: SamplingParams
     encoded: list[Any] = field(default_factory=list)
@@ -132,7 +130,6 @@ class Model:
             row.reason = "abort"
 
     def output(self, row: Row) -> RequestOutput:
-        """Return what is new of a row."""
         new = row.answer[row.told :]
         row.told = len(row.answer)
         quiet = self.fault == "silent" or self.args.disable_log_stats
@@ -140,7 +137,6 @@ class Model:
         return RequestOutput(row.prompt, answers, None if quiet else row.stats)
 
     def config(self) -> Any:
-        """Return what the engine may read of vllm_config."""
         args = self.args
         return SimpleNamespace(
             model_config=SimpleNamespace(

@@ -40,7 +40,6 @@ class Pictured:
         ]
 
     def encoded(self, picture: Any) -> Any:
-        """Return a picture: its encoder is part of the model here."""
         return picture
 
     def scores(self, tokens: list[int], pictures: list[Any]) -> Any:

@@ -1,4 +1,5 @@
-"""What else may change a speed on Linux: read where it is told, left out where it is not."""
+"""A CPU machine is known by its model, its cores and its governor; what else may change a speed
+is read where Linux tells it, and left out where it does not."""
 
 from __future__ import annotations
 
@@ -7,7 +8,8 @@ import os
 import platform
 from pathlib import Path
 
-from pytest_mlperf.hardware import host as surroundings
+from pytest_mlperf.cli.doctor._machine import int8_products
+from pytest_mlperf.hardware import host
 
 CPU = "sys/devices/system/cpu"
 
@@ -55,12 +57,19 @@ READINGS: list[tuple[dict[str, str], str, str | None]] = [
 
 
 def test_each_is_read_where_linux_tells_it(tmp_path: Path) -> None:
+    """A kernel that names no model leaves the architecture."""
     found = [
-        (files, name, surroundings.read(tree(tmp_path / str(number), files), {}).get(name))
+        (files, name, host.read(tree(tmp_path / str(number), files), {}).get(name))
         for number, (files, name, _) in enumerate(READINGS)
     ]
-
     assert found == READINGS
+
+    expected = {XEON: "Intel(R) Xeon(R) Platinum 8480+", ARM: os.uname().machine}
+    expected[""] = os.uname().machine
+    found = {
+        info: host.identity(tree(tmp_path, {"proc/cpuinfo": info}))["cpu"] for info in expected
+    }
+    assert found == expected
 
 
 PODMAN = """engine="podman-5.2.0"
@@ -91,20 +100,59 @@ def test_a_container_is_known_by_its_image_else_by_its_kind(tmp_path: Path) -> N
     found = []
     for number, (files, environ, _) in enumerate(CONTAINERS):
         root = tree(tmp_path / str(number), files)
-        found.append((files, environ, surroundings.read(root, environ).get("container")))
+        found.append((files, environ, host.read(root, environ).get("container")))
 
     assert found == CONTAINERS
 
 
 def test_this_machine_is_read_without_naming_its_host_or_its_user(tmp_path: Path) -> None:
-    found = surroundings.read()
-
+    found = host.read()
     assert found["python"].endswith(platform.python_version())
     assert set(found) <= {"kernel", "microcode", "smt", "boost", "numa", "container", "python"}
     # A name as short as "root" or "vm" may be part of anything.
     names = {os.uname().nodename, os.environ.get("USER") or getpass.getuser()}
     assert not [n for n in names for value in found.values() if len(n) > 4 and n in value]
 
-    found = surroundings.read(tmp_path, {})
-
+    found = host.read(tmp_path, {})
     assert found == {"python": f"{platform.python_implementation()} {platform.python_version()}"}
+
+
+XEON = "processor\t: 0\nmodel name\t: Intel(R) Xeon(R)  Platinum 8480+\nflags\t: avx\n"
+ARM = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\n"
+
+
+def test_int8_saturates_on_cpus_with_avx2_and_without_vnni(tmp_path: Path) -> None:
+    """Older kernels add in 32 bits, and so do those of Arm."""
+    for cpuinfo, saturates in {
+        "flags\t: sse4_2 avx avx2 fma\nflags\t: sse4_2 avx avx2 fma\n": True,
+        "flags\t: avx2 avx512f avx512bw\n": True,
+        "flags\t: avx2 avx512f avx512_vnni\n": False,
+        "flags\t: avx2 avx_vnni\n": False,
+        XEON: False,
+        "Features\t: fp asimd\n": False,
+        "": False,
+    }.items():
+        root = tree(tmp_path, {"proc/cpuinfo": cpuinfo})
+        assert host.int8_can_saturate(root) is saturates
+        assert [check.state for check in int8_products(root)] == ["note"] * saturates
+
+
+def test_cores_are_those_this_process_may_use_and_the_governor_is_part_of_the_identity(
+    tmp_path: Path,
+) -> None:
+    """Affinity, cut by a container's quota."""
+    affinity = len(os.sched_getaffinity(0))
+    assert host.identity(tmp_path)["cores"] == affinity
+    for quota, cores in {
+        "max 100000": affinity,
+        "50000 100000": 0.5,
+        "99900000 100000": affinity,
+        "nonsense": affinity,
+    }.items():
+        assert host.identity(tree(tmp_path, {"sys/fs/cgroup/cpu.max": quota}))["cores"] == cores
+    assert host.identity(tmp_path)["governor"] is None
+    folder = tmp_path / "sys/devices/system/cpu/cpu0/cpufreq"
+    folder.mkdir(parents=True)
+    for text, governor in (("performance\n", "performance"), ("\n", None)):
+        (folder / "scaling_governor").write_text(text)
+        assert host.identity(tmp_path)["governor"] == governor
