@@ -181,7 +181,7 @@ def test_hostile_values_and_answers_take_no_time() -> None:
     """Patterns that go back and forth would take longer than anybody waits."""
     heads = ["[[", "new Array([", "{a:", "new HashMap<>() {", "new ArrayList<>() {{"]
     pieces = ["],[", "[[", " ", "{ ", "(", "f(", "'", ", a:", 'put("k", ', "add(", "\n", "1"]
-    for head, piece in product(heads, pieces):
+    for head, piece in product(heads, [*pieces, "> () {"]):
         text = (head + piece * LONGEST)[:LONGEST]
         for kind in ("Array", "ArrayList", "HashMap"):
             java_value(text, kind, "integer" if kind != "HashMap" else None)
