@@ -14,6 +14,7 @@ from PIL import Image
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.scorers.images._clip import MEAN, STD, ClipScores, preprocess
 from tests.scorers.clip_made_here import SIDE, image_embedding, text_embedding, write_clip
+from tests.scorers.inputs import Trap
 from tests.scorers.refusals import differences
 
 pytestmark = pytest.mark.slow
@@ -157,16 +158,6 @@ def test_damaged_files_and_models_of_another_kind_are_refused(folder: Path) -> N
             (folder / name).write_bytes(before)
 
     assert differences(load, RunError, rows) == []
-
-
-class Trap:
-    """Leaves a file where a pickle of it is executed."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.target,)
 
 
 def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> None:
