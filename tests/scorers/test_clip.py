@@ -96,7 +96,8 @@ def test_images_are_resized_by_the_shorter_side_and_cropped_at_the_centre() -> N
 
         found = preprocess(image, 224)
 
-        assert (found.shape, found.dtype) == ((3, 224, 224), np.float32)
+        assert found.shape == (3, 224, 224)
+        assert found.dtype == np.float32
         expected = ((np.asarray(cut) / 255 - MEAN) / STD).transpose(2, 0, 1)
         np.testing.assert_allclose(found, expected, atol=1e-6)
 

@@ -214,7 +214,11 @@ def test_it_keeps_the_contract_of_scorers() -> None:
 
 def test_columns_may_be_json_as_in_mlperfs_table_and_others_are_refused() -> None:
     columns = {key: json.dumps(INT[key]) for key in ("ground_truth", "func_description")}
-    changes = [{"subset": "web_search"}, {"ground_truth": "{"}, {"ground_truth": 3}]
+    changes: list[dict[str, Any]] = [
+        {"subset": "web_search"},
+        {"ground_truth": "{"},
+        {"ground_truth": 3},
+    ]
     rows = [([INT, {**INT, **change}], "the reference of sample 1 is") for change in changes]
 
     assert accuracy(answer(("a_b", {"x": 5})), {"subset": "multiple", **columns}) == 100

@@ -119,7 +119,8 @@ def test_images_are_resized_without_smoothing_and_scaled_to_one(
             expected = compute(NETWORK, x, weights).numpy().mean(axis=(2, 3))
 
         found = features(images)
-        assert (found.shape, found.dtype) == ((1, 2048), np.float64)
+        assert found.shape == (1, 2048)
+        assert found.dtype == np.float64
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
