@@ -125,6 +125,7 @@ def test_transformers_is_needed_only_where_its_text_could_differ(
     )
 
 
+@pytest.mark.slow
 def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
     settings = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
     folder = write(tmp_path, byte_level(), settings)
@@ -134,6 +135,7 @@ def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
         decoder(folder).decode([int64(2)])
 
 
+@pytest.mark.slow
 def test_spaces_before_punctuation_go_where_that_is_asked_for(tmp_path: Path) -> None:
     """The settings ask for it; transformers heeds that where the tokenizer is no BPE."""
     rows: list[tuple[Make, bool | None, bool]] = [
@@ -174,6 +176,7 @@ def test_more_samples_than_are_decoded_at_once_keep_their_order(tmp_path: Path) 
     assert decoder(folder, dtype="int32").decode(narrow).texts == texts
 
 
+@pytest.mark.slow
 def test_wrong_ids_and_a_damaged_tokenizer_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path / "plain", byte_level(), AS_FILE)
     spaced = write(tmp_path / "spaced", byte_level(), {**AS_FILE, "add_prefix_space": True})
