@@ -1,26 +1,14 @@
-"""A small CLIP model in Hugging Face's files, and the same computation in plain NumPy.
-
-Importing this skips the module that does so where the libraries are missing.
-"""
+"""A small CLIP model in Hugging Face's files, and the same computation in plain NumPy."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import torch
-    import transformers
-else:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-
-__all__ = ["CONTEXT", "SIDE", "image_embedding", "text_embedding", "torch", "write_clip"]
 
 Floats = NDArray[np.float64]
 
@@ -45,6 +33,8 @@ def tokens(caption: str) -> list[int]:
 
 def write_clip(folder: Path) -> dict[str, Floats]:
     """Write a model whose weights are large enough to tell captions apart; return the weights."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
     part = {
         "hidden_size": WIDTH,
         "intermediate_size": 32,

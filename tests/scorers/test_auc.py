@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.scorers import auc as module
 from pytest_mlperf.scorers.auc import AucScorer
+from tests.scorers.inputs import Once
 from tests.scorers.refusals import differences
 
 Sample = list[tuple[float, int]]
@@ -122,41 +123,17 @@ def test_auc_has_the_digits_of_scikit_learn() -> None:
         assert f"AUC={found:.3f}%" == f"AUC={expected:.3f}%"
 
 
-def spread(pseudo: Any) -> float:
-    """Return the standard error of the mean of pseudo-values."""
-    return float(np.std(pseudo, ddof=1) / math.sqrt(len(pseudo)))
-
-
-@pytest.mark.slow
-def test_the_standard_error_is_that_of_a_bootstrap_over_samples() -> None:
-    rng = np.random.default_rng(11)
-    samples = drawn(rng, rng.integers(10, 40, 300).tolist())
-    scores = AucScorer().score(outputs(samples), labels(samples))
-
-    again = [
-        plain_auc([pair for index in rng.integers(0, 300, 300) for pair in samples[index]])
-        for _ in range(300)
-    ]
-    assert spread(scores.per_sample["auc"]) == pytest.approx(np.std(again, ddof=1), rel=0.15)
-
-
-def plain_auc(pairs: Sample) -> float:
-    predictions, clicked = np.array(pairs).T
-    others, ours = np.sort(predictions[clicked == 0]), predictions[clicked == 1]
-    below = np.searchsorted(others, ours, "left") + np.searchsorted(others, ours, "right")
-    return float(50 * below.mean() / len(others))
-
-
 def test_with_one_pair_per_sample_the_standard_error_is_that_of_delong() -> None:
     """Its variance is var(V10) / clicked + var(V01) / others."""
     samples = [[pair] for pair in drawn(np.random.default_rng(5), [4000], digits=2)[0]]
-    scores = AucScorer().score(outputs(samples), labels(samples))
+    pseudo: Any = AucScorer().score(outputs(samples), labels(samples)).per_sample["auc"]
 
     predictions, clicked = np.array([sample[0] for sample in samples]).T
     ours, others = predictions[clicked == 1], predictions[clicked == 0]
     won = (ours[:, None] > others) + (ours[:, None] == others) / 2
     variance = np.var(won.mean(1), ddof=1) / len(ours) + np.var(won.mean(0), ddof=1) / len(others)
-    assert spread(scores.per_sample["auc"]) == pytest.approx(100 * math.sqrt(variance), rel=0.01)
+    error = np.std(pseudo, ddof=1) / math.sqrt(len(pseudo))
+    assert error == pytest.approx(100 * math.sqrt(variance), rel=0.01)
 
 
 def test_labels_may_follow_each_prediction() -> None:
@@ -241,16 +218,4 @@ def test_outputs_and_references_are_each_read_once_in_order() -> None:
 
     AucScorer().score(given_outputs, references)
 
-    assert given_outputs.read == references.read == [0, 1, 2]
-
-
-class Once(list[Any]):
-    """A list that notes what is read from it."""
-
-    def __init__(self, items: list[Any]) -> None:
-        super().__init__(items)
-        self.read: list[int] = []
-
-    def __getitem__(self, index: Any) -> Any:
-        self.read.append(index)
-        return super().__getitem__(index)
+    assert given_outputs.reads == references.reads == [0, 1, 2]

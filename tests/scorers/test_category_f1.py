@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
 from pytest_mlperf.testing import check_scorer
+from tests.scorers.refusals import differences
 from tests.scorers.tokenizers_made_here import NAMES, byte_level, write
 
 
@@ -27,9 +28,8 @@ def f1(*pairs: tuple[bytes, str], schema: str = "v6.1") -> float:
     return CategoryF1Scorer(schema=schema, dtype="text").score(outputs, targets).aggregate["f1"]
 
 
-@pytest.mark.parametrize(
-    ("pairs", "expected"),
-    [
+def test_f1_is_the_references() -> None:
+    for pairs, expected in (
         ([("A > B > C", "A > B > D")], 2 / 3),
         ([("A > B", "A > B > C > D")], 2 / 3),
         ([("X", "A > B"), ("A > B", "A > B")], 4 / 7),
@@ -37,20 +37,16 @@ def f1(*pairs: tuple[bytes, str], schema: str = "v6.1") -> float:
         ([("X > B", "A > B")], 0.0),  # only what agrees from the root on
         ([("A  >  B ", "A > B")], 1.0),  # levels are stripped
         ([("", "A")], 0.0),
-    ],
-)
-def test_f1_is_the_references(pairs: list[tuple[str, str]], expected: float) -> None:
-    assert f1(*((answer(path), target) for path, target in pairs)) == pytest.approx(expected)
+    ):
+        found = f1(*((answer(path), target) for path, target in pairs))
+        assert found == pytest.approx(expected), pairs
 
 
-@pytest.mark.parametrize("yes", [True, "true", "yes", "on", "Y", 1, 1.0, "1"])
-def test_pydantic_takes_words_and_numbers_for_true_or_false(yes: Any) -> None:
-    assert f1((answer("A", is_secondhand=yes), "A")) == 1.0
-
-
-def test_a_further_key_is_refused_in_v6_1_and_ignored_in_v6_0() -> None:
+def test_answers_are_read_as_pydantic_reads_them() -> None:
+    """Words and numbers are true or false; a further key is refused in v6.1, ignored in v6.0."""
+    for yes in (True, "true", "yes", "on", "Y", 1, 1.0, "1"):
+        assert f1((answer("A", is_secondhand=yes), "A")) == 1.0
     pair = answer("A", reason="looks so"), "A"
-
     assert f1(pair) == 0.0
     assert f1(pair, schema="v6.0") == 1.0
 
@@ -70,36 +66,33 @@ NONE = {
 }
 
 
-@pytest.mark.parametrize("case", NONE)
-def test_an_answer_that_cannot_be_read_is_as_long_as_the_right_one_and_wrong(case: str) -> None:
+def test_an_answer_that_cannot_be_read_is_as_long_as_the_right_one_and_wrong() -> None:
     """So it lowers precision and recall alike: 2 levels of 4 on both sides."""
-    assert f1((NONE[case], "A > B"), (answer("A > B"), "A > B")) == 0.5
+    right = answer("A > B"), "A > B"
+
+    assert {name: f1((text, "A > B"), right) for name, text in NONE.items()} == dict.fromkeys(
+        NONE, 0.5
+    )
 
 
-def test_an_unknown_schema_lists_the_valid_ones() -> None:
-    with pytest.raises(SuiteError, match=r"schema = 'v5.0' is unknown; valid are v6.0, v6.1"):
-        CategoryF1Scorer(schema="v5.0")
+def test_wrong_options_are_refused() -> None:
+    options: list[tuple[dict[str, Any], str]] = [
+        ({"schema": "v5.0"}, r"schema = 'v5.0' is unknown; valid are v6.0, v6.1"),
+        ({}, "neither its option tokenizer nor the workload's model"),
+        ({"dtype": "utf8"}, "dtype = 'utf8' is unknown; valid are int32, int64, text"),
+    ]
+
+    assert differences(lambda one: CategoryF1Scorer(**one), SuiteError, options) == []
 
 
-@pytest.mark.parametrize("dtype", ["int64", "int32"])
-def test_token_ids_are_decoded_by_the_models_tokenizer(tmp_path: Path, dtype: str) -> None:
+def test_token_ids_are_decoded_by_the_models_tokenizer(tmp_path: Path) -> None:
     tokenizer = byte_level()
     write(tmp_path, tokenizer, {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES})
     ids = [*tokenizer.encode(answer("A > B").decode()).ids, tokenizer.token_to_id("</s>")]
 
-    scorer = CategoryF1Scorer(model=str(tmp_path), dtype=dtype)
-
-    assert scorer.score([np.array(ids, dtype).tobytes()], ["A > C"]).aggregate["f1"] == 0.5
-
-
-def test_token_ids_need_a_tokenizer() -> None:
-    with pytest.raises(SuiteError, match="neither its option tokenizer nor the workload's model"):
-        CategoryF1Scorer()
-
-
-def test_an_unknown_type_lists_the_valid_ones() -> None:
-    with pytest.raises(SuiteError, match="dtype = 'utf8' is unknown; valid are int32, int64, text"):
-        CategoryF1Scorer(dtype="utf8")
+    for dtype in ("int64", "int32"):
+        scorer = CategoryF1Scorer(model=str(tmp_path), dtype=dtype)
+        assert scorer.score([np.array(ids, dtype).tobytes()], ["A > C"]).aggregate["f1"] == 0.5
 
 
 PAIRS = [(answer("A > B > C"), "A > B > D"), (answer("X"), "A > B"), (answer("A"), "A"), (b"", "A")]

@@ -13,7 +13,11 @@ from PIL import Image
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.scorers.images._clip import MEAN, STD, ClipScores, preprocess
-from tests.scorers.clip_made_here import SIDE, image_embedding, text_embedding, torch, write_clip
+from tests.scorers.clip_made_here import SIDE, image_embedding, text_embedding, write_clip
+from tests.scorers.inputs import Trap
+from tests.scorers.refusals import differences
+
+pytestmark = pytest.mark.slow
 
 CAPTIONS = ["A cat", "a dog on the mat", "b", "Zebra crossing crowded street", "9 lives"]
 
@@ -75,9 +79,9 @@ def test_captions_are_read_as_open_clip_does(made: tuple[Path, dict[str, Any]]) 
     assert clip(image, ["a & b"]) != clip(image, ["a amp b"])
 
 
-@pytest.mark.parametrize(
-    ("height", "width", "resized", "left_and_top"),
-    [
+def test_images_are_resized_by_the_shorter_side_and_cropped_at_the_centre() -> None:
+    """As torchvision's Resize and CenterCrop, which open_clip uses, do."""
+    for height, width, resized, (left, top) in (
         (224, 224, (224, 224), (0, 0)),
         (1024, 1024, (224, 224), (0, 0)),
         (300, 517, (386, 224), (81, 0)),  # 224 * 517 / 300 = 386.03
@@ -85,28 +89,21 @@ def test_captions_are_read_as_open_clip_does(made: tuple[Path, dict[str, Any]]) 
         (448, 898, (449, 224), (112, 0)),  # 112.5 and 1.5 are rounded to the even number
         (224, 227, (227, 224), (2, 0)),
         (112, 113, (226, 224), (1, 0)),
-    ],
-)
-def test_images_are_resized_by_the_shorter_side_and_cropped_at_the_centre(
-    height: int, width: int, resized: tuple[int, int], left_and_top: tuple[int, int]
-) -> None:
-    """As torchvision's Resize and CenterCrop, which open_clip uses, do."""
-    image = noise(1, height, width)[0]
-    left, top = left_and_top
-    cut = Image.fromarray(image).resize(resized, Image.Resampling.BICUBIC)
-    cut = cut.crop((left, top, left + 224, top + 224))
+    ):
+        image = noise(1, height, width)[0]
+        cut = Image.fromarray(image).resize(resized, Image.Resampling.BICUBIC)
+        cut = cut.crop((left, top, left + 224, top + 224))
 
-    found = preprocess(image, 224)
+        found = preprocess(image, 224)
 
-    assert found.shape == (3, 224, 224)
-    assert found.dtype == np.float32
-    expected = ((np.asarray(cut) / 255 - MEAN) / STD).transpose(2, 0, 1)
-    np.testing.assert_allclose(found, expected, atol=1e-6)
+        assert found.shape == (3, 224, 224)
+        assert found.dtype == np.float32
+        expected = ((np.asarray(cut) / 255 - MEAN) / STD).transpose(2, 0, 1)
+        np.testing.assert_allclose(found, expected, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("gone", "message"),
-    [
+def test_a_folder_that_lacks_files_says_which(folder: Path) -> None:
+    rows = [
         (["config.json"], "lacks config.json; put the files of openai/clip-vit-base-patch32"),
         (["model.safetensors"], "lacks model.safetensors or pytorch_model.bin; put"),
         (
@@ -114,61 +111,54 @@ def test_images_are_resized_by_the_shorter_side_and_cropped_at_the_centre(
             "lacks config.json and vocab.json or tokenizer.json; put",
         ),
         (["merges.txt"], "lacks merges.txt or tokenizer.json; put"),
-    ],
-)
-def test_a_folder_that_lacks_files_says_which(folder: Path, gone: list[str], message: str) -> None:
-    for name in gone:
-        (folder / name).unlink()
+    ]
 
-    with pytest.raises(UnavailableError, match=message):
-        ClipScores(folder, device="cpu")
+    def load(missing: list[str]) -> None:
+        contents = {name: (folder / name).read_bytes() for name in missing}
+        for name in missing:
+            (folder / name).unlink()
+        try:
+            ClipScores(folder, device="cpu")
+        finally:
+            for name, content in contents.items():
+                (folder / name).write_bytes(content)
+
+    assert differences(load, UnavailableError, rows) == []
 
 
-def test_a_model_that_lacks_a_weight_is_refused(folder: Path) -> None:
-    """transformers would draw it at random."""
-    from safetensors.torch import load_file, save_file
+def test_damaged_files_and_models_of_another_kind_are_refused(folder: Path) -> None:
+    """A weight that is missing would be drawn at random by transformers."""
+    from safetensors.torch import load_file, save
 
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     weights = load_file(folder / "model.safetensors")
     del weights["visual_projection.weight"]
-    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    incomplete = r"clip: is no complete CLIP model: .*; get the files of ope"
+    rows = [
+        (
+            "model.safetensors",
+            save(weights, {"format": "pt"}),
+            r"1 weights are missing, first 'visual_projection\.weight'",
+        ),
+        ("model.safetensors", b"no weights", incomplete),
+        ("config.json", b"{", incomplete),
+        ("vocab.json", b"{", incomplete),
+        (
+            "config.json",
+            json.dumps(config | {"model_type": "bert"}).encode(),
+            "its model_type is 'bert', not 'clip'",
+        ),
+    ]
 
-    with pytest.raises(RunError, match=r"1 weights are missing, first 'visual_projection\.weight'"):
-        ClipScores(folder, device="cpu")
+    def load(name: str, content: bytes) -> None:
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        try:
+            ClipScores(folder, device="cpu")
+        finally:
+            (folder / name).write_bytes(before)
 
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("model.safetensors", b"no weights"),
-        ("config.json", b"{"),
-        ("vocab.json", b"{"),
-    ],
-)
-def test_a_damaged_file_is_refused(folder: Path, name: str, content: bytes) -> None:
-    (folder / name).write_bytes(content)
-
-    with pytest.raises(
-        RunError, match=r"clip: is no complete CLIP model: .*; get the files of ope"
-    ):
-        ClipScores(folder, device="cpu")
-
-
-def test_a_model_of_another_kind_is_refused(folder: Path) -> None:
-    config = json.loads((folder / "config.json").read_text("utf-8"))
-    (folder / "config.json").write_text(json.dumps(config | {"model_type": "bert"}), "utf-8")
-
-    with pytest.raises(RunError, match="its model_type is 'bert', not 'clip'"):
-        ClipScores(folder, device="cpu")
-
-
-class Trap:
-    """Leaves a file where a pickle of it is executed."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.target,)
+    assert differences(load, RunError, rows) == []
 
 
 def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> None:
@@ -178,6 +168,7 @@ def test_weights_in_a_pickle_are_read_and_code_in_it_never_run(folder: Path) -> 
     image = noise(1, SIDE, SIDE)
     expected = ClipScores(folder, device="cpu")(image, ["a cat"])
     (folder / "model.safetensors").unlink()
+    torch = pytest.importorskip("torch")
     torch.save(weights, folder / "pytorch_model.bin")
     # Weights that lie elsewhere in memory may be added up in another order.
     found = ClipScores(folder, device="cpu")(image, ["a cat"])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, Un
 from pytest_mlperf.scorers.images import ClipFidScorer
 from pytest_mlperf.scorers.images._frechet import Statistics, frechet
 from tests.scorers.image_networks_made_here import WIDTH, describe, fit
+from tests.scorers.inputs import Once
 from tests.scorers.refusals import differences
 
 HERE = "tests.scorers.image_networks_made_here"
@@ -71,23 +72,6 @@ def test_scores_are_those_of_the_networks_whatever_the_batch(
     assert found.per_sample["fid"] == expected.pseudo_values.tolist()
     assert found.lower == found.whole == frozenset({"fid"})
     assert all(type(value) is float for values in found.per_sample.values() for value in values)
-
-
-class Once(Sequence[Any]):
-    """Items that may be read once each, as those on disk should be."""
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self.items = items
-        self.reads: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.items)
-
-    def __getitem__(self, index: Any) -> Any:
-        if index >= len(self.items):
-            raise IndexError(index)
-        self.reads.append(index)
-        return self.items[index]
 
 
 def test_outputs_are_read_once_and_in_order(real: Path) -> None:

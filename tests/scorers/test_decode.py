@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.scorers.text import BATCH, Decoder, DecoderOptions, clean
+from tests.scorers.refusals import differences
 from tests.scorers.tokenizers_made_here import (
     NAMES,
     TEXTS,
@@ -89,53 +91,41 @@ def samples(tokenizer: Tokenizer, highest: int) -> list[list[int]]:
     return [[], [2], [1, *texts[0], 2], [*texts[1], 0, *texts[0], 2, 2], *texts, *noise]
 
 
-@pytest.mark.parametrize("name", [*LIGHT, *FULL])
-def test_text_is_what_transformers_decodes(name: str, tmp_path: Path) -> None:
-    make, settings = {**LIGHT, **FULL}[name]
-    folder = write(tmp_path, make(), settings)
-    original = AutoTokenizer.from_pretrained(folder)
-    ids = samples(make(), highest=max(original.get_vocab().values()))
+@pytest.mark.slow
+def test_text_is_what_transformers_decodes(tmp_path: Path) -> None:
+    for name, (make, settings) in {**LIGHT, **FULL}.items():
+        folder = write(tmp_path / name, make(), settings)
+        original = AutoTokenizer.from_pretrained(folder)
+        ids = samples(make(), highest=max(original.get_vocab().values()))
 
-    decoded = decoder(folder).decode([int64(*one) for one in ids])
+        decoded = decoder(folder).decode([int64(*one) for one in ids])
 
-    assert decoded.texts == original.batch_decode(ids, skip_special_tokens=True)
-    assert decoded.tokens == [len(one) for one in ids]
-
-
-@pytest.mark.parametrize("name", LIGHT)
-def test_transformers_is_not_needed_where_it_would_only_hand_over(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, settings = LIGHT[name]
-    monkeypatch.setitem(sys.modules, "transformers", None)
-
-    decoded = decoder(write(tmp_path, make(), settings)).decode([int64(2, 0, 2)])
-
-    assert decoded.tokens == [3]
+        assert decoded.texts == original.batch_decode(ids, skip_special_tokens=True), name
+        assert decoded.tokens == [len(one) for one in ids]
 
 
-@pytest.mark.parametrize("name", FULL)
-def test_transformers_is_needed_where_its_text_could_differ(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    make, settings = FULL[name]
-    monkeypatch.setitem(sys.modules, "transformers", None)
-
-    with pytest.raises(EnvironmentFault, match=r"needs transformers .*'pytest-mlperf\[lm\]'"):
-        decoder(write(tmp_path, make(), settings)).decode([int64(2)])
-
-
-def test_transformers_reads_the_other_files_that_mistral_ships(
+def test_transformers_is_needed_only_where_its_text_could_differ(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = write(tmp_path, byte_level(), AS_FILE)
-    (folder / "tekken.json").write_text("{}", "utf-8")
+    """Also where Mistral's own files lie beside the tokenizer."""
     monkeypatch.setitem(sys.modules, "transformers", None)
+    mistral = write(tmp_path / "mistral", byte_level(), AS_FILE)
+    (mistral / "tekken.json").write_text("{}", "utf-8")
+    folders = {
+        name: write(tmp_path / name, make(), settings)
+        for name, (make, settings) in {**LIGHT, **FULL}.items()
+    }
+    needing = [mistral, *(folders[name] for name in FULL)]
+    rows = [(folder, r"needs transformers .*'pytest-mlperf\[lm\]'") for folder in needing]
 
-    with pytest.raises(EnvironmentFault, match="needs transformers"):
-        decoder(folder).decode([int64(2)])
+    for name in LIGHT:
+        assert decoder(folders[name]).decode([int64(2, 0, 2)]).tokens == [3]
+    assert (
+        differences(lambda folder: decoder(folder).decode([int64(2)]), EnvironmentFault, rows) == []
+    )
 
 
+@pytest.mark.slow
 def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
     settings = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
     folder = write(tmp_path, byte_level(), settings)
@@ -145,32 +135,30 @@ def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
         decoder(folder).decode([int64(2)])
 
 
-@pytest.mark.parametrize("more", [{}, {"additional_special_tokens": ["fox"]}])
-@pytest.mark.parametrize(
-    ("make", "clean_up", "cleaned"),
-    [
+@pytest.mark.slow
+def test_spaces_before_punctuation_go_where_that_is_asked_for(tmp_path: Path) -> None:
+    """The settings ask for it; transformers heeds that where the tokenizer is no BPE."""
+    rows: list[tuple[Make, bool | None, bool]] = [
         (byte_level, None, False),
         (byte_level, False, False),
         (byte_level, True, True),
         (word_pieces, None, True),
         (word_pieces, False, False),
         (word_pieces, True, True),
-    ],
-)
-def test_spaces_before_punctuation_go_where_that_is_asked_for(
-    make: Make, clean_up: bool | None, cleaned: bool, more: dict[str, Any], tmp_path: Path
-) -> None:
-    """The settings ask for it; transformers heeds that where the tokenizer is no BPE."""
-    folder = write(tmp_path, make(), {**AS_FILE, **CLEAN, **more})
-    ids = make().encode("It is so , he said .").ids
-    spaced = make().decode(ids)
+    ]
+    more: list[dict[str, Any]] = [{}, {"additional_special_tokens": ["fox"]}]
+    for (make, clean_up, cleaned), extra in product(rows, more):
+        folder = write(tmp_path, make(), {**AS_FILE, **CLEAN, **extra})
+        ids = make().encode("It is so , he said .").ids
+        spaced = make().decode(ids)
 
-    texts = decoder(folder, clean_up=clean_up).decode([int64(*ids)]).texts
+        texts = decoder(folder, clean_up=clean_up).decode([int64(*ids)]).texts
 
-    assert clean(spaced) != spaced
-    assert texts == [clean(spaced) if cleaned else spaced]
+        assert clean(spaced) != spaced
+        assert texts == [clean(spaced) if cleaned else spaced], (make, clean_up, extra)
 
 
+@pytest.mark.slow
 def test_cleaning_up_is_what_transformers_does(tmp_path: Path) -> None:
     text = "a . b ? c ! d , e ' f n't g 'm h 's i 've j 're k  . l"
     original = AutoTokenizer.from_pretrained(write(tmp_path, byte_level(), AS_FILE))
@@ -184,85 +172,53 @@ def test_more_samples_than_are_decoded_at_once_keep_their_order(tmp_path: Path) 
     ids = [one.ids for one in byte_level().encode_batch(texts)]
 
     assert decoder(folder).decode([int64(*one) for one in ids]).texts == texts
+    narrow = [np.array(one, "<i4").tobytes() for one in ids]
+    assert decoder(folder, dtype="int32").decode(narrow).texts == texts
 
 
-def test_token_ids_may_be_of_32_bits(tmp_path: Path) -> None:
-    folder = write(tmp_path, byte_level(), AS_FILE)
-    ids = byte_level().encode("fox").ids
-
-    decoded = decoder(folder, dtype="int32").decode([np.array(ids, "<i4").tobytes()])
-
-    assert decoded.texts == ["fox"]
-
-
-@pytest.mark.parametrize(("dtype", "size"), [("int64", 12), ("int32", 6)])
-def test_an_output_that_is_no_list_of_ids_names_its_sample(
-    dtype: str, size: int, tmp_path: Path
-) -> None:
-    folder = write(tmp_path, byte_level(), AS_FILE)
-
-    with pytest.raises(
-        RunError, match=f"output of sample 1 has {size} bytes, .* {dtype} token ids"
-    ) as caught:
-        decoder(folder, dtype=dtype).decode([b"", bytes(size)])
-
-    assert caught.value.layer == "scorer"
-
-
-@pytest.mark.parametrize("wrong", [-1, 330, 2**40])
-@pytest.mark.parametrize("settings", [AS_FILE, {**AS_FILE, "add_prefix_space": True}])
-def test_an_id_outside_the_vocabulary_names_its_sample(
-    settings: dict[str, Any], wrong: int, tmp_path: Path
-) -> None:
-    folder = write(tmp_path, byte_level(), settings)
+@pytest.mark.slow
+def test_wrong_ids_and_a_damaged_tokenizer_are_named(tmp_path: Path) -> None:
+    folder = write(tmp_path / "plain", byte_level(), AS_FILE)
+    spaced = write(tmp_path / "spaced", byte_level(), {**AS_FILE, "add_prefix_space": True})
+    damaged = write(tmp_path / "damaged", byte_level(), AS_FILE)
+    (damaged / "tokenizer.json").write_text("{", "utf-8")
     size = byte_level().get_vocab_size()
+    rows: list[tuple[Path, str, list[bytes], str]] = [
+        (folder, "int64", [b"", bytes(12)], "output of sample 1 has 12 bytes, .* int64 token ids"),
+        (folder, "int32", [b"", bytes(6)], "output of sample 1 has 6 bytes, .* int32 token ids"),
+        (damaged, "int64", [int64(2)], f"the tokenizer in {damaged} cannot be read"),
+        *(
+            (
+                at,
+                "int64",
+                [int64(5, 6), b"", int64(wrong, 8), int64(wrong)],
+                f"token {wrong} of sample 2 .* {size} tokens up to {size - 1};",
+            )
+            for wrong in (-1, 330, 2**40)
+            for at in (folder, spaced)
+        ),
+    ]
 
-    with pytest.raises(
-        RunError, match=f"token {wrong} of sample 2 .* {size} tokens up to {size - 1};"
-    ) as caught:
-        decoder(folder).decode([int64(5, 6), b"", int64(wrong, 8), int64(wrong)])
+    def decode(at: Path, dtype: str, outputs: list[bytes]) -> None:
+        decoder(at, dtype=dtype).decode(outputs)
 
-    assert caught.value.layer == "scorer"
-
-
-def test_a_damaged_tokenizer_names_its_folder(tmp_path: Path) -> None:
-    folder = write(tmp_path, byte_level(), AS_FILE)
-    (folder / "tokenizer.json").write_text("{", "utf-8")
-
-    with pytest.raises(RunError, match=f"the tokenizer in {folder} cannot be read"):
-        decoder(folder).decode([int64(2)])
-
-
-def test_without_a_folder_it_says_what_to_set() -> None:
-    with pytest.raises(SuiteError, match="neither its option tokenizer nor the workload's model"):
-        Decoder.of("rouge", None, DecoderOptions())
-
-
-def test_a_folder_that_is_not_here_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=r"the folder .*gone is not here"):
-        decoder(tmp_path / "gone")
+    assert differences(decode, RunError, rows) == []
 
 
-def test_a_folder_without_a_tokenizer_is_unavailable(tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=r"holds no tokenizer \(looked for tokenizer\.json"):
-        decoder(tmp_path)
-
-
-def test_the_option_tokenizer_wins_over_the_model(tmp_path: Path) -> None:
+def test_a_folder_without_a_tokenizer_is_unavailable_and_wrong_options_are_refused(
+    tmp_path: Path,
+) -> None:
     folder = write(tmp_path / "tokenizer", byte_level(), AS_FILE)
-
-    assert decoder(tmp_path / "gone", tokenizer=str(folder)).folder == folder
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    folders = [
+        (tmp_path / "gone", r"the folder .*gone is not here"),
+        (tmp_path, r"holds no tokenizer \(looked for tokenizer\.json"),
+    ]
+    options: list[tuple[dict[str, Any], str]] = [
         ({"dtype": "float32"}, "dtype = 'float32' is unknown; valid are int32, int64"),
         ({"clean_up": "yes"}, "clean_up = 'yes' is neither true nor false"),
-    ],
-)
-def test_a_wrong_option_says_what_is_valid(
-    options: dict[str, Any], message: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SuiteError, match=message):
-        decoder(tmp_path, **options)
+        ({"model": None}, "neither its option tokenizer nor the workload's model"),
+    ]
+
+    assert decoder(tmp_path / "gone", tokenizer=str(folder)).folder == folder
+    assert differences(decoder, UnavailableError, folders) == []
+    assert differences(lambda one: decoder(tmp_path, **one), SuiteError, options) == []

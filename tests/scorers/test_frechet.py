@@ -21,6 +21,7 @@ from pytest_mlperf.scorers.images._frechet import (
     frechet,
     read_statistics,
 )
+from tests.scorers.inputs import Trap
 from tests.scorers.refusals import differences
 
 Floats = NDArray[np.float64]
@@ -234,16 +235,6 @@ def test_every_damaged_byte_of_statistics_is_an_error_of_the_file_or_harmless(
         else:
             np.testing.assert_array_equal(found.covariance, np.eye(3))
     assert refused > len(whole) / 3 / 4
-
-
-class Trap:
-    """Leaves a file where a pickle of it is executed."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.target,)
 
 
 def test_other_statistics_are_refused_and_code_in_them_never_run(

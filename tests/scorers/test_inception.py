@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +20,20 @@ from pytest_mlperf.scorers.images._inception import (
     shapes,
 )
 from tests.scorers.inception_made_here import BLOCKS, LAYOUT, conv, maximum, random_weights
+from tests.scorers.inputs import Trap
 from tests.scorers.refusals import differences
 
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def torch() -> Any:
-    return pytest.importorskip("torch")
+def torch() -> Iterator[Any]:
+    """The library with one thread: more would wait for each other beside other workers."""
+    module = pytest.importorskip("torch")
+    threads = module.get_num_threads()
+    module.set_num_threads(1)
+    yield module
+    module.set_num_threads(threads)
 
 
 @pytest.fixture(scope="module")
@@ -113,7 +119,8 @@ def test_images_are_resized_without_smoothing_and_scaled_to_one(
             expected = compute(NETWORK, x, weights).numpy().mean(axis=(2, 3))
 
         found = features(images)
-        assert (found.shape, found.dtype) == ((1, 2048), np.float64)
+        assert found.shape == (1, 2048)
+        assert found.dtype == np.float64
         np.testing.assert_allclose(found, expected, rtol=1e-3, atol=1e-3 * np.abs(expected).max())
 
 
@@ -196,16 +203,6 @@ def test_other_files_say_what_differs_and_code_in_them_is_never_run(
     torch.save([torch.zeros(1)], tmp_path / "weights.pth")
     with pytest.raises(RunError, match="holds a list, not weights by name"):
         load_weights(tmp_path / "weights.pth")
-
-
-class Trap:
-    """Leaves a file where a pickle of it is executed."""
-
-    def __init__(self, target: Path) -> None:
-        self.target = target
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return Path.touch, (self.target,)
 
 
 def test_digits_in_the_official_name_are_those_of_the_file(

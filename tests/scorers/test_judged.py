@@ -15,29 +15,28 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.scorers.judged import JudgedScorer, verdict
 from pytest_mlperf.testing import check_scorer
+from tests.scorers.refusals import differences
 
 
-@pytest.mark.parametrize(
-    ("reply", "right"),
-    [
-        ('{"correct": true}', True),
-        ('{"correct": false}', False),
-        ('Well. {"reasoning": "same {name}", "correct": true} Done.', True),
-        ('```json\n{"correct": true}\n```', True),
-        ('{"correct": false} ```{"correct": true}``` {"correct": false}', True),
-        # Whatever is true to Python.
-        ('{"correct": "false"}', True),
-        ('{"correct": 0}', False),
-        ('{"reasoning": "none"}', False),
-        ("correct: true", False),
-        ('{"correct": tru', False),
-        ('{"correct": true} and {"correct": true}', False),
-        ("", False),
-    ],
-)
-def test_what_a_reply_says(reply: str, right: bool) -> None:
+def test_what_a_reply_says() -> None:
     """A fence is opened first, then from the first brace to the last."""
-    assert verdict(reply) is right
+    replies = {
+        '{"correct": true}': True,
+        '{"correct": false}': False,
+        'Well. {"reasoning": "same {name}", "correct": true} Done.': True,
+        '```json\n{"correct": true}\n```': True,
+        '{"correct": false} ```{"correct": true}``` {"correct": false}': True,
+        # Whatever is true to Python.
+        '{"correct": "false"}': True,
+        '{"correct": 0}': False,
+        '{"reasoning": "none"}': False,
+        "correct: true": False,
+        '{"correct": tru': False,
+        '{"correct": true} and {"correct": true}': False,
+        "": False,
+    }
+
+    assert {reply: verdict(reply) for reply in replies} == replies
 
 
 @contextmanager
@@ -131,33 +130,26 @@ def test_an_answer_may_be_the_output_itself(
         assert scorer.score(outputs, rows).per_sample["judged"] == [100.0, 100.0]
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+def test_wrong_options_templates_and_references_are_refused(tmp_path: Path) -> None:
+    options: list[tuple[dict[str, Any], str]] = [
         ({"url": "127.0.0.1:8000"}, "must begin with http"),
-        ({"url": "http://x", "timeout": 0}, "timeout must be above 0"),
-        ({"url": "http://x", "answers": "log"}, "answers = 'log' is unknown; valid are attached"),
-        ({"url": "http://x", "answers": "tokens"}, "decodes tokens, but neither its option"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SuiteError, match=message):
-        JudgedScorer(judge="j", **options)
+        ({"timeout": 0}, "timeout must be above 0"),
+        ({"answers": "log"}, "answers = 'log' is unknown; valid are attached"),
+        ({"answers": "tokens"}, "decodes tokens, but neither its option"),
+    ]
+    for number, text in enumerate(["{answer}", "{", "{0}", "{question.x}"]):
+        file = tmp_path / str(number)
+        file.write_text(text, "utf-8")
+        options.append(({"template": str(file)}, "template has another place than question"))
 
+    def build(more: dict[str, Any]) -> JudgedScorer:
+        return JudgedScorer(**{"url": "http://x", "judge": "j", **more})
 
-@pytest.mark.parametrize("text", ["{answer}", "{", "{0}", "{question.x}"])
-def test_a_template_with_other_places_is_refused(tmp_path: Path, text: str) -> None:
-    (tmp_path / "t").write_text(text, "utf-8")
-
-    with pytest.raises(SuiteError, match="template has another place than question"):
-        JudgedScorer(url="http://x", judge="j", template=str(tmp_path / "t"))
-
-
-def test_a_template_that_is_not_there_and_references_without_a_question() -> None:
+    assert differences(build, SuiteError, options) == []
     with pytest.raises(UnavailableError, match="cannot be read"):
-        JudgedScorer(url="http://x", judge="j", template="/none/t")
+        build({"template": "/none/t"})
     with pytest.raises(RunError, match="no table with question and answer"):
-        JudgedScorer(url="http://x", judge="j").score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
+        build({}).score([b""], ["text"], [{"text": b""}])  # type: ignore[list-item]
 
 
 @pytest.mark.process

@@ -23,13 +23,13 @@ def leverage(*parts: list[int]) -> Leverage:
     return shares.leverage(100.0)
 
 
-@pytest.mark.parametrize("count", [2, 3, 10, 1000])
-def test_equal_samples_show_all_but_one_of_them(count: int) -> None:
-    found = leverage([3] * count)
+def test_equal_samples_show_all_but_one_of_them() -> None:
+    for count in (2, 3, 10, 1000):
+        found = leverage([3] * count)
 
-    assert found.seen == pytest.approx(1 - 1 / count)
-    assert found.df == pytest.approx(max(1, count - 1))
-    assert found.hidden == 0
+        assert found.seen == pytest.approx(1 - 1 / count)
+        assert found.df == pytest.approx(max(1, count - 1))
+        assert found.hidden == 0
 
 
 def test_a_class_of_one_sample_shows_nothing_and_its_change_stays_hidden() -> None:
@@ -83,9 +83,7 @@ def test_auc_tells_how_many_pairs_its_samples_have() -> None:
     assert found.hidden == 0
 
 
-@pytest.mark.parametrize(
-    "figures", [{"seen": 1.1, "df": 1}, {"seen": 0.5, "df": 0}, {"seen": math.nan, "df": 1}]
-)
-def test_figures_out_of_range_are_refused(figures: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match="seen must be 0 to 1"):
-        Leverage(**figures)
+def test_figures_out_of_range_are_refused() -> None:
+    for seen, df in ((1.1, 1), (0.5, 0), (math.nan, 1)):
+        with pytest.raises(ValueError, match="seen must be 0 to 1"):
+            Leverage(seen=seen, df=df)

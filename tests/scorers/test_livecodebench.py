@@ -16,61 +16,52 @@ from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.scorers.code import livecodebench, livecodebench_inside
 from pytest_mlperf.scorers.code.livecodebench import Archive, ProblemTests, passed_tests, passes
 from pytest_mlperf.scorers.reasoning._answers import final_program, program
+from tests.scorers.refusals import differences
 
 FINAL = "<|channel|>final<|message|>"
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("so\n```python\na\n```\n```python\nb\n```", "a"),
-        ("```python3\na```", "3\na"),
-        ("```py\na\n```", None),
-        ("```python\na", None),
-        ("```\na\n```", None),
-        ("``````python\na\n```", "a"),
-        ("", None),
-    ],
-)
-def test_deepseeks_program_is_the_first_block_of_python(text: str, code: str | None) -> None:
-    assert program(text) == code
+def test_deepseeks_program_is_the_first_block_of_python() -> None:
+    programs = {
+        "so\n```python\na\n```\n```python\nb\n```": "a",
+        "```python3\na```": "3\na",
+        "```py\na\n```": None,
+        "```python\na": None,
+        "```\na\n```": None,
+        "``````python\na\n```": "a",
+        "": None,
+    }
+
+    assert {text: program(text) for text in programs} == programs
 
 
-@pytest.mark.parametrize(
-    ("text", "code"),
-    [
-        ("```python\na\n``` ```python\nb\n```", "b"),
-        (f"```python\na\n```{FINAL}```\nb\n```<|return|>", "b"),
-        (f"```python\na\n```{FINAL}none<|return|>```\nc\n```", "a"),
-        (f"{FINAL}```PY \n\n  b\n```", "  b"),
-        (f"{FINAL}```python\nb\n``` ```\nc\n```", "b"),
-        ("```\na\n``` ```\nb", "a"),
-        (f"```python\na{FINAL}```b", "a<|channel|>final<|message|>"),
-        ("", None),
-    ],
-)
-def test_gpt_osss_program_is_the_last_block_of_its_final_section(
-    text: str, code: str | None
-) -> None:
-    assert final_program(text) == code
+def test_gpt_osss_program_is_the_last_block_of_its_final_section() -> None:
+    programs = {
+        "```python\na\n``` ```python\nb\n```": "b",
+        f"```python\na\n```{FINAL}```\nb\n```<|return|>": "b",
+        f"```python\na\n```{FINAL}none<|return|>```\nc\n```": "a",
+        f"{FINAL}```PY \n\n  b\n```": "  b",
+        f"{FINAL}```python\nb\n``` ```\nc\n```": "b",
+        "```\na\n``` ```\nb": "a",
+        f"```python\na{FINAL}```b": "a<|channel|>final<|message|>",
+        "": None,
+    }
+
+    assert {text: final_program(text) for text in programs} == programs
 
 
-@pytest.mark.parametrize(
-    ("printed", "right", "same"),
-    [
-        ("1 2\n3\n", " 1 2 \n3", True),
-        ("1.0 2e0", "1 2", True),
-        ("50000000000000000", "50000000000000001", False),
-        ("1\n", "1\n\n2", False),
-        ("Yes", "yes", False),
-        ("1 x", "1.0 x", False),
-        ("", "", True),
-    ],
-)
-def test_lines_are_compared_as_text_and_then_as_numbers(
-    printed: str, right: str, same: bool
-) -> None:
-    assert livecodebench_inside.same_lines(printed, right) is same
+def test_lines_are_compared_as_text_and_then_as_numbers() -> None:
+    lines = {
+        ("1 2\n3\n", " 1 2 \n3"): True,
+        ("1.0 2e0", "1 2"): True,
+        ("50000000000000000", "50000000000000001"): False,
+        ("1\n", "1\n\n2"): False,
+        ("Yes", "yes"): False,
+        ("1 x", "1.0 x"): False,
+        ("", ""): True,
+    }
+
+    assert {pair: livecodebench_inside.same_lines(*pair) for pair in lines} == lines
 
 
 INCREASE = [("3\n", "4\n"), ("10\n", "11\n")]
@@ -95,13 +86,6 @@ PRINTED = {
 """Programs that read a number and should print the next one: whether they pass."""
 
 
-@pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("code", PRINTED, ids=range(len(PRINTED)))
-def test_a_program_that_prints_is_tested_as_by_livecodebench(code: str) -> None:
-    assert passes(ProblemTests(function=None, tests=INCREASE), code) is PRINTED[code]
-
-
 CALLED = {
     "def f(x, y): return (x, y)": True,  # a tuple is a list
     "class Solution:\n    def f(self, x, y):\n        print(x)\n        return [x, y]": True,
@@ -116,12 +100,12 @@ CALLED = {
 
 
 @pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("code", CALLED, ids=range(len(CALLED)))
-def test_a_function_is_tested_as_by_livecodebench(code: str) -> None:
-    task = ProblemTests(function="f", tests=[("3\n[1]", "[3, [1]]"), ("0\n[]", "[0, []]")])
+def test_programs_are_tested_as_by_livecodebench() -> None:
+    printing = ProblemTests(function=None, tests=INCREASE)
+    calling = ProblemTests(function="f", tests=[("3\n[1]", "[3, [1]]"), ("0\n[]", "[0, []]")])
 
-    assert passes(task, code) is CALLED[code]
+    assert {code: passes(printing, code) for code in PRINTED} == PRINTED
+    assert {code: passes(calling, code) for code in CALLED} == CALLED
 
 
 HOSTILE = {
@@ -139,13 +123,12 @@ HOSTILE = {
 
 
 @pytest.mark.process
-@pytest.mark.slow
-@pytest.mark.parametrize("code", HOSTILE.values(), ids=HOSTILE)
-def test_a_hostile_program_is_wrong_and_ends(code: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hostile_program_is_wrong_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(livecodebench, "TEST_S", 1)
-    monkeypatch.setattr(livecodebench, "MOST_S", 4)
+    monkeypatch.setattr(livecodebench, "MOST_S", 2)
+    task = ProblemTests(function=None, tests=INCREASE[:1])
 
-    assert not passes(ProblemTests(function=None, tests=INCREASE[:1]), code)
+    assert [name for name, code in HOSTILE.items() if passes(task, code)] == []
 
 
 def packed(content: Any) -> str:
@@ -199,55 +182,38 @@ def test_tests_are_the_public_and_the_private_ones_in_either_form(write: Write) 
     assert archive.task(*places["1873_B"]) == ProblemTests(function="f", tests=INCREASE)
 
 
-@pytest.mark.parametrize(
-    ("private", "message"),
-    [
+def test_tests_that_are_none_are_refused_and_never_run(
+    write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(UnavailableError, match=r"no tests of LiveCodeBench at .*; get test\.jsonl"):
+        Archive("gpt_oss", str(tmp_path)).files()
+    monkeypatch.setattr(livecodebench, "MOST_BYTES", 1000)
+    rows = [
         ("nonsense!", "no problem of LiveCodeBench"),
         (base64.b64encode(b"no zlib").decode(), "no problem of LiveCodeBench"),
         (packed(print), "the tests want builtins.print, which is not run"),
         (packed(["text"]), "no problem of LiveCodeBench"),
         ('{"input": 1}', "tests are a dict, not a list"),
-    ],
-)
-def test_tests_that_are_none_are_told_and_never_run(
-    write: Write, private: str, message: str
-) -> None:
-    archive = write([row("a", private)])
+        (packed("x" * 10**6), "tests have more than 1,000 bytes"),
+    ]
 
-    with pytest.raises(RunError, match=message):
+    def task(private: str) -> None:
+        archive = write([row("a", private)])
         archive.task(*archive.find(["a"])["a"])
 
-
-def test_tests_that_would_fill_the_memory_are_refused(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(livecodebench, "MOST_BYTES", 1000)
-    archive = write([row("a", packed("x" * 10**6))])
-
-    with pytest.raises(RunError, match="tests have more than 1,000 bytes"):
-        archive.task(*archive.find(["a"])["a"])
-
-
-def test_an_archive_that_is_not_here_or_another_one_is_told(write: Write, tmp_path: Path) -> None:
-    with pytest.raises(UnavailableError, match=r"no tests of LiveCodeBench at .*; get test\.jsonl"):
-        Archive("gpt_oss", str(tmp_path)).files()
+    assert differences(task, RunError, rows) == []
     with pytest.raises(RunError, match="has none of the 1 problems that the data set asks, such"):
         write([row("a", PRIVATE)]).find(["b"])
 
 
 @pytest.mark.process
-@pytest.mark.slow
 def test_a_program_without_tests_or_an_answer_without_a_program_is_wrong(
     write: Write, capsys: pytest.CaptureFixture[str]
 ) -> None:
     right = "print(int(input()) + 1)"
+    answers = [("a", right), ("b", right), ("a", None), ("a", "print(4)")]
 
-    found = passed_tests(
-        "deepseek_r1",
-        write([row("a", PRIVATE)]),
-        [("a", right), ("b", right), ("a", None), ("a", "print(4)")],
-        processes=2,
-    )
+    found = passed_tests("deepseek_r1", write([row("a", PRIVATE)]), answers, processes=2)
 
     assert found == [True, False, False, False]
     assert "deepseek_r1: 1 programs have no tests" in capsys.readouterr().out

@@ -18,6 +18,7 @@ from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.core.judge.gate import below_by_influence
 from pytest_mlperf.scorers.detection import MeanApScorer, interpolated
 from pytest_mlperf.scorers.leverage import influences
+from tests.scorers.inputs import Once
 from tests.scorers.refusals import differences
 
 Reference = dict[str, Any]
@@ -308,28 +309,6 @@ def simulated(samples: int, seed: int) -> tuple[list[bytes], list[bytes], list[R
     return *sides, references
 
 
-def test_leaving_an_image_out_changes_average_precision_as_its_influence_says() -> None:
-    """To first order; it is the most wrong for the image of the best score of all."""
-    rng = np.random.default_rng(3)
-    n = 300
-    boxes = rng.integers(1, 4, n)
-    own = np.repeat(np.arange(n), 6)
-    ranked = list(zip((rng.random(len(own)) < 0.3).tolist(), own.tolist(), strict=True))
-    rng.shuffle(ranked)
-    ranked = [(bool(right), int(one)) for right, one in ranked]
-    boxes = np.maximum(boxes, np.bincount([one for right, one in ranked if right], minlength=n))
-    whole = weighted(ranked, boxes, np.ones(n))
-
-    found = influences(
-        np.array([right for right, _ in ranked]), np.array([one for _, one in ranked]), boxes
-    )
-    left_out = np.array([whole - weighted(ranked, boxes, np.arange(n) != one) for one in range(n)])
-
-    assert np.corrcoef(found, left_out)[0, 1] > 0.999
-    assert np.dot(found, left_out) / np.dot(left_out, left_out) == pytest.approx(1, abs=0.02)
-    np.testing.assert_allclose(found, left_out, atol=0.1 * np.abs(left_out).max())
-
-
 def drawn_anew(
     evaluation: Any, samples: int, draws: Sequence[NDArray[np.int64]]
 ) -> Iterator[float]:
@@ -447,23 +426,9 @@ def test_references_may_have_no_index_and_outputs_no_detections(
     assert capsys.readouterr() == ("", "")
 
 
-class Once(Sequence[Any]):
-    """Items that may be asked for once each, as those that are read from disk."""
-
-    def __init__(self, items: Sequence[Any]) -> None:
-        self._items: list[Any] = list(items)
-        self._asked: set[int] = set()
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __getitem__(self, place: Any) -> Any:
-        assert place not in self._asked
-        self._asked.add(place)
-        return self._items[place]
-
-
 def test_outputs_and_references_are_read_once_each() -> None:
     first, _, references = simulated(10, seed=4)
+    outputs, tables = Once(first), Once(references)
 
-    assert score(Once(first), Once(references)) == score(first, references)
+    assert score(outputs, tables) == score(first, references)
+    assert outputs.reads == tables.reads == list(range(10))

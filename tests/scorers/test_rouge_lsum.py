@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from pytest_mlperf.scorers.rouge.text import summary_f_measures
 from tests.scorers import originals
 
-
 words = st.sampled_from(
     ["a", "b", "c", "d", "cats", "cat's", "running", "ran", "The", "İstanbul", "42", ".", "\n"]
 )

@@ -8,8 +8,7 @@ import pytest
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.scorers.rouge.punkt import FILES, Punkt
-
-nltk_punkt = pytest.importorskip("nltk.tokenize.punkt")
+from tests.scorers.refusals import differences
 
 TEXT = (
     "Dr. No met Mr. Smith at 5 p.m. in the U.S. capital.  He spoke. of him?\nYes! "
@@ -19,6 +18,7 @@ TEXT = (
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
+    pytest.importorskip("nltk")
     (tmp_path / "abbrev_types.txt").write_text("dr\nmr\np.m\nu.s\nno", "utf-8")
     (tmp_path / "collocations.tab").write_text("no\t##number##\ncompany\tdoe", "utf-8")
     (tmp_path / "sent_starters.txt").write_text("he\nthen", "utf-8")
@@ -28,6 +28,7 @@ def folder(tmp_path: Path) -> Path:
 
 def test_texts_are_split_as_nltk_splits_them_with_the_same_model(folder: Path) -> None:
     """Not at abbreviations and numbers of the model; white space between sentences is dropped."""
+    nltk_punkt = pytest.importorskip("nltk.tokenize.punkt")
     model = nltk_punkt.PunktParameters()
     model.abbrev_types |= {"dr", "mr", "p.m", "u.s", "no"}
     model.collocations |= {("no", "##number##"), ("company", "doe")}
@@ -41,52 +42,55 @@ def test_texts_are_split_as_nltk_splits_them_with_the_same_model(folder: Path) -
     assert found != nltk_punkt.PunktSentenceTokenizer().tokenize(TEXT)
 
 
-@pytest.mark.parametrize(
-    ("name", "text", "sentences"),
-    [
+def test_every_file_of_the_model_counts(folder: Path) -> None:
+    for name, text, sentences in (
         ("abbrev_types.txt", "He met Mr. Smith.", 1),
         ("collocations.tab", "The company. Doe left.", 1),
         ("ortho_context.tab", "At 5 p.m. Cars left.", 2),
         ("sent_starters.txt", "At 5 p.m. Then he left.", 2),
-    ],
-)
-def test_every_file_of_the_model_counts(folder: Path, name: str, text: str, sentences: int) -> None:
-    known = Punkt(scorer="rouge", folder=folder).load()(text)
-    (folder / name).write_text("", "utf-8")
+    ):
+        content = (folder / name).read_text("utf-8")
+        known = Punkt(scorer="rouge", folder=folder).load()(text)
+        (folder / name).write_text("", "utf-8")
+        without = Punkt(scorer="rouge", folder=folder).load()(text)
+        (folder / name).write_text(content, "utf-8")
 
-    assert len(known) == sentences
-    assert len(Punkt(scorer="rouge", folder=folder).load()(text)) == 3 - sentences
-
-
-def test_an_empty_text_has_no_sentence(folder: Path) -> None:
+        assert (len(known), len(without)) == (sentences, 3 - sentences), name
     assert Punkt(scorer="rouge", folder=folder).load()("") == []
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_a_file_that_is_missing_is_named(folder: Path, name: str) -> None:
-    (folder / name).unlink()
+def test_files_that_are_missing_or_of_something_else_are_refused(folder: Path) -> None:
+    unreadable = r"cannot be read \(.*\); get NLTK's package punkt_tab"
+    contents = [
+        ("collocations.tab", b"one", unreadable),
+        ("collocations.tab", b"a\tb\tc", unreadable),
+        ("ortho_context.tab", b"he", unreadable),
+        ("ortho_context.tab", b"he\tmany", unreadable),
+        ("abbrev_types.txt", b"\xff", unreadable),
+    ]
+    missing = [
+        (
+            name,
+            f"^scorer rouge: the Punkt model in {folder} lacks {name}; get NLTK's package "
+            "punkt_tab, and set the scorer's punkt to its folder english$",
+        )
+        for name in FILES
+    ]
 
-    with pytest.raises(UnavailableError) as caught:
-        Punkt(scorer="rouge", folder=folder).check()
+    def load(name: str, content: bytes) -> None:
+        before = (folder / name).read_bytes()
+        (folder / name).write_bytes(content)
+        try:
+            Punkt(scorer="rouge", folder=folder).load()
+        finally:
+            (folder / name).write_bytes(before)
 
-    assert str(caught.value) == (
-        f"scorer rouge: the Punkt model in {folder} lacks {name}; get NLTK's package punkt_tab, "
-        "and set the scorer's punkt to its folder english"
-    )
+    def check(name: str) -> None:
+        aside = (folder / name).rename(folder / "aside")
+        try:
+            Punkt(scorer="rouge", folder=folder).check()
+        finally:
+            aside.rename(folder / name)
 
-
-@pytest.mark.parametrize(
-    ("name", "content"),
-    [
-        ("collocations.tab", b"one"),
-        ("collocations.tab", b"a\tb\tc"),
-        ("ortho_context.tab", b"he"),
-        ("ortho_context.tab", b"he\tmany"),
-        ("abbrev_types.txt", b"\xff"),
-    ],
-)
-def test_a_file_of_something_else_is_one_error(folder: Path, name: str, content: bytes) -> None:
-    (folder / name).write_bytes(content)
-
-    with pytest.raises(RunError, match=r"cannot be read \(.*\); get NLTK's package punkt_tab"):
-        Punkt(scorer="rouge", folder=folder).load()
+    assert differences(load, RunError, contents) == []
+    assert differences(check, UnavailableError, missing) == []

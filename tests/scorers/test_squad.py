@@ -20,6 +20,7 @@ from pytest_mlperf.datasets.squad import SquadDataset
 from pytest_mlperf.scorers.squad import SquadScorer, normalized_words, text_scores, written_text
 from tests.datasets.squad_made_here import logits, squad, write
 from tests.scorers import squad_plain
+from tests.scorers.inputs import Once
 from tests.scorers.refusals import differences
 
 Reference = Mapping[str, Any]
@@ -308,28 +309,12 @@ def test_outputs_have_the_type_and_the_layout_that_is_said() -> None:
             assert found([layout.tobytes()], [reference()], **options) == [(100, 100)], options
 
 
-class Once(Sequence[bytes]):
-    """Outputs that are made when they are asked for, and remember that."""
-
-    def __init__(self, data: Sequence[bytes]) -> None:
-        self.data = data
-        self.read: list[int] = []
-
-    def __len__(self) -> int:
-        return len(self.data)
-
-    def __getitem__(self, index: Any) -> Any:
-        value = self.data[index]
-        self.read.append(index)
-        return value
-
-
 def test_outputs_are_read_once_in_their_order() -> None:
     references = [reference(id=str(number)) for number in range(5)]
     outputs = Once([output({3: 9}, {4: 9})] * 5)
 
     assert SquadScorer().score(outputs, references).aggregate == {"f1": 100, "exact_match": 100}
-    assert outputs.read == [0, 1, 2, 3, 4]
+    assert outputs.reads == [0, 1, 2, 3, 4]
 
 
 def test_wrong_inputs_and_options_are_refused() -> None:

@@ -13,6 +13,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.scorers.vbench import DIMENSIONS, VBenchScorer
 from pytest_mlperf.testing import check_scorer
+from tests.scorers.refusals import differences
 
 PROMPTS = ["a cat", "two dogs, running", "rain"]
 SIZE: dict[str, Any] = {"height": 16, "width": 32, "fps": 8}
@@ -92,9 +93,8 @@ def test_the_command_gets_a_video_of_each_prompt_and_its_means_are_the_score(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(
-    ("planned", "message"),
-    [
+def test_a_judge_that_gives_no_score_is_an_error(judge: Any) -> None:
+    planned: list[tuple[dict[str, Any], str]] = [
         ({"ends": 3}, "the command ended with 3: 'no network'"),
         ({"files": 0}, "left 0 files"),
         ({"files": 2}, "left 2 files"),
@@ -102,55 +102,35 @@ def test_the_command_gets_a_video_of_each_prompt_and_its_means_are_the_score(
         ({"text": "[]"}, "left no mean of subject_consistency"),
         ({"text": '{"subject_consistency": [NaN]}'}, "left no mean of subject_consistency"),
         ({"text": '{"subject_consistency": [true]}'}, "left no mean of subject_consistency"),
-    ],
-)
-def test_a_judge_that_gives_no_score_is_an_error(
-    judge: Any, planned: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(RunError, match=message):
-        VBenchScorer(command=judge(**planned), **SIZE).score(OUTPUTS, PROMPTS)
+    ]
 
+    def score(plan: dict[str, Any]) -> None:
+        VBenchScorer(command=judge(**plan), **SIZE).score(OUTPUTS[:1], PROMPTS[:1])
 
-@pytest.mark.process
-def test_a_command_that_is_not_there_is_said() -> None:
-    pytest.importorskip("imageio_ffmpeg")
-    scorer = VBenchScorer(command=["/none/python", "{videos}", "{output}"], **SIZE)
-
+    assert differences(score, RunError, planned) == []
+    missing = VBenchScorer(command=["/none/python", "{videos}", "{output}"], **SIZE)
     with pytest.raises(UnavailableError, match=r"/none/python cannot be started"):
-        scorer.score(OUTPUTS, PROMPTS)
+        missing.score(OUTPUTS[:1], PROMPTS[:1])
 
 
-@pytest.mark.parametrize(
-    ("prompts", "outputs", "message"),
-    [
-        (["a/b", "c"], OUTPUTS[:2], "the prompt of sample 0 cannot name a file"),
-        (["", "c"], OUTPUTS[:2], "the prompt of sample 0 cannot name a file"),
-        (["c" * 241], OUTPUTS[:1], "the prompt of sample 0 cannot name a file"),
-        (["c", "c"], OUTPUTS[:2], "sample 1 has the prompt of sample 0"),
-        (["c"], [b"\0" * 100], "has 100 bytes, which are no frames of 16 x 32 pixels"),
-        (["c"], [b""], "has 0 bytes"),
-        ([{"prompt": "c"}], OUTPUTS[:1], "must be a text"),
-    ],
-)
-def test_what_is_no_video_of_a_prompt_is_refused(
-    prompts: list[Any], outputs: list[bytes], message: str
-) -> None:
+def test_what_is_no_video_of_a_prompt_and_wrong_options_are_refused() -> None:
     pytest.importorskip("imageio_ffmpeg")
-    scorer = VBenchScorer(command=["true", "{videos}", "{output}"], **SIZE)
-
-    with pytest.raises(RunError, match=message):
-        scorer.score(outputs, prompts)
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
+    rows: list[tuple[list[bytes], list[Any], str]] = [
+        (OUTPUTS[:2], ["a/b", "c"], "the prompt of sample 0 cannot name a file"),
+        (OUTPUTS[:2], ["", "c"], "the prompt of sample 0 cannot name a file"),
+        (OUTPUTS[:1], ["c" * 241], "the prompt of sample 0 cannot name a file"),
+        (OUTPUTS[:2], ["c", "c"], "sample 1 has the prompt of sample 0"),
+        ([b"\0" * 100], ["c"], "has 100 bytes, which are no frames of 16 x 32 pixels"),
+        ([b""], ["c"], "has 0 bytes"),
+        (OUTPUTS[:1], [{"prompt": "c"}], "must be a text"),
+    ]
+    options: list[tuple[dict[str, Any], str]] = [
         ({"command": "vbench {videos} {output}"}, "command = 'vbench"),
         ({"command": ["vbench", "{videos}"]}, "with {videos} and {output} in them"),
         ({"command": ["{videos}{output}"]}, "with {videos} and {output} in them"),
         ({"command": ["v", "{videos}", "{output}"], "fps": 0}, "fps = 0"),
-    ],
-)
-def test_options_that_cannot_be(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SuiteError, match=message):
-        VBenchScorer(**options)
+    ]
+    scorer = VBenchScorer(command=["true", "{videos}", "{output}"], **SIZE)
+
+    assert differences(scorer.score, RunError, rows) == []
+    assert differences(lambda one: VBenchScorer(**one), SuiteError, options) == []
