@@ -109,6 +109,8 @@ def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures_and_a_pretended_gpu
 
     result = project.run("suites", "--mlperf-pretend=H200")
 
+    pretended = {r.verdict.case.accelerator: r.pretended for r in project.results().cases}
+    assert pretended == {"cpu": False, "H200": True}
     found = newest(project)
     limits = {name: len(verdict.runs[-1].light) for name, verdict in found.items()}
     assert limits == {"silent": 0, "given": 1, "gpu": 0}
