@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pytest
 
+from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from tests.plugin.project import Project
 
@@ -12,13 +15,13 @@ schema = 1
 round = "v4.1"
 
 [workload]
-name = "chat"
+name = "{name}"
 tokens = true
 dataset = {{ use = "synthetic", samples = 32 }}
 
 [[engines]]
 use = "{use}"
-accelerators = ["{accelerator}"]
+accelerators = {accelerators}
 options = {{ {options} }}
 
 [[scenarios]]
@@ -49,27 +52,39 @@ class InFours(NullEngine):
 '''
 
 
-def measured(
-    project: Project,
-    *arguments: str,
-    use: str = "null",
-    accelerator: str = "cpu",
-    options: str = "tokens = 8, latency_s = 0.001, threads = 1",
-    ttft_limit: str = "10s",
-) -> tuple[dict[str, float], tuple[str, ...], str]:
-    """Return the metrics of a run, the notes on it, and what was printed."""
-    text = SUITE.format(use=use, accelerator=accelerator, options=options, ttft_limit=ttft_limit)
+@pytest.fixture
+def session(project: Project) -> tuple[Mapping[str, Run], str]:
+    """Return the runs of a session by case, and what was printed."""
+    (project.path / "acme.py").write_text(COALESCED, "utf-8")
+    project.pytester.syspathinsert()
     (project.path / "suites").mkdir()
-    (project.path / "suites/chat.mlperf.toml").write_text(text, "utf-8")
-    result = project.run("suites", *arguments)
-    run = project.verdicts()["performance"].runs[0]
-    return dict(run.metrics), run.notes, result.stdout.str()
+    rows = [
+        ("chat", "null", '["cpu"]', "latency_s = 0.001, threads = 1", "10s"),
+        ("late", "acme:InFours", '["cpu"]', "threads = 4", "0.01ms"),
+        ("fours", "acme:InFours", '["cpu", "2xH200"]', "threads = 4", "10s"),
+    ]
+    for name, use, accelerators, options, limit in rows:
+        text = SUITE.format(
+            name=name,
+            use=use,
+            accelerators=accelerators,
+            options=f"tokens = 8, {options}",
+            ttft_limit=limit,
+        )
+        (project.path / f"suites/{name}.mlperf.toml").write_text(text, "utf-8")
+    result = project.run("suites", "--mlperf-pretend=2xH200")
+    verdicts = [each.verdict for each in project.results().cases]
+    runs = {f"{v.case.workload} {v.case.accelerator}": v.runs[0] for v in verdicts}
+    return runs, result.stdout.str()
 
 
-def test_every_metric_of_a_language_model_under_load_is_there(project: Project) -> None:
-    """All requests are in time, so goodput is the rate of the run."""
-    found, notes, shown = measured(project)
-
+def test_what_is_reported_of_a_language_model_under_load(
+    session: tuple[Mapping[str, Run], str],
+) -> None:
+    """Whose requests are all in time, so that goodput is the rate; which are late; in fours."""
+    runs, shown = session
+    run = runs["chat cpu"]
+    found = run.metrics
     assert found.keys() >= {
         f"{name}_{share}"
         for name in ("latency", "ttft", "tpot", "itl")
@@ -80,34 +95,22 @@ def test_every_metric_of_a_language_model_under_load_is_there(project: Project) 
     user_s = 1 / found["tokens_per_second_per_user"]
     assert user_s == pytest.approx(found["tpot_p50"], rel=0.2)
     assert "tokens_per_second_per_gpu" not in found
-    assert notes == ()
+    assert run.notes == ()
     assert "goodput/s" in shown
 
+    shared = runs["fours 2xH200"].metrics
+    assert shared["tokens_per_second_per_gpu"] == shared["tokens_per_second"] / 2
 
-def test_requests_that_miss_a_limit_are_no_goodput(project: Project) -> None:
-    found, notes, _ = measured(project, ttft_limit="0.01ms")
+    late = runs["late cpu"]
+    assert "goodput" not in late.metrics
+    assert "goodput is 0: no request met its limits" in late.notes
 
-    assert "goodput" not in found
-    assert notes == ("goodput is 0: no request met its limits",)
-
-
-def test_tokens_are_shared_by_the_gpus(project: Project) -> None:
-    found, _, _ = measured(project, "--mlperf-pretend", "2xH200", accelerator="2xH200")
-
-    assert found["tokens_per_second_per_gpu"] == found["tokens_per_second"] / 2
-
-
-def test_a_coalesced_stream_has_no_time_between_tokens(project: Project) -> None:
-    (project.path / "acme.py").write_text(COALESCED, "utf-8")
-    project.pytester.syspathinsert()
-
-    found, notes, shown = measured(project, use="acme:InFours", options="tokens = 8, threads = 4")
-
-    assert not [name for name in found if name.startswith("itl")]
-    assert found["tokens_per_second_per_user"] == pytest.approx(
-        found["tpot_p50"] ** -1 * 4 / 7, rel=0.3
+    fours = runs["fours cpu"]
+    assert not [name for name in fours.metrics if name.startswith("itl")]
+    assert fours.metrics["tokens_per_second_per_user"] == pytest.approx(
+        fours.metrics["tpot_p50"] ** -1 * 4 / 7, rel=0.3
     )
-    (note,) = notes
+    (note,) = fours.notes
     assert note.endswith(
         "of the tokens came together with others: the time between two tokens is not known"
     )

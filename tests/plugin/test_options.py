@@ -93,6 +93,9 @@ def test_an_ini_setting_equals_its_option(pytester: pytest.Pytester) -> None:
     with pytest.raises(pytest.UsageError, match="unrecognized arguments") as refused:
         pytester.parseconfig(*unknown)
     assert [argument for argument in unknown if argument not in str(refused.value)] == []
+    # The command line wins over the ini file.
+    both = read(pytester, "--mlperf-max-runs=4", ini="mlperf_max_runs = 3\nmlperf_handicap = 50%")
+    assert (both.max_runs, both.handicap) == (4, 0.5)
     plans = read(pytester), read(pytester, "--mlperf-plan"), read(pytester, ini="mlperf_plan = 1")
     assert [options.plan for options in plans] == [False, True, True]
 
@@ -160,14 +163,6 @@ def test_every_option_is_covered_here() -> None:
     covered |= {"plan", "report", "dcgm", "store"}
 
     assert {name.replace("-", "_") for name in covered} == set(Options.__dataclass_fields__)
-
-
-def test_the_command_line_wins_over_the_ini_file(pytester: pytest.Pytester) -> None:
-    ini = "mlperf_max_runs = 3\nmlperf_handicap = 50%"
-
-    options = read(pytester, "--mlperf-max-runs=4", ini=ini)
-
-    assert (options.max_runs, options.handicap) == (4, 0.5)
 
 
 def test_a_relative_path_starts_at_the_ini_file_or_at_the_working_folder(
@@ -291,12 +286,6 @@ def test_a_plan_lists_the_chosen_cases_and_runs_nothing(
     assert not (project.path / "ran").exists()
 
 
-def test_a_plan_of_a_broken_suite_is_no_success(project: Project) -> None:
-    project.suite().write_text("schema = 2\n", "utf-8")
-
-    assert project.run("suites", "--mlperf-plan").ret == pytest.ExitCode.TESTS_FAILED
-
-
 def test_a_plan_is_of_every_accelerator_or_of_a_pretended_one(project: Project) -> None:
     project.suite(accelerators=["cpu", "H200", "8xH100"])
     absent = "accelerator not here: 8xH100 (1)"
@@ -318,13 +307,17 @@ def test_a_plan_is_of_every_accelerator_or_of_a_pretended_one(project: Project) 
         assert planned == [f"first-Offline-null-fp32-{name}" for name in accelerators]
 
 
-def test_a_plan_of_an_official_suite_shows_mlperfs_own_durations(project: Project) -> None:
-    project.suite()
+def test_a_plan_shows_mlperfs_own_durations_and_of_a_broken_suite_is_no_success(
+    project: Project,
+) -> None:
+    path = project.suite()
 
     result = project.run("suites", "--mlperf-plan", "--mlperf-profile=official")
 
     (line,) = (line for line in section(result) if line.startswith("first-"))
     assert re.search(r"\b10 min\b.*\b50 min\b.*\bperformance$", line)
+    path.write_text("schema = 2\n", "utf-8")
+    assert project.run("suites", "--mlperf-plan").ret == pytest.ExitCode.TESTS_FAILED
 
 
 def test_one_session_with_an_accelerator_a_handicap_and_paths_elsewhere(project: Project) -> None:
@@ -365,15 +358,6 @@ def test_what_cannot_be_written_is_exit_3(project: Project) -> None:
     runs.stdout.fnmatch_lines(["!*mlperf: * cannot be written *--mlperf-runs-dir*"])
     assert last_line(results) == "1 passed"
     assert section(results)[-1].startswith(f"ERROR {path}/results.json: ")
-
-
-def test_a_pretended_accelerator_is_measured_but_marked(project: Project) -> None:
-    project.suite(accelerators=["H200"])
-
-    result = project.run("suites", "--mlperf-pretend", "H200")
-
-    assert last_line(result) == "1 no baseline"
-    assert project.cases()["performance"].pretended
 
 
 def test_the_profile_option_overrules_every_suite(project: Project) -> None:

@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.stores.results import read_results
 from tests.nvml.library import Fake, scenario
 from tests.plugin.project import Project
@@ -30,22 +29,35 @@ def h200(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Fake:
     return found
 
 
-def run(project: Project, more: str) -> tuple[pytest.RunResult, CaseResult]:
-    project.suite(accelerators=["H200"], more=more)
+def newest(project: Project) -> dict[str, Verdict]:
+    """Return the verdicts of the newest session by workload."""
+    results = read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
+    return {each.verdict.case.workload: each.verdict for each in results.cases}
+
+
+OF_BEST = '[limits]\nof_best_published = "{}"\nthroughput = {{ max_drop = "40%" }}\n'
+"""The best official ResNet-50 of an H200 makes 96,029 samples/s in v4.1; this engine makes 500."""
+
+
+@pytest.mark.usefixtures("h200")
+def test_a_result_shows_its_share_of_what_is_possible_and_its_cost(project: Project) -> None:
+    """500 samples/s of the 494.7 that tf32 allows would be too much; 0.1 TFLOP is a tenth of it.
+
+    RGAT was submitted on B200 alone; the share is not taken as met in silence.
+    """
+    for name, more in {
+        "light": IMAGES.replace("1e12", "1e11") + PRICE,
+        "heavy": IMAGES.replace("1e12", "1e13"),
+        "rgat": OF_BEST.format("50%"),
+    }.items():
+        file = f"suites/{name}.mlperf.toml"
+        project.suite(file, name=name, accelerators=["H200"], more=more)
+
     result = project.run_process("suites", "-k", "performance", "-omlperf_power=off")
-    return result, newest(project).cases[0]
 
-
-def newest(project: Project) -> Results:
-    return read_results(max(project.path.glob(".mlperf/runs/*/results.json")))
-
-
-def test_every_result_shows_its_share_and_its_cost(h200: Fake, project: Project) -> None:
-    """500 samples/s of the 494.7 that tf32 allows would be too much; 0.1 TFLOP is a tenth of it."""
-    result, found = run(project, IMAGES.replace("1e12", "1e11") + PRICE)
-
-    light = found.verdict.runs[-1].light[0]
-    rate = found.verdict.runs[-1].metrics["throughput"]
+    found = newest(project)
+    run = found["light"].runs[-1]
+    light, rate = run.light[0], run.metrics["throughput"]
     assert light.metric == "throughput"
     assert light.estimated == pytest.approx(494.7e12 / 1e11)
     assert light.share == pytest.approx(rate / 4947)
@@ -55,62 +67,62 @@ def test_every_result_shows_its_share_and_its_cost(h200: Fake, project: Project)
             r"  \d+ \d{3} samples/USD \(1 GPU at 3\.6 USD an hour, 2026-11-01\)",
         ]
     )
-    assert found.verdict.cost is not None
-    assert found.verdict.cost.value == pytest.approx(rate * 1000)
+    cost = found["light"].cost
+    assert cost is not None
+    assert cost.value == pytest.approx(rate * 1000)
 
-
-def test_a_figure_above_the_physical_limit_may_not_be_judged(h200: Fake, project: Project) -> None:
-    result, found = run(project, IMAGES.replace("1e12", "1e13"))
-
-    assert found.verdict.outcome is Outcome.INVALID
-    assert found.verdict.runs == ()
+    assert (found["heavy"].outcome, found["heavy"].runs) == (Outcome.INVALID, ())
     result.stdout.fnmatch_lines(
         ["INVALID samples/s is * % of the speed of light: above the physical limit (compute);*"]
     )
 
+    assert not found["rgat"].fails
+    note = "of_best_published: nothing to compare with: no result of rgat"
+    assert any(text.startswith(note) for text in found["rgat"].notes)
+
 
 def test_an_unknown_gpu_is_never_guessed(h200: Fake, project: Project) -> None:
     h200.write(*scenario("name NVIDIA X900", "util 90 40"))
-    project.suite(accelerators=["X900"], more=IMAGES)
-    without = project.run_process("suites", "-omlperf_power=off")
     figures = '\n[accelerators.X900]\nfp32 = "1000 TFLOP/s"\n'
-    project.suite(accelerators=["X900"], more=IMAGES + figures)
-    given = project.run_process("suites", "-omlperf_power=off")
+    for name, more in {"without": IMAGES, "given": IMAGES + figures}.items():
+        project.suite(f"suites/{name}.mlperf.toml", name=name, accelerators=["X900"], more=more)
 
-    without.stdout.fnmatch_lines(["  no limit known for X900: give its dense peaks in FLOP/s, *"])
-    given.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 1 000"])
+    result = project.run_process("suites", "-omlperf_power=off")
 
-
-def test_a_gpu_that_is_only_pretended_has_no_limit(project: Project) -> None:
-    project.suite(accelerators=["H200"], more=IMAGES.replace("1e12", "1e13"))
-
-    project.run("suites", "--mlperf-pretend=H200")
-
-    (found,) = newest(project).cases
-    assert found.verdict.outcome is Outcome.NO_BASELINE
-    assert found.verdict.runs[-1].light == ()
+    result.stdout.re_match_lines_random(
+        [
+            "  no limit known for X900: give its dense peaks in FLOP/s, .*",
+            "  samples/s: .* % of the speed of light .*; at most 1 000",
+        ]
+    )
 
 
-def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures(project: Project) -> None:
-    project.suite(more=IMAGES.replace("1e12", "1e9"))
-    silent = project.run("suites")
-    project.suite(more=IMAGES.replace("1e12", "1e9") + '\n[accelerators.cpu]\nfp32 = "2 TFLOP/s"\n')
-    told = project.run("suites")
+def test_a_cpu_has_a_limit_where_the_suite_gives_its_figures_and_a_pretended_gpu_has_none(
+    project: Project,
+) -> None:
+    figures = '\n[accelerators.cpu]\nfp32 = "2 TFLOP/s"\n'
+    project.suite("suites/silent.mlperf.toml", name="silent", more=IMAGES.replace("1e12", "1e9"))
+    more = IMAGES.replace("1e12", "1e9") + figures
+    project.suite("suites/given.mlperf.toml", name="given", more=more)
+    more = IMAGES.replace("1e12", "1e13")
+    project.suite("suites/gpu.mlperf.toml", name="gpu", accelerators=["H200"], more=more)
 
-    silent.stdout.no_fnmatch_line("*speed of light*")
-    told.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 2 000"])
+    result = project.run("suites", "--mlperf-pretend=H200")
+
+    pretended = {r.verdict.case.accelerator: r.pretended for r in project.results().cases}
+    assert pretended == {"cpu": False, "H200": True}
+    found = newest(project)
+    limits = {name: len(verdict.runs[-1].light) for name, verdict in found.items()}
+    assert limits == {"silent": 0, "given": 1, "gpu": 0}
+    assert found["gpu"].outcome is Outcome.NO_BASELINE
+    assert result.stdout.str().count("speed of light") == 1
+    result.stdout.re_match_lines(["  samples/s: .* % of the speed of light .*; at most 2 000"])
 
 
-# --- official results ------------------------------------------------------------------------
-
-OF_BEST = '[limits]\nof_best_published = "{}"\nthroughput = {{ max_drop = "40%" }}\n'
-"""The best official ResNet-50 of an H200 makes 96,029 samples/s in v4.1; this engine makes 500."""
-
-
-def official(project: Project, least: str, *options: str, name: str = "resnet50") -> CaseResult:
-    project.suite(accelerators=["H200"], name=name, more=OF_BEST.format(least))
+def official(project: Project, least: str, *options: str) -> Verdict:
+    project.suite(accelerators=["H200"], name="resnet50", more=OF_BEST.format(least))
     project.run_process("suites", "-k", "performance", "-omlperf_power=off", *options)
-    return newest(project).cases[0]
+    return newest(project)["resnet50"]
 
 
 @pytest.mark.usefixtures("h200")
@@ -121,26 +133,14 @@ def test_less_than_the_asked_share_of_the_best_official_result_fails(project: Pr
     passed = official(project, "0.1 %")
     failed = official(project, "50 %")
 
-    assert refused.verdict.outcome is Outcome.GATE_FAIL
-    assert refused.verdict.headline.startswith("nothing recorded: 0.")
-    assert recorded.verdict.outcome is Outcome.RECORDED
-    assert not passed.verdict.fails
-    assert failed.verdict.outcome is Outcome.GATE_FAIL
+    assert refused.outcome is Outcome.GATE_FAIL
+    assert refused.headline.startswith("nothing recorded: 0.")
+    assert recorded.outcome is Outcome.RECORDED
+    assert not passed.fails
+    assert failed.outcome is Outcome.GATE_FAIL
     assert re.fullmatch(
         r"0\.\d+ % of the best official result per GPU \(v4\.1, .+\); limit 50 %",
-        failed.verdict.headline,
+        failed.headline,
     )
-    assert failed.verdict.notes[0].startswith("beside its baseline: ")
-    assert [m.metric for m in failed.verdict.metrics] == [m.metric for m in passed.verdict.metrics]
-
-
-@pytest.mark.usefixtures("h200")
-def test_where_no_official_result_is_like_it_a_note_says_so(project: Project) -> None:
-    """RGAT was submitted on B200 alone; the share is not taken as met in silence."""
-    found = official(project, "50%", name="rgat")
-
-    assert not found.verdict.fails
-    assert any(
-        note.startswith("of_best_published: nothing to compare with: no result of rgat")
-        for note in found.verdict.notes
-    )
+    assert failed.notes[0].startswith("beside its baseline: ")
+    assert [m.metric for m in failed.metrics] == [m.metric for m in passed.metrics]

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests import forked
 from tests.cli.lab import LIGHT, ROOT
 from tests.cli.text import widest
 
@@ -98,9 +99,11 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
             *(sys.executable, "-m", "pytest", *LIGHT, "numbers.mlperf.toml"),
             *("-omlperf_control=off", "--mlperf-baselines=baselines", *options),
         ]
-        finished = subprocess.run(
-            command, cwd=place, env=environment, capture_output=True, text=True, check=False
-        )
+        with pytest.MonkeyPatch.context() as monkeypatch:
+            forked.use(monkeypatch)
+            finished = subprocess.run(
+                command, cwd=place, env=environment, capture_output=True, text=True, check=False
+            )
         shown = finished.stdout
     assert (place / "new" / "p.html").is_file(), shown
     return Done(shown=shown, folder=place / "new")

@@ -199,35 +199,19 @@ def test_a_wrong_marker_or_argument_fails_the_test_and_says_why(project: Project
     assert unmatched == []
 
 
-def test_two_tests_cannot_give_one_case_different_settings(project: Project) -> None:
-    write(
-        project,
-        """
+def test_a_result_can_be_looked_at_and_a_case_has_one_setting(project: Project) -> None:
+    """A missing model skips its test; the marker selects tests."""
+    missing = 'engine=Ranker, dataset=samples, model="${NO_SUCH_MODELS}/m", **SHORT'
+    tests = """
 @offline
 def test_small(mlperf):
-    mlperf.run(engine=Ranker, options={"k": 1}, dataset=samples, **SHORT).check()
+    result = mlperf.run(engine=Ranker, options={"k": 1}, dataset=samples, **SHORT)
+    assert result.verdict.runs[0].metrics["throughput"] > 0
+    assert not result.failed
 
 @offline
 def test_large(mlperf):
     mlperf.run(engine=Ranker, options={"k": 100}, dataset=samples, **SHORT).check()
-""",
-    )
-
-    result = project.run()
-
-    result.stdout.fnmatch_lines(
-        ["*case mine-Offline-Ranker-fp32-cpu is measured by the test in line * other settings; *"]
-    )
-    assert last_line(result) == "1 failed, 1 no baseline"
-
-
-def test_python_tests_are_selected_by_their_marker(project: Project) -> None:
-    write(
-        project,
-        """
-@offline
-def test_offline(mlperf):
-    pass
 
 @pytest.mark.mlperf(workload="mine", scenario="SingleStream")
 def test_stream(mlperf):
@@ -235,33 +219,21 @@ def test_stream(mlperf):
 
 def test_other():
     pass
-""",
-    )
-
-    result = project.run("-m", "mlperf(scenario='SingleStream')", "--strict-markers", "-v")
-
-    result.stdout.fnmatch_lines(["test_mine.py::test_stream PASSED*"])
-    assert last_line(result) == "1 passed, 2 deselected"
-
-
-def test_the_result_can_be_looked_at_and_a_missing_model_skips(project: Project) -> None:
-    missing = 'engine=Ranker, dataset=samples, model="${NO_SUCH_MODELS}/m", **SHORT'
-    write(
-        project,
-        """
-@offline
-def test_my_ranker(mlperf):
-    result = mlperf.run(engine=Ranker, dataset=samples, **SHORT)
-    assert result.verdict.runs[0].metrics["throughput"] > 0
-    assert not result.failed
 """
-        + source_of("missing", missing),
+    write(project, tests + source_of("missing", missing))
+
+    result = project.run("-W", "error", "--strict-markers", "-rs", "-k", "not stream and not other")
+
+    result.stdout.fnmatch_lines(
+        ["*case mine-Offline-Ranker-fp32-cpu is measured by the test in line * other settings; *"]
     )
-
-    result = project.run("-W", "error", "--strict-markers", "-rs")
-
-    assert last_line(result) == "1 skipped, 1 no baseline"
+    assert last_line(result) == "1 failed, 1 skipped, 2 deselected, 1 no baseline"
     result.stdout.fnmatch_lines(
         ["SKIPPED [[]1[]] test_mine.py:*: *${NO_SUCH_MODELS} is not set; set it so that *"]
     )
     assert project.results().cases[0].verdict.outcome is Outcome.NO_BASELINE
+
+    result = project.run("-m", "mlperf(scenario='SingleStream')", "--strict-markers", "-v")
+
+    result.stdout.fnmatch_lines(["test_mine.py::test_stream PASSED*"])
+    assert last_line(result) == "1 passed, 4 deselected"

@@ -82,32 +82,24 @@ def test_lf_runs_what_failed_last_and_ff_runs_it_first(project: Project) -> None
     assert run_order(failed_first)[:2] == ["broken", "skipped"]
 
 
-def test_sw_goes_on_where_it_stopped(project: Project) -> None:
+def test_x_stops_at_a_verdict_that_fails_and_sw_goes_on_there(project: Project) -> None:
     project.suite(scenarios=BOTH)
     project.breaks()
     project.breaks(case(scenario="SingleStream"))
 
+    stopped = project.run("suites", "-x", "-p", "no:cacheprovider")
+    results = project.results()
     first = project.run("suites", "--sw", "-v", "-rN")
     project.baseline([1.0]).unlink()
     skipped = project.suite(scenarios=BOTH)
     skipped.write_text(skipped.read_text("utf-8").replace(*MODEL), "utf-8")
     second = project.run("suites", "--sw", "-v", "-rN")
 
-    assert last_line(first) == "1 failed"
+    assert last_line(stopped) == last_line(first) == "1 failed"
+    assert [r.verdict.case.scenario for r in results.cases] == ["Offline"]
     first.stdout.fnmatch_lines([literal(OFFLINE_ID) + " ERROR*"])
     second.stdout.no_fnmatch_line(literal(STREAM_ID) + " PASSED*")
     second.stdout.fnmatch_lines([literal(OFFLINE_ID) + " SKIPPED*", literal(STREAM_ID) + " ERROR*"])
-
-
-def test_x_stops_at_the_first_verdict_that_fails(project: Project) -> None:
-    project.suite(scenarios=BOTH)
-    project.breaks()
-    project.breaks(case(scenario="SingleStream"))
-
-    result = project.run("suites", "-x")
-
-    assert last_line(result) == "1 failed"
-    assert [r.verdict.case.scenario for r in project.results().cases] == ["Offline"]
 
 
 def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice(
@@ -126,15 +118,12 @@ def test_cases_on_an_accelerator_that_is_not_here_are_deselected_with_one_notice
         assert shown.count("deselected") == 1
         assert "2/7 tests collected (5 deselected)" in result.outlines[-1]
 
+    # Nothing left to run is not a success.
+    nothing = project.run("suites/b.mlperf.toml")
 
-def test_nothing_left_to_run_is_not_a_success(project: Project) -> None:
-    project.suite(accelerators=["H200"])
-
-    result = project.run("suites")
-
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    assert nothing.ret == pytest.ExitCode.NO_TESTS_COLLECTED
     deselected = "1 test deselected, accelerator not here: H200 (1); here: cpu ("
-    assert " ".join(section(result)).startswith(deselected)
+    assert " ".join(section(nothing)).startswith(deselected)
 
 
 def test_a_workload_that_nothing_scores_is_told_after_collection_in_plan_and_in_the_result(
