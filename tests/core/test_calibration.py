@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.baseline import SessionNoise
+from pytest_mlperf.core.baseline import Property, SessionNoise
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
@@ -426,7 +426,8 @@ def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
     old, new = case(run(1), run(2)), case(run(2, value=200.0), run(1, "s2"))
     (found,), notes = merged([old], [new])
     others, left_out = merged([old, case(run(1), name="b")], [case(run(1, "s2"), digest="y")])
-    a, b = ({"cpu": name, "cores": 2} for name in "ab")
+    a: dict[str, Property] = {"cpu": "a", "cores": 2}
+    b: dict[str, Property] = {**a, "cpu": "b"}
     first = Calibrated(identity=a, settings=None, cases=())
     whole = Calibration(accelerator="cpu", machines=())
     whole = whole.having(first).having(Calibrated(identity=b, settings=None, cases=()))

@@ -266,14 +266,14 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
     (plain,) = served(after, before, metrics=(better,))
     assert plain.says == "the server: waiting queue 0 → 38.2, running 64 → 32"
 
-    for name, after, before, strength in (
+    for name, new, old, strength in (
         ("draft_acceptance", 0.3, 0.7, Strength.STRONG),
         ("prefix_hit_share", 0.3, 0.7, Strength.STRONG),
         ("preemptions", 30.0, 0.0, Strength.PLAUSIBLE),
         ("kv_cache_use", 1.0, 0.5, Strength.HINT),
         ("waiting", 0.0, 9.0, Strength.HINT),
     ):
-        found = served({name: after}, {name: before}, metrics=(TTFT,))
+        found = served({name: new}, {name: old}, metrics=(TTFT,))
         assert [cause.strength for cause in found] == [strength]
 
 

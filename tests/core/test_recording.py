@@ -138,9 +138,9 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
 
     short, long = recorded((100.0, 101.0)), recorded((100.0, 101.0) * 4)
     detectable, smaller = short.minimum_detectable_change, long.minimum_detectable_change
-    other = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
+    lacking = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
 
-    assert set(detectable) == set(other.minimum_detectable_change) == {"throughput"}
+    assert set(detectable) == set(lacking.minimum_detectable_change) == {"throughput"}
     assert 0 < smaller["throughput"] < detectable["throughput"]
     assert provable(short).startswith("can prove changes of ")
     nothing = "can prove no change: no gated metric has enough queries a run"

@@ -217,11 +217,16 @@ def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None
     assert list(link.parent.iterdir()) == [link]
 
 
+def endless(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**33)
+
+
 def test_what_is_no_regular_file_or_too_large_is_one_sentence(tmp_path: Path) -> None:
     makers: dict[str, Callable[[Path], object]] = {
         "a pipe": os.mkfifo,
         "a device": lambda path: path.symlink_to("/dev/zero"),
-        "larger than": lambda path: path.touch() or os.truncate(path, 2**33),
+        "larger than": endless,
         "a folder": Path.mkdir,
     }
     for number, (message, make) in enumerate(makers.items()):

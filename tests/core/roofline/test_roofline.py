@@ -206,7 +206,7 @@ def test_llama_one_sequence_at_a_time() -> None:
     assert found.binds == "memory"
     assert more.binds == "compute"
 
-    for gpu, precision, rate in (
+    for name, precision, rate in (
         ("H200-SXM", "fp16", 34.9),
         ("H100-SXM", "fp16", 24.4),
         ("A100-SXM-80", "fp16", 14.8),
@@ -215,7 +215,7 @@ def test_llama_one_sequence_at_a_time() -> None:
         ("H100-SXM", "int4-g128", 93.8),
     ):
         seen = Circumstances(precision=precision, batch=1)
-        found = limit("tokens_per_second", GPUS[gpu], WORK["llama2-70b"].work, seen)
+        found = limit("tokens_per_second", GPUS[name], about.work, seen)
         assert found.certain == pytest.approx(rate, abs=0.05)
         assert found.binds == "memory"
         assert found.ceiling == pytest.approx(found.certain, rel=3e-3)
