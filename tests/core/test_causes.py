@@ -27,7 +27,6 @@ def told(found: tuple[Cause, ...]) -> list[str]:
 
 
 def drop(*changed: str, runs: tuple[Run, ...] = (), **fields: Any) -> Verdict:
-    """Return a drop of 6.3 % since these changes."""
     given: dict[str, Any] = {"runs": runs or DROP.runs, **fields}
     return replace(DROP, changed=changed, **given)
 
@@ -198,7 +197,6 @@ def test_clocks_and_power_cap_are_told_beside_the_baselines() -> None:
 
 
 def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Return a run's fields at so many watts: 24,576 samples in 60 s."""
     return {
         "metrics": {"throughput": 409.6, "samples_per_joule": 24_576 / (value * seconds)},
         "samples": 24_576,
@@ -243,7 +241,6 @@ def test_a_slower_machine_is_told_also_within_its_spread() -> None:
 
 
 def served(*now_and_before: dict[str, float], metrics: tuple[MetricVerdict, ...]) -> list[Cause]:
-    """Return what is told of a server, of one run beside two of the baseline."""
     now_served, before = now_and_before
     fell = drop(runs=(now(server=now_served),), metrics=metrics)
     baseline = record(kept(1, server=before), kept(2, server=before))

@@ -42,7 +42,7 @@ def tokens(*ids: int, counted: int | None = None, first: int | None = None) -> L
 SINGLE, MULTI = "SingleStream", "MultiStream"
 
 
-def test_test01_is_as_fast_within_a_tenth() -> None:
+def test_test01_is_as_fast_within_a_tenth_and_compares_answers_sample_by_sample() -> None:
     for reference, test, passed in (
         (score(100), score(109.9), True),
         (score(100), score(110.1), False),
@@ -57,6 +57,19 @@ def test_test01_is_as_fast_within_a_tenth() -> None:
     ):
         finding = same_speed(reference, test)
         assert (finding.passed, PASSED in finding.text) == (passed, passed)
+
+    for timed, passed, noted in (
+        (answers(b"ab", b"cd"), True, False),
+        (answers(b"ab", b"xd"), False, False),
+        (answers(b"ab", b"cx"), True, True),  # the first element alone decides, as there
+        ([LoggedAnswer(index=9, data=b"ab")], False, False),
+        ([*answers(b"ab"), LoggedAnswer(index=9, data=b"x")], True, False),
+        ([], False, False),
+        (answers(b"", b"cd"), False, False),
+    ):
+        finding = same_answers(answers(b"ab", b"cd"), timed)
+        assert (finding.passed, bool(finding.notes)) == (passed, noted)
+        assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
 
 
 def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_seeds() -> None:
@@ -78,21 +91,6 @@ def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_s
         (score(1e7, MULTI), score(1.06e7, MULTI), False),
     ):
         assert other_seeds_speed(reference, test).passed is passed
-
-
-def test_test01_compares_answers_sample_by_sample() -> None:
-    for timed, passed, noted in (
-        (answers(b"ab", b"cd"), True, False),
-        (answers(b"ab", b"xd"), False, False),
-        (answers(b"ab", b"cx"), True, True),  # the first element alone decides, as there
-        ([LoggedAnswer(index=9, data=b"ab")], False, False),
-        ([*answers(b"ab"), LoggedAnswer(index=9, data=b"x")], True, False),
-        ([], False, False),
-        (answers(b"", b"cd"), False, False),
-    ):
-        finding = same_answers(answers(b"ab", b"cd"), timed)
-        assert (finding.passed, bool(finding.notes)) == (passed, noted)
-        assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
 
 
 def test_test06_checks_lengths_ends_and_first_tokens() -> None:

@@ -188,7 +188,6 @@ def sessions(
 
 
 def found(floor: float, noise: tuple[float, float, str], drop: float, count: int) -> float:
-    """Return the share of sessions in which the machine is off."""
     pairs = sessions(*noise, drop, count)
     return sum(slow(*pair, floor=floor) is not None for pair in pairs) / count
 

@@ -36,7 +36,7 @@ def known(**fields: Any) -> Known:
 DROP = verdict(Outcome.PERF_DROP)
 
 
-def test_a_failure_that_is_known_passes_until_its_day() -> None:
+def test_a_failure_that_is_known_passes_until_its_day_and_fails_where_it_stopped() -> None:
     for outcome in (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP, Outcome.GATE_FAIL):
         found = expect(verdict(outcome), [known()], THEN)
         assert found.outcome is Outcome.EXPECTED
@@ -48,8 +48,6 @@ def test_a_failure_that_is_known_passes_until_its_day() -> None:
     assert expect(DROP, [known()], AFTER) == replace(DROP, notes=(over, "a note"))
     assert expect(DROP, [], THEN) is DROP
 
-
-def test_a_failure_that_stopped_failing_fails() -> None:
     over = "remove the expected failure (issue 812): its day, 2027-01-31, is over"
     for passed in (verdict(Outcome.OK), verdict(Outcome.IMPROVED)):
         found = expect(passed, [known()], THEN)
@@ -81,7 +79,6 @@ def test_strictness_is_about_a_failure_that_stays_away() -> None:
 
 
 def compared(**outcomes: Outcome | None) -> tuple[PairedVerdict, ...]:
-    """Return what the paired rule said of some scores."""
     fields: dict[str, Any] = dict.fromkeys(("low", "high", "margin", "p"))
     fields |= {"baseline": 44.0, "now": 43.0, "change": -1.0}
     fields |= {"samples": 9, "changed": 9, "down": 9, "up": 0}

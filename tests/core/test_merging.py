@@ -164,7 +164,11 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
     assert words(expected)["w010"] is Outcome.PERF_DROP
 
 
-def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> None:
+def test_times_versions_and_what_was_left_out_are_joined() -> None:
+    """One test in two parts and parts of two commits are refused.
+
+    Strict fails what is not decided, and a recorded case is no pair.
+    """
     quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
     recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
     many = session(
@@ -175,9 +179,6 @@ def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> No
     assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
-
-def test_times_versions_and_what_was_left_out_are_joined() -> None:
-    """One test in two parts and parts of two commits are refused."""
     one = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
     versions = {"pytest": "9.2.0", "pytest-mlperf": "0.2"}
     other = replace(

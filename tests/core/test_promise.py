@@ -30,7 +30,6 @@ BETWEEN = f"{KEPT}; between 0 and the limit either answer may come"
 
 
 def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
-    """Return a record with a session on each of these days."""
     return make_record(
         *(
             make_baseline_run(

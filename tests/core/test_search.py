@@ -50,12 +50,10 @@ def queue(capacity: float, service_s: float = 0.05, run_s: float = 60.0) -> Late
 
 
 def step(at: float) -> Latency:
-    """Return a latency that jumps from far below its limit to far beyond it."""
     return lambda rate: 0.001 if rate < at else 100.0
 
 
 def truth(latency: Latency) -> float:
-    """Return the rate at which a latency reaches 1 s."""
     low, high = 1e-6, 1e9
     for _ in range(200):
         middle = math.sqrt(low * high)
@@ -64,7 +62,6 @@ def truth(latency: Latency) -> float:
 
 
 def search(latency: Latency, plan: SearchPlan) -> list[Tried]:
-    """Return the tries of a whole search."""
     tries: list[Tried] = []
     while (rate := next_rate(tries, plan)) is not None:
         tries.append(tried(rate, {"ttft_p99": latency(rate)}, [TTFT]))

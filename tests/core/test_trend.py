@@ -37,7 +37,6 @@ RULE = rule_for("H200")
 
 
 def runs(*values: float, name: str = "throughput", session: str = "s") -> tuple[BaselineRun, ...]:
-    """Return runs, two of each session."""
     return tuple(
         make_baseline_run(metrics={name: value}, session=f"{session}{number // 2}")
         for number, value in enumerate(values)
@@ -140,15 +139,13 @@ def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> N
     assert shown <= 0.05 * count + 2 * (0.05 * 0.95 * count) ** 0.5
 
 
-def test_what_is_proven_alone_may_not_be_among_others() -> None:
+def test_better_is_said_only_where_it_is_proven_among_others() -> None:
     by_p = [TrendStep(change=0.1, better=True, p=p) for p in (0.03, 0.012, 0.004, 0.9)]
 
     assert [one.better for one in proven(by_p)] == [None, True, True, None]
     assert [one.better for one in proven(by_p[:1])] == [True]
     assert proven([TrendStep(refused=("other data",)), by_p[0]])[1].better is True
 
-
-def test_better_is_said_only_where_it_is_proven() -> None:
     for name, now, better in (
         ("throughput", 110.0, True),
         ("throughput", 90.0, False),
@@ -253,7 +250,6 @@ SERIES = CaseSeries(
 
 
 def history(*points: tuple[float | None, bool]) -> CaseHistory:
-    """Return sessions with the baseline that each was judged by, and whether it recorded one."""
     return CaseHistory(
         series=SERIES,
         points=[

@@ -13,14 +13,12 @@ from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, final_w
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
 
 
-def test_an_outcome_alone_fails_or_passes_and_has_one_place_in_the_order() -> None:
+def test_an_outcome_fails_or_passes_and_the_worst_metric_decides_whatever_the_order() -> None:
+    """The last of each row is the worst."""
     failing = "PERF_DROP PAIR_FAIL ACC_DROP POWER_DROP GATE_FAIL INVALID ERROR UNEXPECTED_PASS"
     assert {outcome.name for outcome in Outcome if outcome.fails} == {*failing.split()}
     assert sorted(SEVERITY) == sorted(Outcome)
 
-
-def test_the_worst_metric_decides_whatever_the_order() -> None:
-    """The last of each row is the worst."""
     for names in (
         "OK",
         "IMPROVED OK",
@@ -96,14 +94,12 @@ HOTTER = Reason(key=Key.HW_THERMAL_SLOWDOWN, text="heat for 2.40 s")
 LOST = Reason(key=Key.GPU_LOST, text="the GPU was lost")
 
 
-def test_each_reason_is_told_once_with_its_latest_figures() -> None:
+def test_each_reason_is_told_once_with_its_latest_figures_and_every_key_on_the_page() -> None:
     assert measured_again([[HOT]]) == "1 run INVALID, measured again: heat for 1.20 s"
     assert measured_again([[HOT], [HOTTER, LOST]]) == (
         "2 runs INVALID, measured again: heat for 2.40 s; the GPU was lost"
     )
 
-
-def test_every_key_is_on_the_page() -> None:
     page = DOCS.read_text("utf-8")
 
     assert [key for key in Key if f"`{key}`" not in page] == []

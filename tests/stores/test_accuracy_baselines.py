@@ -67,7 +67,6 @@ def save(
     scores: Scores,
     outputs: Sequence[int] | None = None,
 ) -> AccuracyBaseline:
-    """Write a baseline whatever is there."""
     return replace_scores(path, lambda _: baseline, scores, outputs)
 
 

@@ -75,7 +75,6 @@ SAME = [spread(50.0, i) for i in range(N)]
 
 
 def moved(by: float) -> list[float]:
-    """Return the scores a little otherwise, and on average by so much."""
     return [value + by + (1 if i % 2 else -1) for i, value in enumerate(SAME)]
 
 

@@ -90,7 +90,6 @@ def some_altogether(chance: Chances, random: Random) -> Chances:
 
 @cache
 def outcomes(change: Change, trials: int) -> Counter[Outcome]:
-    """Return how often which word is the outcome where a model is changed so."""
     random, words = Random(20261123), Counter[Outcome]()
     for _ in range(trials):
         chance = chances(random)

@@ -21,7 +21,8 @@ def stepped(before: int, after: int, share: float, seed: int = 0) -> list[float]
     return [value * (1 + share * (n >= before)) for n, value in enumerate(values)]
 
 
-def test_a_step_is_found_where_it_is() -> None:
+def test_a_step_is_found_where_it_is_and_so_is_a_slow_ramp() -> None:
+    """Down and up again are two changes."""
     for share in (-0.05, -0.03, 0.03, 0.08):
         (found,) = level_changes(stepped(40, 20, share))
         assert abs(found.index - 40) <= 2
@@ -29,8 +30,6 @@ def test_a_step_is_found_where_it_is() -> None:
         assert found.low < found.change < found.high
         assert found.p < 1e-6
 
-
-def test_down_and_up_again_are_two_changes_and_a_slow_ramp_is_found() -> None:
     values = [v * (0.95 if 60 <= n < 90 else 1) for n, v in enumerate(noise(150, 3))]
     ramp = [v * 0.997 ** (max(0, n - 30) / 5) for n, v in enumerate(noise(80, 5))]
 

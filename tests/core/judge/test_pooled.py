@@ -166,7 +166,6 @@ def test_the_bounds_hold_whatever_sessions_differ_by(
 
 
 def metric(p: float, name: str = "throughput") -> MetricVerdict:
-    """Return what a metric says alone."""
     outcome = Outcome.PERF_DROP if p < 0.01 else Outcome.INCONCLUSIVE
     return MetricVerdict(metric=name, outcome=outcome, now=1.0, p=p)
 

@@ -34,7 +34,6 @@ CHANGES = st.dictionaries(
 
 
 def judged(before: list[float], now: list[float], margin: float, total: int) -> Paired:
-    """Judge the first samples of a data set of so many."""
     pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
     return judge_pairs(pairs, looks(total, sequential=True))["x"]
 

@@ -30,7 +30,6 @@ def graded(
 
 
 def judged(before: Sequence[float], now: Sequence[float], margin: float, *at: int) -> Paired:
-    """Judge pairs of scores at the last look, or at these looks."""
     pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
     return judge_pairs(pairs, at or (len(before),))["x"]
 

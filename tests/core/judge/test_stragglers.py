@@ -27,7 +27,6 @@ def replica(
 
 
 def run_of(*speeds: float, noise: float = 0.01, seed: int = 0) -> list[ReplicaRun]:
-    """Return replicas with these shares of the median one's speed."""
     draw = np.random.default_rng(seed)
     return [
         replica(n, [float(s) for s in draw.normal(speed, noise, PARTS)])

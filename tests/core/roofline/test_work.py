@@ -57,7 +57,6 @@ def test_the_dimensions_give_the_published_parameters() -> None:
 
 
 def parameters(work: Decode) -> float:
-    """Return all weights of a language model's products, and its embedding."""
     return work.shared + work.experts * work.expert + work.width * work.vocabulary
 
 
