@@ -274,7 +274,9 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
         assert [cause.strength for cause in found] == [strength]
 
 
-def test_of_a_curve_the_points_that_moved_most_are_told() -> None:
+def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_is_no_cause() -> (
+    None
+):
     points = (1, 8, 64, 256)
     metrics = tuple(
         metric(f"tokens_per_second@{point}", Outcome.PERF_DROP, change=-point / 1000)
@@ -289,8 +291,6 @@ def test_of_a_curve_the_points_that_moved_most_are_told() -> None:
         f"tokens/s at {point} −{change} %: waiting queue 0 → 9" for point, change in moved
     ]
 
-
-def test_a_server_as_before_is_no_cause_and_is_said_to_have_been_looked_at() -> None:
     run, before = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
 
     assert told(causes(drop(runs=(run,), baseline_set=None), before, ())) == [

@@ -112,6 +112,7 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
 
 
 def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
+    """Answers that differ pass where their scores are alike; a token is as wide as the suite says."""
     for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
         found = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
         assert found.passed is passed
@@ -124,9 +125,6 @@ def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropi
         timed = array("f", [1, sample, prediction, 0.2]).tobytes()
         assert same_predictions(answers(whole), answers(timed)).passed is passed
 
-
-def test_answers_that_differ_pass_where_their_scores_are_alike() -> None:
-    """A token is as wide as the suite says."""
     answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
 
     assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()

@@ -191,9 +191,7 @@ def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:
 @given(st.floats(1e-4, 1e3), st.floats(0, 1e3), st.floats(0, 1e3))
 def test_it_is_judged_by_the_share_alone(latency_s: float, issue_s: float, loop_s: float) -> None:
     reason, note = client_share(
-        {"latency_p99": latency_s},
-        ["latency_p99"],
-        {"issue_p99": issue_s, "loop_p99": loop_s},
+        {"latency_p99": latency_s}, ["latency_p99"], {"issue_p99": issue_s, "loop_p99": loop_s}
     )
     late_s = issue_s + loop_s
     matters = late_s >= LEAST_S

@@ -380,8 +380,7 @@ def test_a_counter_that_goes_round_is_followed(
 
 
 @given(
-    step_s=st.floats(min_value=4.0, max_value=26.0),
-    begin_s=st.floats(min_value=4.9, max_value=5.3),
+    step_s=st.floats(min_value=4.0, max_value=26.0), begin_s=st.floats(min_value=4.9, max_value=5.3)
 )
 def test_the_truth_is_inside_the_uncertainty(step_s: float, begin_s: float) -> None:
     def used(t: float) -> float:

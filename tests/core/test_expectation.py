@@ -111,10 +111,20 @@ def test_a_score_that_fell_against_the_baseline_is_known_by_its_name() -> None:
     assert expect(held, [known(metric="rouge2")], THEN) is held
 
 
-def test_what_was_not_judged_is_neither_expected_nor_over() -> None:
+def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> None:
+    """What was not judged is neither expected nor over."""
     for name in ("ERROR", "INVALID", "INCONCLUSIVE", "NO_BASELINE", "RECORDED"):
         found = verdict(Outcome[name])
         assert expect(found, [known()], THEN) is expect(found, [known()], AFTER) is found
+
+    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
+    p99, p50 = known(metric="latency_p99"), known(metric="latency_p50", reason="issue 9")
+    longer = replace(p99, until=AFTER)
+
+    assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
+    assert expect(both, [p99, p50], THEN).outcome is Outcome.EXPECTED
+    assert expect(both, [longer, p50], THEN).headline.endswith("; until 2027-01-31: issue 9")
+    assert expect(both, [longer, p50], AFTER).notes[0].startswith("was expected until 2027-01-31")
 
 
 def test_an_entry_matches_when_each_of_its_fields_does() -> None:
@@ -128,17 +138,6 @@ def test_an_entry_matches_when_each_of_its_fields_does() -> None:
     for entries, outcome in ((matching, Outcome.EXPECTED), (others, Outcome.PERF_DROP)):
         for fields in entries:
             assert expect(DROP, [known(**fields)], THEN).outcome is outcome, fields
-
-
-def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> None:
-    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
-    p99, p50 = known(metric="latency_p99"), known(metric="latency_p50", reason="issue 9")
-    longer = replace(p99, until=AFTER)
-
-    assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
-    assert expect(both, [p99, p50], THEN).outcome is Outcome.EXPECTED
-    assert expect(both, [longer, p50], THEN).headline.endswith("; until 2027-01-31: issue 9")
-    assert expect(both, [longer, p50], AFTER).notes[0].startswith("was expected until 2027-01-31")
 
 
 def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:

@@ -79,10 +79,7 @@ def words(results: Results) -> dict[str, Outcome]:
 
 
 P_VALUES = st.one_of(
-    st.just(1.0),
-    st.floats(1e-9, 1e-3),
-    st.floats(1e-3, 0.02),
-    st.floats(0.02, 0.9),
+    st.just(1.0), st.floats(1e-9, 1e-3), st.floats(1e-3, 0.02), st.floats(0.02, 0.9)
 )
 
 
@@ -230,7 +227,7 @@ def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any
 
 
 def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> None:
-    """It names its metrics and where it was measured."""
+    """Nor does another profile or machine, or a demonstration."""
     names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
     fields: dict[str, Any] = {"metrics": ("throughput",), "profile": "quick", "identity": HERE}
 
@@ -241,8 +238,6 @@ def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> Non
         assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
     assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
 
-
-def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None:
     shown: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
     elsewhere: list[dict[str, Any]] = [{"profile": "official"}, {"identity": {"gpu.name": "H100"}}]
     elsewhere += [{"identity": {}}]

@@ -200,15 +200,13 @@ def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
         assert bool(why_no_ratio(other, BASE, "throughput")) is bool(reasons)
 
 
-def test_metrics_never_mix() -> None:
+def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> None:
+    """The points of a machine follow each other."""
     names = ("throughput", "tokens_per_second", "latency_p50")
     for a, b, metric in product(names, repeat=3):
         found = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
         assert (found.change is not None) is (a == b == metric)
 
-
-def test_appended_runs_belong_to_what_they_extend() -> None:
-    """The points of a machine follow each other."""
     first, more = point(100.0, 101.0), point(100.0, 101.0, 102.0)
     other, elsewhere = point(100.0, 101.0, 99.0, session="x"), replace(more, identity={"gpu": "H1"})
     a, b, c = (

@@ -67,12 +67,7 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
     ]
     for leans, lacking, sessions, age, words in cases:
         promised = Promise(
-            lacks=lacking,
-            runs=8,
-            sessions=sessions,
-            days=1,
-            age_days=age,
-            run_sd=0.01,
+            lacks=lacking, runs=8, sessions=sessions, days=1, age_days=age, run_sd=0.01
         )
         judged = provisional(leans, lacking, sessions)
         found = replace(PROVISIONAL_DROP, metrics=(judged,), promise=promised)

@@ -119,7 +119,10 @@ def noise(mean: float, seed: int = 2) -> list[float]:
 
 
 def test_the_error_is_widened_by_what_is_not_seen() -> None:
-    """Few samples that changed are few degrees of freedom."""
+    """Few samples that changed are few degrees of freedom.
+
+    Where too little is seen neither word is said; large drops and gains are still decided.
+    """
     changes = noise(0.0)
     plain = stdev(changes) / math.sqrt(N)
     hidden = Leverage(seen=0.5, df=40, hidden=2.0)
@@ -128,6 +131,16 @@ def test_the_error_is_widened_by_what_is_not_seen() -> None:
     assert error_of(changes, HALF) == pytest.approx((plain * math.sqrt(2), 40))
     assert error_of(changes, hidden)[0] == pytest.approx(math.sqrt(2 * plain**2 + 2))
     assert error_of([9.0, -9.0] + [0.0] * (N - 2), FULL)[1] == pytest.approx(6, abs=0.1)
+
+    little = Leverage(seen=LEAST_SEEN - 0.01, df=40)
+
+    for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
+        found = judged_with(changes, little)
+        assert (found.decision, found.p) == (Decision.INCONCLUSIVE, 1.0)
+        assert (found.low, found.high) == (-math.inf, math.inf)
+    assert judged_with([0.0] * N, little).decision is Decision.PASS
+    assert judged_with(noise(-10.0), HALF).decision is Decision.FAIL
+    assert judged_with(noise(10.0), HALF).decision is Decision.PASS
 
 
 def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> None:
@@ -145,16 +158,3 @@ def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> Non
     assert full.low <= plain.low < plain.high <= full.high
     assert full.p >= plain.p
     assert full.low == pytest.approx(plain.low, rel=0.01)
-
-
-def test_where_too_little_is_seen_neither_word_is_said() -> None:
-    """Large drops and gains are still decided."""
-    little = Leverage(seen=LEAST_SEEN - 0.01, df=40)
-
-    for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
-        found = judged_with(changes, little)
-        assert (found.decision, found.p) == (Decision.INCONCLUSIVE, 1.0)
-        assert (found.low, found.high) == (-math.inf, math.inf)
-    assert judged_with([0.0] * N, little).decision is Decision.PASS
-    assert judged_with(noise(-10.0), HALF).decision is Decision.FAIL
-    assert judged_with(noise(10.0), HALF).decision is Decision.PASS

@@ -43,7 +43,10 @@ def test_a_step_is_found_where_it_is_and_so_is_a_slow_ramp() -> None:
 
 
 def test_single_sessions_few_ones_ties_and_tiny_steps_prove_nothing() -> None:
-    """Only the newest sessions are looked at."""
+    """Only the newest sessions are looked at, and neighbours that are alike prove less.
+
+    A machine in states that last some sessions: by ranks alone a third of these would alarm.
+    """
     for outliers in ((20,), (20, 21), (5, 20, 35), (59,)):
         values = [v * (0.5 if n in outliers else 1) for n, v in enumerate(noise(60, 7))]
         assert level_changes(values) == []
@@ -54,9 +57,6 @@ def test_single_sessions_few_ones_ties_and_tiny_steps_prove_nothing() -> None:
     assert level_changes([7.0] * 100) == level_changes([7.0, 8.0] * 50) == []
     assert level_changes(stepped(20, MEMORY, -0.2)) == []
 
-
-def test_unchanged_histories_are_left_alone_and_neighbours_that_are_alike_prove_less() -> None:
-    """A machine in states that last some sessions: by ranks alone a third of these would alarm."""
     alarms = 0
     for seed in range(40):
         rng = random.Random(seed)

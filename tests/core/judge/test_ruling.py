@@ -260,13 +260,21 @@ def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
     assert rule_on(runs(1, throughput=1.0), None, {}, RULE).headline == "nothing is gated"
 
 
-def test_word_and_headline_fit_a_line_of_80_columns() -> None:
+def test_a_run_is_an_outlier_by_what_is_gated_and_a_headline_fits_80_columns() -> None:
+    """A figure without a say keeps no baseline from being recorded."""
     longest = max(METRICS.keys() - COUNTS, key=lambda name: len(METRICS[name].title))
     before, limits = record(**{longest: 100.0}), {longest: METRICS[longest].limit}
     for factor, count in ((0.5, 2), (0.9, 5), (1.0, 1), (1.1, 5), (2.0, 1), (2.0, 5)):
         fresh: dict[str, Any] = {longest: 100.0 * factor}
         ruling = rule_on(runs(count, **fresh), before, limits, RULE)
         assert len(f"{ruling.outcome} {ruling.headline}") <= 80
+
+    for queries, said in ((10_000, "run 3 of 8 is an outlier in p99 latency"), (999, None)):
+        measured = runs(8, queries, latency_p50=0.02, latency_p99=0.03)
+        assert outlying(measured, SERVER, RULE) is None
+        odd = measured[2]
+        measured[2] = replace(odd, metrics={**odd.metrics, "latency_p99": 0.3})
+        assert outlying(measured, SERVER, RULE) == said
 
 
 def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> None:
@@ -311,16 +319,6 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
     assert (other.low, other.high) == pytest.approx((one.low, one.high))
     assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
     assert "; a drop whatever the other 24 pairs judged with it do, p=" in fell.headline
-
-
-def test_a_run_is_an_outlier_by_what_is_gated() -> None:
-    """A figure without a say keeps no baseline from being recorded."""
-    for queries, said in ((10_000, "run 3 of 8 is an outlier in p99 latency"), (999, None)):
-        measured = runs(8, queries, latency_p50=0.02, latency_p99=0.03)
-        assert outlying(measured, SERVER, RULE) is None
-        odd = measured[2]
-        measured[2] = replace(odd, metrics={**odd.metrics, "latency_p99": 0.3})
-        assert outlying(measured, SERVER, RULE) == said
 
 
 CURVE = {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05}
