@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.bench.creep import with_creep
+from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.measurement import Subject
 from pytest_mlperf.core.verdict import Outcome, Verdict
@@ -34,14 +35,14 @@ def verdict(share: float = -0.005, outcome: Outcome = Outcome.OK) -> Verdict:
     """A session half a per cent below the baseline in force, which passes."""
     fields = {"change": share, "low": share - 0.01, "high": share + 0.01, "runs": 3}
     values = {"now": 19_000.0, "baseline": 19_000.0 / (1 + share)}
-    subject = {"gpu": "H200", "power_limit_w": 700}
+    identity: dict[str, Property] = {"gpu": "H200", "power_limit_w": 700}
     return Verdict(
         case=replace(CASE, workload="llama", engine="trtllm", precision="fp8"),
         kind="performance",
         outcome=outcome,
         headline="tokens/s −0.5 %",
         metrics=(metric("tokens_per_second", outcome, **fields, **values),),
-        subject=Subject(identity=subject, fingerprint={}, surroundings={}),
+        subject=Subject(identity=identity, fingerprint={}, surroundings={}),
         baseline_file=str(FILE),
     )
 

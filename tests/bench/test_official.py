@@ -48,10 +48,9 @@ def test_it_is_the_best_per_gpu_of_the_closed_division_on_that_kind_of_gpu() -> 
 
 def test_what_is_unlike_every_official_result_stands_beside_none() -> None:
     """Another model, a rate, a time, a technique, a handicap, no run, and a CPU."""
-    others = [of(**change) for change in ({"workload": "tiny-resnet50"}, {"scenario": "Server"})]
-    others += [of(scenario="SingleStream"), replace(of(), techniques=("pruning",))]
-    others += [replace(of(), handicap=0.1)]
-    others += [result(replace(DROP, **lack)) for lack in ({"runs": ()}, {"subject": None})]  # type: ignore[arg-type]
+    others = [of(workload="tiny-resnet50"), of(scenario="Server"), of(scenario="SingleStream")]
+    others += [replace(of(), techniques=("pruning",)), replace(of(), handicap=0.1)]
+    others += [result(replace(DROP, runs=())), result(replace(DROP, subject=None))]
 
     assert [placing_of(unlike) for unlike in others] == [None] * 7
 

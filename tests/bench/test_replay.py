@@ -53,8 +53,6 @@ OUTCOMES_STORED = {
 
 @dataclass(frozen=True)
 class Stored:
-    """One test of a recorded session."""
-
     session: str
     result: CaseResult
 

@@ -41,7 +41,6 @@ EARLY = Reason(
 
 
 def planned(folder: Path, find: str = "", accelerators: str = '["cpu"]') -> Job:
-    """Return a case that searches."""
     file = folder / "s.mlperf.toml"
     file.write_text(
         'schema = 1\nround = "v4.1"\n[workload]\nname = "mine"\n'
@@ -100,7 +99,6 @@ class Bench:
 
 
 def record(*rates: float, find: str | None = "latency_p90 < 1 s") -> Record:
-    """Return a baseline of these rates."""
     return make_record(
         *(make_baseline_run(metrics={"throughput": rate}) for rate in rates),
         target_qps=None if find else rates[0],

@@ -11,7 +11,6 @@ T = TypeVar("T")
 
 
 def present(value: T | None) -> T:
-    """Return a value that must be there."""
     assert value is not None
     return value
 

@@ -81,6 +81,7 @@ def test_a_record_replaces_the_one_of_its_hardware_in_place_or_is_added() -> Non
 
 
 def test_runs_of_something_else_are_never_appended() -> None:
+    """Means are geometric over the runs that have the metric."""
     for fingerprint, difference in (
         ({"engine": "1.2.1", "weights": "sha256:ab"}, "engine ('1.2.0' → '1.2.1') differ "),
         ({"engine": "1.2.0"}, "weights ('sha256:ab' → 'absent') differ "),
@@ -92,8 +93,6 @@ def test_runs_of_something_else_are_never_appended() -> None:
         assert difference in str(refusal.value)
         assert "--mlperf-update=replace" in str(refusal.value)
 
-
-def test_means_are_geometric_over_the_runs_that_have_the_metric() -> None:
     runs = [run(throughput=1.0, latency_p50=3.0), run(throughput=4.0)]
 
     assert geometric_means(runs) == pytest.approx({"latency_p50": 3.0, "throughput": 2.0})

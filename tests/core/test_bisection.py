@@ -115,7 +115,10 @@ def test_neither_what_is_skipped_nor_undecided_hides_the_first_bad_commit(
 
 
 def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:
-    """Any one of 40 commits may be: but for few of all places the first bad one is named."""
+    """Any one of 40 commits may be: but for few of all places the first bad one is named.
+
+    Where half the drop is at 10 and half at 30, what lies between is neither good nor bad.
+    """
     last, named = 40, 0
     places = [(first, one) for first in range(1, last + 1) for one in range(1, last)]
     for first_bad, busy in places:
@@ -133,9 +136,6 @@ def test_what_was_undecided_on_a_busy_machine_is_judged_again() -> None:
 
     assert named >= 0.995 * len(places)
 
-
-def test_a_plateau_between_two_drops_is_narrowed_from_both_sides() -> None:
-    """Half the drop is at 10, half at 30: what lies between is neither good nor bad."""
     good, bad, _ = searched(40, lambda i: GOOD if i < 10 else BAD if i >= 30 else UNDECIDED)
 
     assert (good, bad) == (8, 30)

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.bench.policy import rule_for
-from pytest_mlperf.core.baseline import SessionNoise
+from pytest_mlperf.core.baseline import Property, SessionNoise
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
@@ -115,11 +115,14 @@ def test_polygammas_are_scipys(x: float) -> None:
     assert trigamma_inverse(trigamma(x)) == pytest.approx(x, rel=1e-9)
 
 
-def test_polygammas_refuse_what_has_none() -> None:
+def test_uncalibrated_noise_is_the_judges_own_and_polygammas_refuse_what_has_none() -> None:
     for function in (digamma, trigamma, trigamma_inverse):
         for x in (0.0, -1.0, math.inf, math.nan):
             with pytest.raises(ValueError, match="positive and finite"):
                 function(x)
+
+    for accelerator in ("cpu", "H200", "8xH100", "cpu-vs-H200"):
+        assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
 
 
 def logs(*sessions: Sequence[float], within: float = 0.0) -> tuple[Value, ...]:
@@ -147,13 +150,20 @@ def test_the_mean_squares_of_small_tables_are_those_by_hand() -> None:
 
 
 def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
-    """Mean over 1,000 cases, within 5 %, for one session of 8 and for four of two."""
+    """Mean over 1,000 cases, within 5 %. Many cases of one session say no more of sessions than one."""
     rng = random.Random(7)
     for sessions, runs in ((1, 8), (4, 2), (3, 5)):
         found = [spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(1000)]
         total = [total_variance(each, 0.3) for each in found if each]
 
         assert sum(total) / len(total) == pytest.approx(0.02**2, rel=0.05), (sessions, runs)
+
+    truth = Noise(prior_df=4, prior_sd=0.01, session_share=0.8)
+    few, many = (learn(drawn(5, truth, cases=n, sessions=2, runs=4), GPU) for n in (2, 200))
+    low, high = present(many.share)
+
+    assert few.noise.session_df == many.noise.session_df == 1
+    assert high - low > 0.4
 
 
 @pytest.mark.slow
@@ -252,16 +262,6 @@ def test_the_fewer_the_data_the_nearer_is_the_default() -> None:
     assert high / low > highest / lowest
 
 
-def test_many_cases_of_one_session_say_no_more_of_sessions_than_one() -> None:
-    """They share the machine: φ is learnt by the number of sessions."""
-    truth = Noise(prior_df=4, prior_sd=0.01, session_share=0.8)
-    few, many = (learn(drawn(5, truth, cases=n, sessions=2, runs=4), GPU) for n in (2, 200))
-    low, high = present(many.share)
-
-    assert few.noise.session_df == many.noise.session_df == 1
-    assert high - low > 0.4
-
-
 def test_equal_variances_no_variance_and_one_that_is_inside_the_runs() -> None:
     """A finite weight; no proof of no noise; a learnt s0 near the default."""
     same = values(random.Random(2), 0.01, 0.25, sessions=1, runs=8)
@@ -303,11 +303,6 @@ def test_whatever_was_measured_gives_a_rule(table: list[list[float]], within: fl
     assert (found.sd is None) is (len(table) == 1)
     assert found.sd is None or holds(found.sd, found.noise.prior_sd)
     assert moderated(present(spread(series.runs)), found.noise) > 0
-
-
-def test_uncalibrated_noise_is_the_judges_own() -> None:
-    for accelerator in ("cpu", "H200", "8xH100", "cpu-vs-H200"):
-        assert uncalibrated(accelerator).rule(5) == rule_for(accelerator)
 
 
 @pytest.mark.parametrize("cases", [60, pytest.param(600, marks=pytest.mark.nightly)])
@@ -426,7 +421,8 @@ def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
     old, new = case(run(1), run(2)), case(run(2, value=200.0), run(1, "s2"))
     (found,), notes = merged([old], [new])
     others, left_out = merged([old, case(run(1), name="b")], [case(run(1, "s2"), digest="y")])
-    a, b = ({"cpu": name, "cores": 2} for name in "ab")
+    a: dict[str, Property] = {"cpu": "a", "cores": 2}
+    b: dict[str, Property] = {**a, "cpu": "b"}
     first = Calibrated(identity=a, settings=None, cases=())
     whole = Calibration(accelerator="cpu", machines=())
     whole = whole.having(first).having(Calibrated(identity=b, settings=None, cases=()))
@@ -442,7 +438,7 @@ def test_sessions_of_one_build_are_put_together_each_run_once() -> None:
     assert whole.of({**a, "cores": 4}) is None
 
 
-def test_stored_settings_are_the_rule() -> None:
+def test_stored_settings_are_the_rule_and_impossible_runs_are_refused() -> None:
     learnt = learn(drawn(8, GPU, cases=3, sessions=2, runs=4), GPU)
     stored = settings_of(learnt, date="2026-11-21", max_runs=4)
 
@@ -452,8 +448,6 @@ def test_stored_settings_are_the_rule() -> None:
     assert (stored.session_df, stored.noise.session_df) == (1, 1)
     assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs in 2 sessions"
 
-
-def test_impossible_runs_are_refused() -> None:
     for field, value, says in (
         ("metrics", {"throughput": 0.0}, "metric 'throughput' is 0.0"),
         ("metrics", {"throughput": math.inf}, "metric 'throughput' is inf"),
@@ -485,7 +479,7 @@ def test_sessions_of_a_build_that_agree_say_so_whatever_its_level() -> None:
         assert session_noise(builds, rule=RULE) is None
 
 
-def test_the_ratio_comes_back() -> None:
+def test_the_ratio_comes_back_and_other_cases_count_by_a_quarter() -> None:
     """Whatever the runs a session, also from one run each, where only rule R's prior says sd."""
     rule = RuleR(prior_sd=0.004, session_share=0.0)
     for ratio in (0.0, 1.0, 16.0):
@@ -497,8 +491,6 @@ def test_the_ratio_comes_back() -> None:
             assert median(one.ratio for one in found) == pytest.approx(ratio, rel=0.25, abs=0.25)
             assert {one.df for one in found} == {39.0}
 
-
-def test_other_cases_count_by_a_quarter_and_as_one_however_many_they_are() -> None:
     far = [build([3.0, 3.1], [-3.0, -3.1], [0.0, 0.1]) for _ in range(50)]
 
     alone = present(session_noise([], far, rule=RULE))

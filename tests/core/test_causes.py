@@ -27,7 +27,6 @@ def told(found: tuple[Cause, ...]) -> list[str]:
 
 
 def drop(*changed: str, runs: tuple[Run, ...] = (), **fields: Any) -> Verdict:
-    """Return a drop of 6.3 % since these changes."""
     given: dict[str, Any] = {"runs": runs or DROP.runs, **fields}
     return replace(DROP, changed=changed, **given)
 
@@ -198,7 +197,6 @@ def test_clocks_and_power_cap_are_told_beside_the_baselines() -> None:
 
 
 def watts(value: float, *, seconds: float = 60.0) -> dict[str, Any]:
-    """Return a run's fields at so many watts: 24,576 samples in 60 s."""
     return {
         "metrics": {"throughput": 409.6, "samples_per_joule": 24_576 / (value * seconds)},
         "samples": 24_576,
@@ -243,7 +241,6 @@ def test_a_slower_machine_is_told_also_within_its_spread() -> None:
 
 
 def served(*now_and_before: dict[str, float], metrics: tuple[MetricVerdict, ...]) -> list[Cause]:
-    """Return what is told of a server, of one run beside two of the baseline."""
     now_served, before = now_and_before
     fell = drop(runs=(now(server=now_served),), metrics=metrics)
     baseline = record(kept(1, server=before), kept(2, server=before))
@@ -266,18 +263,20 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
     (plain,) = served(after, before, metrics=(better,))
     assert plain.says == "the server: waiting queue 0 → 38.2, running 64 → 32"
 
-    for name, after, before, strength in (
+    for name, new, old, strength in (
         ("draft_acceptance", 0.3, 0.7, Strength.STRONG),
         ("prefix_hit_share", 0.3, 0.7, Strength.STRONG),
         ("preemptions", 30.0, 0.0, Strength.PLAUSIBLE),
         ("kv_cache_use", 1.0, 0.5, Strength.HINT),
         ("waiting", 0.0, 9.0, Strength.HINT),
     ):
-        found = served({name: after}, {name: before}, metrics=(TTFT,))
+        found = served({name: new}, {name: old}, metrics=(TTFT,))
         assert [cause.strength for cause in found] == [strength]
 
 
-def test_of_a_curve_the_points_that_moved_most_are_told() -> None:
+def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_is_no_cause() -> (
+    None
+):
     points = (1, 8, 64, 256)
     metrics = tuple(
         metric(f"tokens_per_second@{point}", Outcome.PERF_DROP, change=-point / 1000)
@@ -292,8 +291,6 @@ def test_of_a_curve_the_points_that_moved_most_are_told() -> None:
         f"tokens/s at {point} −{change} %: waiting queue 0 → 9" for point, change in moved
     ]
 
-
-def test_a_server_as_before_is_no_cause_and_is_said_to_have_been_looked_at() -> None:
     run, before = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
 
     assert told(causes(drop(runs=(run,), baseline_set=None), before, ())) == [

@@ -42,7 +42,7 @@ def tokens(*ids: int, counted: int | None = None, first: int | None = None) -> L
 SINGLE, MULTI = "SingleStream", "MultiStream"
 
 
-def test_test01_is_as_fast_within_a_tenth() -> None:
+def test_test01_is_as_fast_within_a_tenth_and_compares_answers_sample_by_sample() -> None:
     for reference, test, passed in (
         (score(100), score(109.9), True),
         (score(100), score(110.1), False),
@@ -57,6 +57,19 @@ def test_test01_is_as_fast_within_a_tenth() -> None:
     ):
         finding = same_speed(reference, test)
         assert (finding.passed, PASSED in finding.text) == (passed, passed)
+
+    for timed, passed, noted in (
+        (answers(b"ab", b"cd"), True, False),
+        (answers(b"ab", b"xd"), False, False),
+        (answers(b"ab", b"cx"), True, True),  # the first element alone decides, as there
+        ([LoggedAnswer(index=9, data=b"ab")], False, False),
+        ([*answers(b"ab"), LoggedAnswer(index=9, data=b"x")], True, False),
+        ([], False, False),
+        (answers(b"", b"cd"), False, False),
+    ):
+        finding = same_answers(answers(b"ab", b"cd"), timed)
+        assert (finding.passed, bool(finding.notes)) == (passed, noted)
+        assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
 
 
 def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_seeds() -> None:
@@ -80,21 +93,6 @@ def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_s
         assert other_seeds_speed(reference, test).passed is passed
 
 
-def test_test01_compares_answers_sample_by_sample() -> None:
-    for timed, passed, noted in (
-        (answers(b"ab", b"cd"), True, False),
-        (answers(b"ab", b"xd"), False, False),
-        (answers(b"ab", b"cx"), True, True),  # the first element alone decides, as there
-        ([LoggedAnswer(index=9, data=b"ab")], False, False),
-        ([*answers(b"ab"), LoggedAnswer(index=9, data=b"x")], True, False),
-        ([], False, False),
-        (answers(b"", b"cd"), False, False),
-    ):
-        finding = same_answers(answers(b"ab", b"cd"), timed)
-        assert (finding.passed, bool(finding.notes)) == (passed, noted)
-        assert finding.text.rstrip().endswith(PASSED if passed else FAILED)
-
-
 def test_test06_checks_lengths_ends_and_first_tokens() -> None:
     for answer, scenario, wrong in (
         (tokens(5, 6, 2), "Offline", ""),
@@ -114,6 +112,7 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
 
 
 def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
+    """Answers that differ pass where their scores are alike; a token is as wide as the suite says."""
     for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
         found = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
         assert found.passed is passed
@@ -126,9 +125,6 @@ def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropi
         timed = array("f", [1, sample, prediction, 0.2]).tobytes()
         assert same_predictions(answers(whole), answers(timed)).passed is passed
 
-
-def test_answers_that_differ_pass_where_their_scores_are_alike() -> None:
-    """A token is as wide as the suite says."""
     answer = LoggedAnswer(index=0, data=array("i", [5, 6]).tobytes(), tokens=2)
 
     assert same_scores({"top1": 99.5}, {"top1": 100.0}, {"top1": 0.01}) == ()

@@ -20,8 +20,6 @@ class Sizes:
 
 
 class Declares:
-    """Declares its options."""
-
     options = Sizes
 
     def __init__(self, *, dataset: Any, **options: Any) -> None: ...
@@ -32,28 +30,20 @@ class Inherits(Declares):
 
 
 class Replaces(Declares):
-    """Has keywords of its own."""
-
     def __init__(self, *, dataset: Any, slow: str) -> None:
         super().__init__(dataset=dataset)
 
 
 class Adds(Declares):
-    """Passes on what it does not know."""
-
     def __init__(self, *, dataset: Any, slow: str, **options: Any) -> None:
         super().__init__(dataset=dataset, **options)
 
 
 class Again(Replaces):
-    """Declares anew."""
-
     options = Sizes
 
 
 class Plain:
-    """Declares nothing."""
-
     def __init__(self, *, dataset: Any, threads: int = 2, **more: Any) -> None: ...
 
 

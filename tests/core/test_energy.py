@@ -107,17 +107,9 @@ def test_the_uncertainty_covers_the_truth(
     assert uncertainty_j < 0.05 * exact
 
 
-def test_a_lag_is_seen_where_the_load_changes_and_else_does_not_matter() -> None:
-    load, flat = waves(1.1), counter(steady(300), 9.0, 31.0, lag_s=0.2)
-
-    for lag_s in (0.0, 0.05, 0.1, 0.2):
-        readings = counter(load, 9.0, 31.0, step_s=0.02, lag_s=lag_s)
-        assert lag_of(readings, trace(load, 9.0, 31.0)) == pytest.approx(lag_s, abs=0.03)
-    assert lag_of(flat, trace(steady(300), 9.0, 31.0)) is None
-    assert measured(steady(300), counter=flat).joules == pytest.approx(6000, rel=0.002)
-
-
-def test_without_a_counter_the_trace_is_the_value_and_without_both_nothing_is_known() -> None:
+def test_without_a_counter_the_trace_is_the_value_and_a_lag_is_seen_where_the_load_changes() -> (
+    None
+):
     found = measured(job(10.0, 30.0), counter=[])
     nothing = measured(steady(300), counter=[], trace=[])
 
@@ -127,6 +119,14 @@ def test_without_a_counter_the_trace_is_the_value_and_without_both_nothing_is_kn
     assert (nothing.joules, nothing.mean_w, nothing.uncertainty_j) == (None, None, None)
     assert (nothing.method, nothing.gated) == (None, False)
     assert nothing.notes == ("no energy counter", "no power trace")
+
+    load, flat = waves(1.1), counter(steady(300), 9.0, 31.0, lag_s=0.2)
+
+    for lag_s in (0.0, 0.05, 0.1, 0.2):
+        readings = counter(load, 9.0, 31.0, step_s=0.02, lag_s=lag_s)
+        assert lag_of(readings, trace(load, 9.0, 31.0)) == pytest.approx(lag_s, abs=0.03)
+    assert lag_of(flat, trace(steady(300), 9.0, 31.0)) is None
+    assert measured(steady(300), counter=flat).joules == pytest.approx(6000, rel=0.002)
 
 
 def reset(readings: list[Reading]) -> list[Reading]:
@@ -380,8 +380,7 @@ def test_a_counter_that_goes_round_is_followed(
 
 
 @given(
-    step_s=st.floats(min_value=4.0, max_value=26.0),
-    begin_s=st.floats(min_value=4.9, max_value=5.3),
+    step_s=st.floats(min_value=4.0, max_value=26.0), begin_s=st.floats(min_value=4.9, max_value=5.3)
 )
 def test_the_truth_is_inside_the_uncertainty(step_s: float, begin_s: float) -> None:
     def used(t: float) -> float:
@@ -395,6 +394,7 @@ def test_the_truth_is_inside_the_uncertainty(step_s: float, begin_s: float) -> N
 
 
 def test_domains_are_summed_with_their_uncertainties() -> None:
+    """Memory whose counter never moves is left out, and neighbours are said."""
     both = {
         name: counted(lambda t, w=watts: w * t, end_s=20)  # type: ignore[misc]
         for name, watts in (("package-0", 100.0), ("package-0 dram", 20.0))
@@ -406,6 +406,15 @@ def test_domains_are_summed_with_their_uncertainties() -> None:
     assert energy.joules == pytest.approx(1200.0)
     assert energy.uncertainty_j == pytest.approx(sum(one.uncertainty_j or 0 for one in alone))
     assert energy.notes == ()
+
+    package, memory = counted(lambda t: 100 * t, end_s=40), counted(lambda t: 0.0, end_s=40)
+
+    energy = host_energy({"package-0": package, "package-0 dram": memory}, 5.0, 15.0)
+    shared = host_energy({"package-0": package}, 1.0, 2.0, shared=True)
+
+    assert energy.joules == pytest.approx(1000.0)
+    assert energy.notes == ("package-0 dram: its counter does not move: it is not in the sum",)
+    assert shared.notes == ("others worked on this host at the same time",)
 
 
 def test_what_readings_do_not_tell_is_not_known() -> None:
@@ -430,14 +439,3 @@ def test_what_readings_do_not_tell_is_not_known() -> None:
         assert (energy.joules, energy.uncertainty_j, energy.mean_w) == (None, None, None), name
         assert energy.by_domain == {"package-0": pytest.approx(1000.0), "package-1": None}
         assert energy.notes == (note,)
-
-
-def test_memory_whose_counter_never_moves_is_left_out_and_neighbours_are_said() -> None:
-    package, memory = counted(lambda t: 100 * t, end_s=40), counted(lambda t: 0.0, end_s=40)
-
-    energy = host_energy({"package-0": package, "package-0 dram": memory}, 5.0, 15.0)
-    shared = host_energy({"package-0": package}, 1.0, 2.0, shared=True)
-
-    assert energy.joules == pytest.approx(1000.0)
-    assert energy.notes == ("package-0 dram: its counter does not move: it is not in the sum",)
-    assert shared.notes == ("others worked on this host at the same time",)

@@ -36,7 +36,7 @@ def known(**fields: Any) -> Known:
 DROP = verdict(Outcome.PERF_DROP)
 
 
-def test_a_failure_that_is_known_passes_until_its_day() -> None:
+def test_a_failure_that_is_known_passes_until_its_day_and_fails_where_it_stopped() -> None:
     for outcome in (Outcome.PERF_DROP, Outcome.ACC_DROP, Outcome.POWER_DROP, Outcome.GATE_FAIL):
         found = expect(verdict(outcome), [known()], THEN)
         assert found.outcome is Outcome.EXPECTED
@@ -48,8 +48,6 @@ def test_a_failure_that_is_known_passes_until_its_day() -> None:
     assert expect(DROP, [known()], AFTER) == replace(DROP, notes=(over, "a note"))
     assert expect(DROP, [], THEN) is DROP
 
-
-def test_a_failure_that_stopped_failing_fails() -> None:
     over = "remove the expected failure (issue 812): its day, 2027-01-31, is over"
     for passed in (verdict(Outcome.OK), verdict(Outcome.IMPROVED)):
         found = expect(passed, [known()], THEN)
@@ -81,7 +79,6 @@ def test_strictness_is_about_a_failure_that_stays_away() -> None:
 
 
 def compared(**outcomes: Outcome | None) -> tuple[PairedVerdict, ...]:
-    """Return what the paired rule said of some scores."""
     fields: dict[str, Any] = dict.fromkeys(("low", "high", "margin", "p"))
     fields |= {"baseline": 44.0, "now": 43.0, "change": -1.0}
     fields |= {"samples": 9, "changed": 9, "down": 9, "up": 0}
@@ -114,10 +111,20 @@ def test_a_score_that_fell_against_the_baseline_is_known_by_its_name() -> None:
     assert expect(held, [known(metric="rouge2")], THEN) is held
 
 
-def test_what_was_not_judged_is_neither_expected_nor_over() -> None:
+def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> None:
+    """What was not judged is neither expected nor over."""
     for name in ("ERROR", "INVALID", "INCONCLUSIVE", "NO_BASELINE", "RECORDED"):
         found = verdict(Outcome[name])
         assert expect(found, [known()], THEN) is expect(found, [known()], AFTER) is found
+
+    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
+    p99, p50 = known(metric="latency_p99"), known(metric="latency_p50", reason="issue 9")
+    longer = replace(p99, until=AFTER)
+
+    assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
+    assert expect(both, [p99, p50], THEN).outcome is Outcome.EXPECTED
+    assert expect(both, [longer, p50], THEN).headline.endswith("; until 2027-01-31: issue 9")
+    assert expect(both, [longer, p50], AFTER).notes[0].startswith("was expected until 2027-01-31")
 
 
 def test_an_entry_matches_when_each_of_its_fields_does() -> None:
@@ -131,17 +138,6 @@ def test_an_entry_matches_when_each_of_its_fields_does() -> None:
     for entries, outcome in ((matching, Outcome.EXPECTED), (others, Outcome.PERF_DROP)):
         for fields in entries:
             assert expect(DROP, [known(**fields)], THEN).outcome is outcome, fields
-
-
-def test_entries_for_each_metric_that_fell_are_needed_and_none_may_be_over() -> None:
-    both = verdict(Outcome.PERF_DROP, latency_p99=Outcome.PERF_DROP, latency_p50=Outcome.PERF_DROP)
-    p99, p50 = known(metric="latency_p99"), known(metric="latency_p50", reason="issue 9")
-    longer = replace(p99, until=AFTER)
-
-    assert expect(both, [p99], THEN).outcome is Outcome.PERF_DROP
-    assert expect(both, [p99, p50], THEN).outcome is Outcome.EXPECTED
-    assert expect(both, [longer, p50], THEN).headline.endswith("; until 2027-01-31: issue 9")
-    assert expect(both, [longer, p50], AFTER).notes[0].startswith("was expected until 2027-01-31")
 
 
 def test_the_first_entry_that_applies_counts_through_its_last_day() -> None:

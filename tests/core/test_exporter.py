@@ -86,7 +86,8 @@ def both(*sides: Sequence[ExporterLook]) -> list[ExporterLook]:
     ]
 
 
-def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged() -> None:
+def test_a_steady_load_is_the_power_times_the_time_and_gpus_add_up() -> None:
+    """Power alone has no uncertainty."""
     for watts in (None, 300.0, 500.0, 900.0):
         found = exported_energy(with_gpu(STEADY, watts=watts), 40.2, 100.4, expected=1)
         assert found.joules == pytest.approx(500 * 60.2, rel=1e-3)
@@ -94,6 +95,17 @@ def test_a_steady_load_is_the_power_times_the_time_and_may_be_judged() -> None:
         assert found.uncertainty_j == pytest.approx((1.0 + 0.5 + 0.2) * 500, rel=0.01)
         assert (found.interval_s, found.readings, found.gpus) == (1.0, 61, "1 x NVIDIA H200")
         assert (found.notes, found.gated) == ((), True)
+
+    looks = both(STEADY, exported(lambda _: 300.0, uuid="GPU-b"))
+    one = exported_energy(STEADY, 40.0, 100.0)
+    found = exported_energy(looks, 40.0, 100.0, expected=2)
+    power = exported_energy(with_gpu(STEADY, joules=None, watts=500.0), 40.0, 100.0)
+
+    assert found.joules == pytest.approx(800 * 60, rel=1e-3)
+    assert found.uncertainty_j == pytest.approx((one.uncertainty_j or 0) * 8 / 5, rel=0.01)
+    assert (found.gpus, found.gated) == ("2 x NVIDIA H200", True)
+    assert set(found.by_gpu) == {"GPU-a", "GPU-b"}
+    assert (power.joules, power.source, power.uncertainty_j) == (30_000.0, "power", None)
 
 
 @pytest.mark.parametrize("loads", [3, pytest.param(60, marks=pytest.mark.nightly)])
@@ -114,19 +126,6 @@ def test_the_energy_of_any_load_is_inside_what_it_is_said_to_be_uncertain_by(loa
             found = exported_energy(looks, begin_s, begin_s + 60)
             true_j = sum(watts(begin_s + n / 1000) for n in range(60_000)) / 1000
             assert abs(present(found.joules) - true_j) <= present(found.uncertainty_j)
-
-
-def test_gpus_add_up_with_their_uncertainties_and_power_alone_has_none() -> None:
-    looks = both(STEADY, exported(lambda _: 300.0, uuid="GPU-b"))
-    one = exported_energy(STEADY, 40.0, 100.0)
-    found = exported_energy(looks, 40.0, 100.0, expected=2)
-    power = exported_energy(with_gpu(STEADY, joules=None, watts=500.0), 40.0, 100.0)
-
-    assert found.joules == pytest.approx(800 * 60, rel=1e-3)
-    assert found.uncertainty_j == pytest.approx((one.uncertainty_j or 0) * 8 / 5, rel=0.01)
-    assert (found.gpus, found.gated) == ("2 x NVIDIA H200", True)
-    assert set(found.by_gpu) == {"GPU-a", "GPU-b"}
-    assert (power.joules, power.source, power.uncertainty_j) == (30_000.0, "power", None)
 
 
 STEADY = exported(steady)

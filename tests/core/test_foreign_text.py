@@ -65,10 +65,7 @@ def test_what_utf8_cannot_hold_is_an_escape_wherever_it_stands() -> None:
 
     found = encodable({"\udc80": [words, MappingProxyType({"k": "\udcff"})], "n": 3})
 
-    assert found == {
-        "\\udc80": [Words("a\\udcff", ("b", "\\ud800")), {"k": "\\udcff"}],
-        "n": 3,
-    }
+    assert found == {"\\udc80": [Words("a\\udcff", ("b", "\\ud800")), {"k": "\\udcff"}], "n": 3}
     clean = Words("ü")
     assert encodable(clean) is clean
 

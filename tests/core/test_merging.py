@@ -79,10 +79,7 @@ def words(results: Results) -> dict[str, Outcome]:
 
 
 P_VALUES = st.one_of(
-    st.just(1.0),
-    st.floats(1e-9, 1e-3),
-    st.floats(1e-3, 0.02),
-    st.floats(0.02, 0.9),
+    st.just(1.0), st.floats(1e-9, 1e-3), st.floats(1e-3, 0.02), st.floats(0.02, 0.9)
 )
 
 
@@ -164,7 +161,11 @@ def test_suspects_of_several_machines_are_a_drop_together() -> None:
     assert words(expected)["w010"] is Outcome.PERF_DROP
 
 
-def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> None:
+def test_times_versions_and_what_was_left_out_are_joined() -> None:
+    """One test in two parts and parts of two commits are refused.
+
+    Strict fails what is not decided, and a recorded case is no pair.
+    """
     quiet = part({0: 0.005, **dict.fromkeys(range(1, 30), 1.0)}, 30)
     recorded = verdicts.verdict(Outcome.RECORDED, "8 runs", metric(p=None))
     many = session(
@@ -175,9 +176,6 @@ def test_strict_fails_what_is_not_decided_and_a_recorded_case_is_no_pair() -> No
     assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
-
-def test_times_versions_and_what_was_left_out_are_joined() -> None:
-    """One test in two parts and parts of two commits are refused."""
     one = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
     versions = {"pytest": "9.2.0", "pytest-mlperf": "0.2"}
     other = replace(
@@ -229,7 +227,7 @@ def case(outcome: Outcome, identity: dict[str, Any] | None = None, **fields: Any
 
 
 def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> None:
-    """It names its metrics and where it was measured."""
+    """Nor does another profile or machine, or a demonstration."""
     names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
     fields: dict[str, Any] = {"metrics": ("throughput",), "profile": "quick", "identity": HERE}
 
@@ -240,12 +238,10 @@ def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> Non
         assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
     assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
 
-
-def test_another_profile_or_machine_or_a_demonstration_decides_nothing() -> None:
-    elsewhere: list[dict[str, Any]] = [
-        *({"profile": "official"}, {"identity": {"gpu.name": "H100"}}, {"identity": {}})
-    ]
-    for fields in ({"handicap": 0.5}, {"pretended": True}, *elsewhere):
+    shown: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
+    elsewhere: list[dict[str, Any]] = [{"profile": "official"}, {"identity": {"gpu.name": "H100"}}]
+    elsewhere += [{"identity": {}}]
+    for fields in (*shown, *elsewhere):
         for outcome in (Outcome.OK, Outcome.PERF_DROP, Outcome.SUSPECT):
             found = remaining([BEFORE], [case(outcome, **fields)], date=LATER)
             assert BEFORE in found

@@ -30,7 +30,6 @@ BETWEEN = f"{KEPT}; between 0 and the limit either answer may come"
 
 
 def record(*days: str, runs: int = 2, commit: str | None = None) -> Record:
-    """Return a record with a session on each of these days."""
     return make_record(
         *(
             make_baseline_run(
@@ -116,14 +115,14 @@ def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
         said = (found.brief.endswith(", old"), APPEND in found.in_words)
         assert (found.lacks, said) == (lacks, (lacks == "old", lacks == "old"))
 
-    found = record(*MONDAYS)
-    undated = replace(found, runs=tuple(replace(run, started="then") for run in found.runs))
+    mondays = record(*MONDAYS)
+    undated = replace(mondays, runs=tuple(replace(run, started="then") for run in mondays.runs))
     pooled = ((4 * 0.005**2 + 4 * 2 * 0.01**2) / 8) ** 0.5
 
     assert of(record(*MONDAYS, runs=1)).run_sd == pytest.approx(0.005, rel=1e-3)
-    assert of(found).run_sd == pytest.approx(pooled, rel=1e-3)
+    assert of(mondays).run_sd == pytest.approx(pooled, rel=1e-3)
     assert of(undated).age_days is None
-    assert promise(found, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
+    assert promise(mondays, RULE, metric="latency_p50", calibrated=True, now=NOW).run_sd is None
 
 
 def test_sessions_of_one_day_and_few_sessions_are_told_as_such() -> None:

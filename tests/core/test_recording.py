@@ -66,6 +66,7 @@ def recorded(
 
 
 def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
+    """An energy that may not be judged is not kept."""
     assert baseline_run(RUN) == make_baseline_run(
         metrics={"throughput": 100.0, "latency_p50": 0.01},
         within_se={"throughput": 0.002},
@@ -75,8 +76,6 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
         commit="9d0e77a1b2c3",
     )
 
-
-def test_an_energy_that_may_not_be_judged_is_not_kept() -> None:
     per_joule = [f"samples_per_joule{suffix}" for suffix in ("", "_wall", "_dcgm")]
     for gated, metric in product((True, False), (*per_joule, "net_joules_per_sample")):
         shared: dict[str, Any] = {"joules": 9.0, "mean_w": 3.0, "window_s": 3.0, "gated": gated}
@@ -138,9 +137,9 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
 
     short, long = recorded((100.0, 101.0)), recorded((100.0, 101.0) * 4)
     detectable, smaller = short.minimum_detectable_change, long.minimum_detectable_change
-    other = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
+    lacking = recorded((100.0,), limits={"throughput": 0.03, "latency_p50": 0.05})
 
-    assert set(detectable) == set(other.minimum_detectable_change) == {"throughput"}
+    assert set(detectable) == set(lacking.minimum_detectable_change) == {"throughput"}
     assert 0 < smaller["throughput"] < detectable["throughput"]
     assert provable(short).startswith("can prove changes of ")
     nothing = "can prove no change: no gated metric has enough queries a run"

@@ -50,12 +50,10 @@ def queue(capacity: float, service_s: float = 0.05, run_s: float = 60.0) -> Late
 
 
 def step(at: float) -> Latency:
-    """Return a latency that jumps from far below its limit to far beyond it."""
     return lambda rate: 0.001 if rate < at else 100.0
 
 
 def truth(latency: Latency) -> float:
-    """Return the rate at which a latency reaches 1 s."""
     low, high = 1e-6, 1e9
     for _ in range(200):
         middle = math.sqrt(low * high)
@@ -64,7 +62,6 @@ def truth(latency: Latency) -> float:
 
 
 def search(latency: Latency, plan: SearchPlan) -> list[Tried]:
-    """Return the tries of a whole search."""
     tries: list[Tried] = []
     while (rate := next_rate(tries, plan)) is not None:
         tries.append(tried(rate, {"ttft_p99": latency(rate)}, [TTFT]))
@@ -80,6 +77,15 @@ def missed(rate: float, value: float = 2.0) -> Tried:
 
 
 def test_it_steps_outwards_in_doubled_steps_that_at_most_double_the_rate() -> None:
+    """A miss alone above rates that hold is measured again; a second miss is believed."""
+    plan = SearchPlan(start=100.0, precision=0.02)
+    tries = [missed(100), held(80), held(95), held(98.5)]
+
+    assert next_rate(tries, plan) == 100.0
+    assert next_rate([*tries, missed(100)], plan) is None
+    again = next_rate([*tries, held(100)], plan)
+    assert again == pytest.approx(125.0)
+
     cases = [
         ([], 1),
         ([held(100)], 1.25),
@@ -117,17 +123,6 @@ def test_between_two_ends_it_goes_beside_where_the_limit_should_be_met() -> None
     assert quick == pytest.approx(200 / 1.02)
     assert missed(120, 30.0).excess == missed(120, 3000.0).excess == CLAMP
     assert held(120, 1e-6).excess == -CLAMP
-
-
-def test_a_miss_alone_above_rates_that_hold_is_measured_again() -> None:
-    """Something else may have disturbed that one run; a second miss is believed."""
-    plan = SearchPlan(start=100.0, precision=0.02)
-    tries = [missed(100), held(80), held(95), held(98.5)]
-
-    assert next_rate(tries, plan) == 100.0
-    assert next_rate([*tries, missed(100)], plan) is None
-    again = next_rate([*tries, held(100)], plan)
-    assert again == pytest.approx(125.0)
 
 
 def test_the_bracket_is_the_highest_rate_that_held_and_the_lowest_that_did_not() -> None:

@@ -28,9 +28,9 @@ vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
 
 def test_each_servers_names_mean_the_same() -> None:
     """Copies add up, and of caches the fullest counts; of vLLM's older and newer name the newer."""
-    pages = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
+    copies = [{"waiting": 3.0, "kv_cache_use": 0.2}, {"waiting": 4.0, "kv_cache_use": 0.9}]
 
-    assert together(pages) == {"waiting": 7.0, "kv_cache_use": 0.9}
+    assert together(copies) == {"waiting": 7.0, "kv_cache_use": 0.9}
     assert read_server(VLLM) == {
         "running": 64.0,
         "waiting": 5.0,

@@ -37,7 +37,6 @@ RULE = rule_for("H200")
 
 
 def runs(*values: float, name: str = "throughput", session: str = "s") -> tuple[BaselineRun, ...]:
-    """Return runs, two of each session."""
     return tuple(
         make_baseline_run(metrics={name: value}, session=f"{session}{number // 2}")
         for number, value in enumerate(values)
@@ -140,15 +139,13 @@ def test_an_unchanged_trend_shows_a_step_at_most_once_in_twenty(count: int) -> N
     assert shown <= 0.05 * count + 2 * (0.05 * 0.95 * count) ** 0.5
 
 
-def test_what_is_proven_alone_may_not_be_among_others() -> None:
+def test_better_is_said_only_where_it_is_proven_among_others() -> None:
     by_p = [TrendStep(change=0.1, better=True, p=p) for p in (0.03, 0.012, 0.004, 0.9)]
 
     assert [one.better for one in proven(by_p)] == [None, True, True, None]
     assert [one.better for one in proven(by_p[:1])] == [True]
     assert proven([TrendStep(refused=("other data",)), by_p[0]])[1].better is True
 
-
-def test_better_is_said_only_where_it_is_proven() -> None:
     for name, now, better in (
         ("throughput", 110.0, True),
         ("throughput", 90.0, False),
@@ -203,15 +200,13 @@ def test_what_cannot_be_compared_is_refused_with_the_reasons() -> None:
         assert bool(why_no_ratio(other, BASE, "throughput")) is bool(reasons)
 
 
-def test_metrics_never_mix() -> None:
+def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> None:
+    """The points of a machine follow each other."""
     names = ("throughput", "tokens_per_second", "latency_p50")
     for a, b, metric in product(names, repeat=3):
         found = step(point(100.0, name=a), point(110.0, name=b), metric, RULE)
         assert (found.change is not None) is (a == b == metric)
 
-
-def test_appended_runs_belong_to_what_they_extend() -> None:
-    """The points of a machine follow each other."""
     first, more = point(100.0, 101.0), point(100.0, 101.0, 102.0)
     other, elsewhere = point(100.0, 101.0, 99.0, session="x"), replace(more, identity={"gpu": "H1"})
     a, b, c = (
@@ -253,7 +248,6 @@ SERIES = CaseSeries(
 
 
 def history(*points: tuple[float | None, bool]) -> CaseHistory:
-    """Return sessions with the baseline that each was judged by, and whether it recorded one."""
     return CaseHistory(
         series=SERIES,
         points=[

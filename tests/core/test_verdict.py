@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import permutations
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf.core.promise import Promise
 from pytest_mlperf.core.reason import Key, Reason, measured_again
@@ -12,14 +13,12 @@ from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, final_w
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
 
 
-def test_an_outcome_alone_fails_or_passes_and_has_one_place_in_the_order() -> None:
+def test_an_outcome_fails_or_passes_and_the_worst_metric_decides_whatever_the_order() -> None:
+    """The last of each row is the worst."""
     failing = "PERF_DROP PAIR_FAIL ACC_DROP POWER_DROP GATE_FAIL INVALID ERROR UNEXPECTED_PASS"
     assert {outcome.name for outcome in Outcome if outcome.fails} == {*failing.split()}
     assert sorted(SEVERITY) == sorted(Outcome)
 
-
-def test_the_worst_metric_decides_whatever_the_order() -> None:
-    """The last of each row is the worst."""
     for names in (
         "OK",
         "IMPROVED OK",
@@ -57,7 +56,7 @@ CALIBRATE = (
 
 def test_what_settles_it_follows_from_what_is_lacking() -> None:
     """Of several metrics the drop says it."""
-    cases: list[tuple[str, str | None, int, float | None, str]] = [
+    cases: list[tuple[str, Any, int, float | None, str]] = [
         ("ok", "few sessions", 1, 1.0, OF_SESSIONS.format(1)),
         ("drop", "few sessions", 3, 1.0, f"{OF_SESSIONS.format(3)}{BUILD}"),
         ("drop", "few sessions", 5, 1.0, f"{CALIBRATE}{BUILD}"),
@@ -68,12 +67,7 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
     ]
     for leans, lacking, sessions, age, words in cases:
         promised = Promise(
-            lacks=lacking,
-            runs=8,
-            sessions=sessions,
-            days=1,
-            age_days=age,
-            run_sd=0.01,  # type: ignore[arg-type]
+            lacks=lacking, runs=8, sessions=sessions, days=1, age_days=age, run_sd=0.01
         )
         judged = provisional(leans, lacking, sessions)
         found = replace(PROVISIONAL_DROP, metrics=(judged,), promise=promised)
@@ -85,7 +79,7 @@ def test_what_settles_it_follows_from_what_is_lacking() -> None:
 
 
 def provisional(leans: str, lacking: str | None, sessions: int) -> MetricVerdict:
-    fields = {"leans": leans, "lacking": lacking, "sessions_baseline": sessions}
+    fields: dict[str, Any] = {"leans": leans, "lacking": lacking, "sessions_baseline": sessions}
     return metric(outcome=Outcome.PROVISIONAL, **fields)
 
 
@@ -95,14 +89,12 @@ HOTTER = Reason(key=Key.HW_THERMAL_SLOWDOWN, text="heat for 2.40 s")
 LOST = Reason(key=Key.GPU_LOST, text="the GPU was lost")
 
 
-def test_each_reason_is_told_once_with_its_latest_figures() -> None:
+def test_each_reason_is_told_once_with_its_latest_figures_and_every_key_on_the_page() -> None:
     assert measured_again([[HOT]]) == "1 run INVALID, measured again: heat for 1.20 s"
     assert measured_again([[HOT], [HOTTER, LOST]]) == (
         "2 runs INVALID, measured again: heat for 2.40 s; the GPU was lost"
     )
 
-
-def test_every_key_is_on_the_page() -> None:
     page = DOCS.read_text("utf-8")
 
     assert [key for key in Key if f"`{key}`" not in page] == []

@@ -15,7 +15,6 @@ NEW = {"rouge1": [3.0, 2.0, 1.0]}
 
 
 def update(folder: str, *, prepare: bool = False) -> None:
-    """Add a record to a baseline that has one."""
     path = Path(folder) / "baselines" / "Offline.ort.fp32.json"
     if prepare:
         baselines.save(path, performance.BASELINE)
@@ -25,7 +24,6 @@ def update(folder: str, *, prepare: bool = False) -> None:
 
 
 def accept(folder: str, *, prepare: bool = False) -> None:
-    """Accept other scores than those that are there."""
     path = Path(folder) / "baselines" / "torch.fp32.json"
     accuracy.save(path, accuracy.BASELINE, OLD if prepare else NEW)
 

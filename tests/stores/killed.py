@@ -91,7 +91,6 @@ def git(folder: Path, *command: str) -> str:
 
 
 def taken(folder: Path) -> list[str]:
-    """Return the files that `git add .` would take."""
     shown = git(folder, "status", "--porcelain", "--untracked-files=all", "-z")
     return sorted(entry[3:] for entry in shown.split("\0") if entry)
 
@@ -107,7 +106,6 @@ def started(function: Callable[..., None], *calls: tuple[Any, ...]) -> list[Any]
 
 
 def exit_codes(processes: list[Any]) -> list[int]:
-    """Wait for processes and return their exit codes."""
     for process in processes:
         process.join()
     return [process.exitcode for process in processes]

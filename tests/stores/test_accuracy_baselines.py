@@ -17,13 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.baseline import (
-    Accepted,
-    AccuracyBaseline,
-    Rerun,
-    kept,
-    steps_per_point,
-)
+from pytest_mlperf.core.baseline import Accepted, AccuracyBaseline, Rerun, kept, steps_per_point
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.measurement import Accuracy, Scored
@@ -62,12 +56,8 @@ BASELINE = make_accuracy_baseline(
 
 
 def save(
-    path: Path,
-    baseline: AccuracyBaseline,
-    scores: Scores,
-    outputs: Sequence[int] | None = None,
+    path: Path, baseline: AccuracyBaseline, scores: Scores, outputs: Sequence[int] | None = None
 ) -> AccuracyBaseline:
-    """Write a baseline whatever is there."""
     return replace_scores(path, lambda _: baseline, scores, outputs)
 
 
@@ -150,8 +140,10 @@ def put_scores(path: Path, content: bytes) -> None:
     path.write_text(json.dumps(raw), "utf-8")
 
 
-def test_a_damaged_file_says_what_is_wrong(path: Path) -> None:
-    save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
+def test_a_damaged_file_says_what_is_wrong_and_a_digest_that_is_none_names_no_file(
+    path: Path,
+) -> None:
+    written = save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
     raw = json.loads(path.read_text("utf-8"))
     for change, message in (
         ({"schema": 99}, r"written by a newer pytest-mlperf \(schema 99"),
@@ -161,6 +153,12 @@ def test_a_damaged_file_says_what_is_wrong(path: Path) -> None:
         path.write_text(json.dumps({**raw, **change}), "utf-8")
         with pytest.raises(BaselineError, match=message):
             load(path)
+
+    for digest in ("", "../../../x", "/etc/passwd", "A" * 64, "\x00" * 64):
+        FILE.save(path, replace(written, scores_sha256=digest))
+        for read in (load, load_outputs, scores_path):
+            with pytest.raises(BaselineError, match=r"and no SHA-256\. Restore the file"):
+                read(path)
 
 
 def test_digests_and_repeats_are_kept_beside_the_scores(path: Path) -> None:
@@ -212,9 +210,7 @@ WRONG_SCORES: list[tuple[dict[str, bytes], str]] = [
 ]
 
 
-def test_scores_that_are_not_what_they_say_are_refused_before_they_are_unpacked(
-    path: Path,
-) -> None:
+def test_scores_that_are_not_what_they_say_are_refused_before_they_are_unpacked(path: Path) -> None:
     pickled = io.BytesIO()
     np.savez(pickled, rouge1=np.array([1, "two", None], dtype=object), allow_pickle=True)
     put_scores(path, pickled.getvalue())
@@ -235,15 +231,6 @@ def test_scores_that_are_not_what_they_say_are_refused_before_they_are_unpacked(
             assert tracemalloc.get_traced_memory()[1] < 2**22
         finally:
             tracemalloc.stop()
-
-
-def test_a_digest_that_is_none_names_no_file(path: Path) -> None:
-    written = save(path, BASELINE, {"rouge1": [1.0, 2.0, 3.0]})
-    for digest in ("", "../../../x", "/etc/passwd", "A" * 64, "\x00" * 64):
-        FILE.save(path, replace(written, scores_sha256=digest))
-        for read in (load, load_outputs, scores_path):
-            with pytest.raises(BaselineError, match=r"and no SHA-256\. Restore the file"):
-                read(path)
 
 
 ACCURACY = Accuracy(
@@ -280,10 +267,7 @@ def test_a_pass_comes_back_and_one_of_an_older_release_lacks_what_came_later(
     file.write_text(json.dumps(content), "utf-8")
 
     assert found == (replace(ACCURACY, source="stored"), SCORED)
-    assert passes.load("key") == (
-        replace(ACCURACY, source="stored", lower=(), whole=()),
-        PLAIN,
-    )
+    assert passes.load("key") == (replace(ACCURACY, source="stored", lower=(), whole=()), PLAIN)
     passes.save("plain", ACCURACY, PLAIN)
     assert present(passes.load("plain"))[1] == PLAIN
     file.write_text("{", "utf-8")

@@ -86,7 +86,6 @@ def write(path: Path, data: bytes) -> Path:
 
 
 def document(baseline: Baseline = BASELINE) -> Any:
-    """The baseline as the file holds it, to be spoilt."""
     with tempfile.TemporaryDirectory() as folder:
         save(Path(folder, "b.json"), baseline)
         return json.loads(Path(folder, "b.json").read_text(encoding="utf-8"))
@@ -347,7 +346,10 @@ def test_what_could_not_be_read_again_is_not_written(path: Path) -> None:
     assert load(path) == hidden
 
 
-def test_an_update_gets_what_is_there_and_one_that_refuses_writes_nothing(path: Path) -> None:
+def test_an_update_gets_what_is_there_and_waits_for_another_one_but_not_for_ever(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that refuses writes nothing."""
     note = Mock(return_value=BASELINE)
 
     with pytest.raises(BaselineError, match="no"):
@@ -357,10 +359,6 @@ def test_an_update_gets_what_is_there_and_one_that_refuses_writes_nothing(path: 
     assert note.call_args_list == [call(None), call(BASELINE)]
     assert list(path.parent.iterdir()) == [path]
 
-
-def test_an_update_waits_for_another_one_and_not_for_ever(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
     monkeypatch.setattr(documents, "LOCK_TIMEOUT_S", 0.0)
 
     def nested(old: Baseline | None) -> Baseline:

@@ -69,7 +69,9 @@ def document() -> Any:
     return json.loads(json.dumps(dataclasses.asdict(WHOLE)))
 
 
-def test_what_is_saved_is_loaded(path: Path, tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded_and_an_update_keeps_other_machines(
+    path: Path, tmp_path: Path
+) -> None:
     assert path == tmp_path / "baselines" / "calibration" / "H200.json"
     assert load(path, "H200") is None
     save(path, WHOLE)
@@ -78,6 +80,12 @@ def test_what_is_saved_is_loaded(path: Path, tmp_path: Path) -> None:
     text = path.read_text("utf-8")
     assert text == json.dumps(json.loads(text), sort_keys=True, indent=2) + "\n"
     assert list(path.parent.iterdir()) == [path]
+
+    other = Calibrated(identity={**H200, "gpus": 2}, settings=None, cases=())
+    update(path, "H200", lambda old: old.having(WHOLE.machines[0]))
+    update(path, "H200", lambda old: old.having(other))
+
+    assert present(load(path, "H200")).machines == (WHOLE.machines[0], other)
 
 
 DEFECTS: list[tuple[str, object, str]] = [
@@ -117,14 +125,6 @@ def test_a_defect_is_named_with_its_place_and_the_cure(path: Path) -> None:
         write(path, content)
         with pytest.raises(BaselineError, match=message):
             load(path, "H200")
-
-
-def test_an_update_starts_from_nothing_and_keeps_other_machines(path: Path) -> None:
-    other = Calibrated(identity={**H200, "gpus": 2}, settings=None, cases=())
-    update(path, "H200", lambda old: old.having(WHOLE.machines[0]))
-    update(path, "H200", lambda old: old.having(other))
-
-    assert present(load(path, "H200")).machines == (WHOLE.machines[0], other)
 
 
 def test_the_judge_takes_it_on_exactly_this_hardware(path: Path) -> None:

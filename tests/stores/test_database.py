@@ -24,7 +24,6 @@ RECORDED = Path(__file__).parents[1] / "data" / "replay" / "unchanged" / "result
 
 @pytest.fixture(scope="module")
 def session() -> Results:
-    """A session as pytest wrote it."""
     return read_results(RECORDED)
 
 

@@ -23,13 +23,11 @@ NAMES = st.one_of(HOSTILE, st.text(max_size=8), st.from_regex(r"[A-Za-z0-9][./\n
 
 
 def performance(names: list[str]) -> Path:
-    """Return the place of a performance baseline."""
     fields = ("accelerator", "profile", "workload", "scenario", "engine", "precision")
     return baselines.path_for(ROOT, **dict(zip(fields, names, strict=True)))
 
 
 def accuracy(names: list[str]) -> Path:
-    """Return the place of an accuracy baseline."""
     fields = ("workload", "engine", "precision")
     return accuracy_baselines.path_for(ROOT, **dict(zip(fields, names[:3], strict=True)))
 

@@ -58,12 +58,24 @@ def test_every_outcome_comes_back_as_it_was_written_and_as_the_schema_says(file:
     assert strict(file)["label"] == "Result not verified by MLCommons Association."
 
 
-def test_a_verdict_that_could_not_be_read_back_is_known_before_it_is_kept() -> None:
-    """A ceiling lies above the reference: its limit is below 0, and readable."""
+def test_every_number_has_a_range() -> None:
+    """A file from elsewhere holds nothing that overflows; a machine's properties are only shown.
+
+    A verdict that could not be read back is known before it is kept. A ceiling lies above the
+    reference: its limit is below 0, and readable.
+    """
     for share in (0.9, 1.1):
         require_readable(verdicts.verdict(Outcome.GATE_FAIL, "x", metric(limit=1 - share)))
     with pytest.raises(ValueError, match=r"metrics\.0\.now"):
         require_readable(verdicts.verdict(Outcome.OK, "x", metric(now=1e200)))
+
+    unbounded = [
+        ".".join(place)
+        for place, bounds in numbers(results_schema())
+        if bounds != {"minimum", "maximum"} and "identity" not in place
+    ]
+
+    assert unbounded == []
 
 
 def test_files_of_older_releases_are_read(file: Path) -> None:
@@ -140,14 +152,3 @@ def numbers(schema: Any, place: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
     for key, inside in items:
         if isinstance(inside, dict | list):
             yield from numbers(inside, (*place, str(key)))
-
-
-def test_every_number_has_a_range() -> None:
-    """A file from elsewhere holds nothing that overflows; a machine's properties are only shown."""
-    unbounded = [
-        ".".join(place)
-        for place, bounds in numbers(results_schema())
-        if bounds != {"minimum", "maximum"} and "identity" not in place
-    ]
-
-    assert unbounded == []

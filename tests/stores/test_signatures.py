@@ -42,14 +42,22 @@ def file(tmp_path: Path) -> Path:
 
 
 def test_the_signer_is_named_and_what_was_changed_afterwards_is_refused(
-    file: Path, keys: Path
+    file: Path, keys: Path, tmp_path: Path
 ) -> None:
+    """A key that wants a passphrase is not waited for."""
     assert sign(file, keys / "ann") == signature_of(file)
     assert verified(file, keys / "allowed") == "ann@example.org"
 
     file.write_text(file.read_text("utf-8").replace('"seconds"', '"seconds" '), "utf-8")
     with pytest.raises(MlperfError, match="its signature is not good"):
         verified(file, keys / "allowed")
+
+    signature_of(file).unlink()
+    key = new_key(tmp_path / "locked", "secret")
+
+    with pytest.raises(MlperfError, match=r"not signed: ssh-keygen cannot use .*ssh-add"):
+        sign(file, key)
+    assert not signature_of(file).exists()
 
 
 def test_another_signer_and_a_signature_for_another_use_are_refused(file: Path, keys: Path) -> None:
@@ -62,14 +70,6 @@ def test_another_signer_and_a_signature_for_another_use_are_refused(file: Path, 
     subprocess.run(command, check=True, capture_output=True)
     with pytest.raises(MlperfError, match="its signature is not good"):
         verified(file, keys / "allowed")
-
-
-def test_a_key_that_wants_a_passphrase_is_not_waited_for(file: Path, tmp_path: Path) -> None:
-    key = new_key(tmp_path / "locked", "secret")
-
-    with pytest.raises(MlperfError, match=r"not signed: ssh-keygen cannot use .*ssh-add"):
-        sign(file, key)
-    assert not signature_of(file).exists()
 
 
 def test_merge_takes_and_makes_signed_results(

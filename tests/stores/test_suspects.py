@@ -63,7 +63,10 @@ def test_sessions_that_end_at_once_lose_none(tmp_path: Path) -> None:
 
 
 def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
-    """A file of them, or a folder, such as what CI keeps; the newest word counts."""
+    """A file of them, or a folder, such as what CI keeps; the newest word counts.
+
+    What is no file is not waited for.
+    """
     newer = replace(A, date="2026-11-21T10:11:12+00:00")
     write_results(tmp_path / "one.json", session(suspects=(A, B)))
     write_results(tmp_path / "two.json", session(suspects=(newer,)))
@@ -74,6 +77,14 @@ def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
     assert suspects.load_given(tmp_path) == (newer, B)
     assert suspects.load_given(tmp_path / "kept" / "suspects.json") == (A,)
     assert suspects.load_given(tmp_path / "absent") == ()
+
+    os.mkfifo(tmp_path / "pipe.json")
+    (tmp_path / "folder.json").mkdir()
+
+    assert suspects.load_given(tmp_path) == (newer, B)
+    assert suspects.load(tmp_path / "pipe.json") == ()
+    with pytest.raises(MlperfError, match="a pipe, which no results file is"):
+        suspects.load_given(tmp_path / "pipe.json")
 
 
 @pytest.mark.process
@@ -91,13 +102,3 @@ def test_damaged_results_that_are_named_are_an_error(pytester: pytest.Pytester) 
         for named in ("results.json", "."):
             with pytest.raises(pytest.UsageError, match=message):
                 read_options(pytester.parseconfig("--mlperf-suspects", named))
-
-
-def test_what_is_no_file_is_not_waited_for(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "pipe.json")
-    (tmp_path / "folder.json").mkdir()
-
-    assert suspects.load_given(tmp_path) == ()
-    assert suspects.load(tmp_path / "pipe.json") == ()
-    with pytest.raises(MlperfError, match="a pipe, which no results file is"):
-        suspects.load_given(tmp_path / "pipe.json")

@@ -173,8 +173,20 @@ def test_what_cannot_be_written_is_one_sentence_and_leaves_nothing(tmp_path: Pat
     assert [one.name for one in tmp_path.iterdir()] == ["x.json"]
 
 
-def test_scores_lie_beside_what_a_link_names(tmp_path: Path) -> None:
+def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None:
     (tmp_path / ".git").mkdir()
+    for name in ("a", "shared"):
+        (tmp_path / name).mkdir()
+    link, target = tmp_path / "a" / "x.json", tmp_path / "shared" / "y.json"
+    link.symlink_to("../shared/y.json")
+
+    baselines.save(link, EMPTY)
+    baselines.update(link, lambda old: BASELINE if old == EMPTY else EMPTY)
+
+    assert link.is_symlink()
+    assert baselines.load(target) == BASELINE
+    assert list(link.parent.iterdir()) == [link]
+
     acting.accept(str(tmp_path), prepare=True)
     path, link = tmp_path / "baselines" / "torch.fp32.json", tmp_path / "link.json"
     link.symlink_to(path)
@@ -202,26 +214,16 @@ def test_a_link_that_leads_astray_or_is_in_the_place_of_the_lock_is_not_followed
         assert not elsewhere.exists()
 
 
-def test_a_link_is_written_through_within_its_repository(tmp_path: Path) -> None:
-    (tmp_path / ".git").mkdir()
-    for name in ("a", "shared"):
-        (tmp_path / name).mkdir()
-    link, target = tmp_path / "a" / "x.json", tmp_path / "shared" / "y.json"
-    link.symlink_to("../shared/y.json")
-
-    baselines.save(link, EMPTY)
-    baselines.update(link, lambda old: BASELINE if old == EMPTY else EMPTY)
-
-    assert link.is_symlink()
-    assert baselines.load(target) == BASELINE
-    assert list(link.parent.iterdir()) == [link]
+def endless(path: Path) -> None:
+    path.touch()
+    os.truncate(path, 2**33)
 
 
 def test_what_is_no_regular_file_or_too_large_is_one_sentence(tmp_path: Path) -> None:
     makers: dict[str, Callable[[Path], object]] = {
         "a pipe": os.mkfifo,
         "a device": lambda path: path.symlink_to("/dev/zero"),
-        "larger than": lambda path: path.touch() or os.truncate(path, 2**33),
+        "larger than": endless,
         "a folder": Path.mkdir,
     }
     for number, (message, make) in enumerate(makers.items()):

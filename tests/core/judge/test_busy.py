@@ -34,6 +34,7 @@ def fell(
 
 
 def test_what_is_given_back() -> None:
+    """Only what is beyond the baseline's own load."""
     drop, slower = (-0.12, -0.14, -0.10), (0.3, 0.24, 0.4)
     for metric, share, expected in (
         (fell(*drop), 0.11, True),
@@ -52,8 +53,6 @@ def test_what_is_given_back() -> None:
     ):
         assert explains(metric, share) is expected, (metric, share)
 
-
-def test_only_what_is_beyond_the_baselines_own_load_is_given_back() -> None:
     beyond = excess([run(0.1), run(0.2)], [kept(0.04), kept(0.05), kept(None)])
 
     assert beyond == pytest.approx(0.105)

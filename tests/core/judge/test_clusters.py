@@ -21,7 +21,6 @@ def judged(
     leverage: Leverage | None = None,
     margin: float = 0.5,
 ) -> Paired:
-    """Judge all samples of a data set at once."""
     rng = random.Random(1)
     before = [rng.uniform(20, 80) for _ in changes]
     now = [score + change for score, change in zip(before, changes, strict=True)]
@@ -79,9 +78,9 @@ def test_an_effect_that_articles_share_is_no_drop_and_no_proof_that_there_is_non
 
 
 def test_a_drop_of_every_article_is_still_proven() -> None:
-    """Four fell far more than they differ by: a test of signs alone could not say so.
+    """Four fell far more than they differ by; too few groups are judged as independent samples.
 
-    Too few groups are judged as independent samples.
+    Forty lost answers, all of one article: another article may gain as many.
     """
     many, of_many = articles(random.Random(6), [25] * 48, 0.5)
     four, of_four = articles(random.Random(7), [107, 117, 96, 128], 2.0)
@@ -94,9 +93,6 @@ def test_a_drop_of_every_article_is_still_proven() -> None:
     assert judged([each - 60 for each in four], of_four).decision is Decision.FAIL
     assert (independent.decision, independent.groups) == (Decision.FAIL, None)
 
-
-def test_right_and_wrong_answers_of_articles_are_judged_by_articles() -> None:
-    """Forty lost answers, all of one article: another article may gain as many."""
     before = [100.0] * 1000
     now = [0.0] * 40 + [100.0] * 960
     by_article = ScorePairs(
@@ -123,7 +119,10 @@ def noise(mean: float, seed: int = 2) -> list[float]:
 
 
 def test_the_error_is_widened_by_what_is_not_seen() -> None:
-    """Few samples that changed are few degrees of freedom."""
+    """Few samples that changed are few degrees of freedom.
+
+    Where too little is seen neither word is said; large drops and gains are still decided.
+    """
     changes = noise(0.0)
     plain = stdev(changes) / math.sqrt(N)
     hidden = Leverage(seen=0.5, df=40, hidden=2.0)
@@ -133,19 +132,6 @@ def test_the_error_is_widened_by_what_is_not_seen() -> None:
     assert error_of(changes, hidden)[0] == pytest.approx(math.sqrt(2 * plain**2 + 2))
     assert error_of([9.0, -9.0] + [0.0] * (N - 2), FULL)[1] == pytest.approx(6, abs=0.1)
 
-
-def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> None:
-    """Such a class fell from 100 to 0: all pseudo-values by as much, as if all images had."""
-    fell = [-100 / 60] * N
-    some = Leverage(seen=0.55, df=60, hidden=100 / 60)
-
-    assert judged_with(fell, None).decision is Decision.FAIL
-    assert judged_with(fell, some).decision is Decision.INCONCLUSIVE
-    assert judged_with(noise(-15.0), some).decision is Decision.FAIL
-
-
-def test_where_too_little_is_seen_neither_word_is_said() -> None:
-    """Large drops and gains are still decided."""
     little = Leverage(seen=LEAST_SEEN - 0.01, df=40)
 
     for changes in (noise(-30.0), noise(30.0), [-1.0] * N):
@@ -157,8 +143,15 @@ def test_where_too_little_is_seen_neither_word_is_said() -> None:
     assert judged_with(noise(10.0), HALF).decision is Decision.PASS
 
 
-def test_the_interval_is_never_narrower_than_without() -> None:
-    """Scores of samples have no leverage, and neither have passes of an older release."""
+def test_a_drop_that_classes_of_one_image_may_explain_is_no_proven_drop() -> None:
+    """Such a class fell from 100 to 0: all pseudo-values by as much, as if all images had."""
+    fell = [-100 / 60] * N
+    some = Leverage(seen=0.55, df=60, hidden=100 / 60)
+
+    assert judged_with(fell, None).decision is Decision.FAIL
+    assert judged_with(fell, some).decision is Decision.INCONCLUSIVE
+    assert judged_with(noise(-15.0), some).decision is Decision.FAIL
+
     changes = noise(-2.0)
     plain, full = judged_with(changes, None), judged_with(changes, FULL)
 

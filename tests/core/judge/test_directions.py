@@ -59,7 +59,6 @@ def fault(metric: Metric) -> str | None:
 
 
 def score_fault(name: str, *, lower: bool) -> str | None:
-    """Return what is wrong when a score that got twice as bad is no drop, or None."""
     before = [20.0 + index % 7 * 2 for index in range(64)]
     now = [value * SCORES[name] for value in before]
     found = ruled({name: before}, {name: now}, total=64, lower=(name,) if lower else ()).outcome
@@ -67,7 +66,6 @@ def score_fault(name: str, *, lower: bool) -> str | None:
 
 
 def faults() -> Iterator[str]:
-    """Yield what is wrong with any registered metric or score."""
     for metric in METRICS.values():
         if metric.name not in COUNTS and (found := fault(metric)):
             yield found
@@ -120,7 +118,6 @@ def test_the_gate_of_a_round_fails_a_score_that_is_twice_as_bad() -> None:
 
 
 def fails(metric: RoundMetric, target: float) -> bool:
-    """Tell whether the gate of a round fails a score that is twice as bad as its reference."""
     low, high = metric.bounds(target)
     # Of a count the round says which side it bounds: too short answers, or too long ones.
     count = 2.0 if low is None else 0.5

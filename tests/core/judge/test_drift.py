@@ -21,7 +21,8 @@ def stepped(before: int, after: int, share: float, seed: int = 0) -> list[float]
     return [value * (1 + share * (n >= before)) for n, value in enumerate(values)]
 
 
-def test_a_step_is_found_where_it_is() -> None:
+def test_a_step_is_found_where_it_is_and_so_is_a_slow_ramp() -> None:
+    """Down and up again are two changes."""
     for share in (-0.05, -0.03, 0.03, 0.08):
         (found,) = level_changes(stepped(40, 20, share))
         assert abs(found.index - 40) <= 2
@@ -29,8 +30,6 @@ def test_a_step_is_found_where_it_is() -> None:
         assert found.low < found.change < found.high
         assert found.p < 1e-6
 
-
-def test_down_and_up_again_are_two_changes_and_a_slow_ramp_is_found() -> None:
     values = [v * (0.95 if 60 <= n < 90 else 1) for n, v in enumerate(noise(150, 3))]
     ramp = [v * 0.997 ** (max(0, n - 30) / 5) for n, v in enumerate(noise(80, 5))]
 
@@ -44,7 +43,10 @@ def test_down_and_up_again_are_two_changes_and_a_slow_ramp_is_found() -> None:
 
 
 def test_single_sessions_few_ones_ties_and_tiny_steps_prove_nothing() -> None:
-    """Only the newest sessions are looked at."""
+    """Only the newest sessions are looked at, and neighbours that are alike prove less.
+
+    A machine in states that last some sessions: by ranks alone a third of these would alarm.
+    """
     for outliers in ((20,), (20, 21), (5, 20, 35), (59,)):
         values = [v * (0.5 if n in outliers else 1) for n, v in enumerate(noise(60, 7))]
         assert level_changes(values) == []
@@ -55,9 +57,6 @@ def test_single_sessions_few_ones_ties_and_tiny_steps_prove_nothing() -> None:
     assert level_changes([7.0] * 100) == level_changes([7.0, 8.0] * 50) == []
     assert level_changes(stepped(20, MEMORY, -0.2)) == []
 
-
-def test_unchanged_histories_are_left_alone_and_neighbours_that_are_alike_prove_less() -> None:
-    """A machine in states that last some sessions: by ranks alone a third of these would alarm."""
     alarms = 0
     for seed in range(40):
         rng = random.Random(seed)

@@ -122,8 +122,7 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     """(K - 1) · min over looks of Student's tail, from figures computed by hand.
 
     Baseline without spread, two runs at -1 %: d = log 0.99, ν = 4 + 7 + 1, s² = 4 · 0.7 %² / 12,
-    v0 = 0.25 / 4 + 0.75 / 8, se = s · √(0.25 + 0.75 / 2 + v0).
-    """
+    v0 = 0.25 / 4 + 0.75 / 8, se = s · √(0.25 + 0.75 / 2 + v0)."""
     flat = quiet(100.0)
     se = 0.007 * math.sqrt(4 / 12) * math.sqrt(0.25 + 0.375 + 0.0625 + 0.09375)
     expected = 4 * t_sf(-math.log(0.99) / se, 12)
@@ -134,8 +133,6 @@ def test_the_p_value_is_the_smallest_of_its_looks_and_one_after_a_pass() -> None
     assert tight.p_value == pytest.approx(expected)
     assert (wide.decision, wide.p_value) == (Decision.PASS, 1.0)
 
-
-def test_what_is_no_probability_no_pair_and_no_share_are_refused() -> None:
     for p in (-0.1, 1.1, math.nan):
         for others in (0, MANY):
             with pytest.raises(ValueError, match=r"p value of 'x' is .*from 0 to 1"):
@@ -191,7 +188,8 @@ def test_pairs_as_expected_are_judged_as_alone_and_few_show_nothing() -> None:
     assert null.excess == pytest.approx(3, abs=0.8)
 
 
-def test_drops_do_not_widen_it() -> None:
+def test_drops_do_not_widen_it_and_are_larger_than_what_nothing_did() -> None:
+    """One in 300 of the baselines' sessions fell by 12 standard errors."""
     rng, before = random.Random(2), baselines()
     for fell in (30, PAIRS // 2, PAIRS):
         firsts = [(c - 0.03 * (n < fell), se, df) for n, (c, se, df) in enumerate(normal(rng))]
@@ -200,6 +198,14 @@ def test_drops_do_not_widen_it() -> None:
 
         assert null.scale < 1.15
         assert null.p_value(looks(-0.03), RULE) < 1e-4
+
+    before = baselines()
+    for looks_ in before.values():
+        looks_[:2] = [(-0.1, SE, DF)] * 2
+    null = estimate(normal(random.Random(2)), before, RULE)
+
+    assert null.p_value(looks(-0.04), RULE) >= 8 / (2 * 4 * PAIRS)
+    assert null.p_value(looks(-0.08), RULE) < 8 / (2 * 4 * PAIRS)
 
 
 def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much() -> None:
@@ -214,17 +220,6 @@ def test_a_shift_of_all_is_the_machines_where_its_sessions_differ_as_much() -> N
         assert null.is_machines is False
         assert null.shift == pytest.approx(shift, abs=0.001)
         assert null.p_value(looks(shift), RULE) < 2e-3
-
-
-def test_a_drop_is_larger_than_what_nothing_did() -> None:
-    """One in 300 of the baselines' sessions fell by 12 standard errors."""
-    before = baselines()
-    for looks_ in before.values():
-        looks_[:2] = [(-0.1, SE, DF)] * 2
-    null = estimate(normal(random.Random(2)), before, RULE)
-
-    assert null.p_value(looks(-0.04), RULE) >= 8 / (2 * 4 * PAIRS)
-    assert null.p_value(looks(-0.08), RULE) < 8 / (2 * 4 * PAIRS)
 
 
 def heavy(rng: random.Random) -> list[Compared]:

@@ -56,10 +56,22 @@ def test_a_mean_at_its_bound_is_called_below_at_most_1_percent_of_the_time(times
             assert rejected(shape, looks, times=times) < (10 if times == 400 else 3), (name, looks)
 
 
-def test_a_mean_well_below_its_bound_is_proven() -> None:
+def test_a_mean_well_below_its_bound_is_proven_and_what_the_rest_cannot_mend_is_certain() -> None:
     assert rejected(SHAPES["right or wrong"], (400,), lift=10.0, times=50) > 40
     assert rejected(SHAPES["graded"], (400,), lift=5.0, times=50) > 40
     assert rejected(SHAPES["hardly ever wrong"], (1500,), lift=0.3, times=50) > 40
+
+    assert below([-75.0] * 800, 25.0, 1000) == 0.0
+    assert 0 < below([-75.0] * 5, 25.0, 1000) < 0.1
+    assert below([-75.0], 25.0, 1000) > ALPHA
+    for values, proven in (
+        (spread(50.0, 40.0), True),
+        (spread(75.0, 40.0), False),
+        ([0.0] * 20, False),
+    ):
+        assert (below_by_influence(values, 76.0, 100.0) < ALPHA) is proven
+    for values in ([0.0], [80.0] * 900):
+        assert below_by_influence(values, 76.0, 100.0) == 1.0
 
 
 @settings(max_examples=50)
@@ -81,24 +93,8 @@ def test_p_is_a_probability_and_worse_scores_never_raise_it(
         assert p == 1
 
 
-def test_what_the_rest_cannot_mend_is_certain_and_influence_proves_what_is_far() -> None:
-    assert below([-75.0] * 800, 25.0, 1000) == 0.0
-    assert 0 < below([-75.0] * 5, 25.0, 1000) < 0.1
-    assert below([-75.0], 25.0, 1000) > ALPHA
-    for values, proven in (
-        (spread(50.0, 40.0), True),
-        (spread(75.0, 40.0), False),
-        ([0.0] * 20, False),
-    ):
-        assert (below_by_influence(values, 76.0, 100.0) < ALPHA) is proven
-    for values in ([0.0], [80.0] * 900):
-        assert below_by_influence(values, 76.0, 100.0) == 1.0
-
-
 def measured(
-    per_sample: Mapping[str, Sequence[float | None]],
-    scores: Mapping[str, float],
-    **fields: Any,
+    per_sample: Mapping[str, Sequence[float | None]], scores: Mapping[str, float], **fields: Any
 ) -> Pass:
     samples = len(next(iter(per_sample.values())))
     accuracy = Accuracy(
@@ -134,7 +130,9 @@ def test_a_window_is_tested_on_both_sides() -> None:
         )
 
 
-def test_a_sum_is_held_against_the_share_of_its_samples() -> None:
+def test_a_sum_is_held_against_the_share_of_its_samples_and_a_metric_of_some_against_these() -> (
+    None
+):
     bounds = {"gen_len": GateWindow(reference=1e6, low=9e5, high=1.1e6, most=None)}
 
     def missed(length: float) -> Mapping[str, float]:
@@ -144,8 +142,6 @@ def test_a_sum_is_held_against_the_share_of_its_samples() -> None:
     assert missed(200.0) == {}  # 5,000 samples of 200 characters
     assert missed(300.0) == {"gen_len": pytest.approx(1.5e6)}
 
-
-def test_a_metric_of_some_samples_is_tested_on_these_and_on_what_they_explain() -> None:
     values = [40.0 if n % 3 else None for n in range(900)]
     part = measured({"gsm8k": values}, {"gsm8k": 40.0})
     bounds = {"corpus": GateWindow(reference=80.0, low=79.0, high=None)}
@@ -157,7 +153,7 @@ def test_a_metric_of_some_samples_is_tested_on_these_and_on_what_they_explain() 
     assert not proven_misses(measured({"other": [10.0] * 500}, {"corpus": 10.0}), bounds)
 
 
-def test_several_scores_share_the_error() -> None:
+def test_several_scores_share_the_error_and_a_distance_is_never_decided_on_a_part() -> None:
     part = measured({"a": [50.0, *([0.0] * 6)], "b": [80.0] * 7}, {"a": 50 / 7, "b": 80.0})
     one = {"a": GateWindow(reference=80.0, low=76.0, high=None)}
     p = below([v - 76.0 for v in part.scored.per_sample["a"] if v is not None], 24.0, 5_000)
@@ -167,8 +163,6 @@ def test_several_scores_share_the_error() -> None:
     assert (p > ALPHA / 201, list(proven_misses(part, one))) == (True, ["a"])
     assert proven_misses(part, many) == {}
 
-
-def test_a_distance_is_never_decided_on_a_part_and_a_share_of_pairs_is() -> None:
     fid = {"fid": GateWindow(reference=23.48, low=23.01, high=23.95)}
     auc = {"auc": GateWindow(reference=80.31, low=80.23, high=None)}
 

@@ -128,7 +128,8 @@ def test_neither_order_nor_unit_nor_side_matters(
         assert worse is (there.p(-1) < error) or math.isclose(there.p(-1), error, rel_tol=1e-6)
 
 
-def test_runs_without_any_scatter_are_judged_whatever_share_sessions_have() -> None:
+def test_runs_without_any_scatter_are_judged_and_unchanged_ones_seldom_show_a_drop() -> None:
+    """At most one comparison in twenty of each size, their p values uniform."""
     for old in range(1, 5):
         for new in range(1, 5):
             assert 0 < found([[100.0] * 2] * old, [[100.0]] * new).reach(0.01) < math.inf
@@ -137,6 +138,14 @@ def test_runs_without_any_scatter_are_judged_whatever_share_sessions_have() -> N
         assert 0 < judged.reach(0.01) < math.inf
     with pytest.raises(ValueError, match="nothing to compare: 8 and 0 runs"):
         found(EIGHT, [])
+
+    rng = random.Random(20261122)
+    for count, times in ((1, 1000), (5, 600), (50, 200)):
+        shown = sum(
+            Outcome.PERF_DROP in words(*(rng.random() for _ in range(count))) for _ in range(times)
+        )
+        rate = 0.01 if count == 1 else 0.05
+        assert shown <= rate * times + 2 * (rate * times) ** 0.5
 
 
 @pytest.mark.parametrize("count", [25, pytest.param(1500, marks=pytest.mark.nightly)])
@@ -166,7 +175,6 @@ def test_the_bounds_hold_whatever_sessions_differ_by(
 
 
 def metric(p: float, name: str = "throughput") -> MetricVerdict:
-    """Return what a metric says alone."""
     outcome = Outcome.PERF_DROP if p < 0.01 else Outcome.INCONCLUSIVE
     return MetricVerdict(metric=name, outcome=outcome, now=1.0, p=p)
 
@@ -187,14 +195,3 @@ def test_a_drop_must_stand_out_among_all_and_its_note_says_among_how_many() -> N
     assert judged[0][0].note == "one of 2 drops among 3 metrics judged together, p=1e-06"
     assert judge_together([[metric(1e-6)]], 0.01)[0][0].note == ""
     assert judge_together([(), [metric(0.5)]], 0.01)[0] == ()
-
-
-def test_unchanged_comparisons_show_a_drop_at_most_once_in_twenty() -> None:
-    """Comparisons of each size, their p values uniform."""
-    rng = random.Random(20261122)
-    for count, times in ((1, 1000), (5, 600), (50, 200)):
-        shown = sum(
-            Outcome.PERF_DROP in words(*(rng.random() for _ in range(count))) for _ in range(times)
-        )
-        rate = 0.01 if count == 1 else 0.05
-        assert shown <= rate * times + 2 * (rate * times) ** 0.5

@@ -34,7 +34,6 @@ CHANGES = st.dictionaries(
 
 
 def judged(before: list[float], now: list[float], margin: float, total: int) -> Paired:
-    """Judge the first samples of a data set of so many."""
     pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
     return judge_pairs(pairs, looks(total, sequential=True))["x"]
 
@@ -85,9 +84,8 @@ def test_merging_keeps_the_mean_and_the_count() -> None:
     whole = low_of_rare(dict(list(changes.items())), 20.0, 0.01)
     assert low_of_rare(found, 20.0, 0.01) == pytest.approx(whole, rel=1e-3)
 
-    scores = ({0.0: 70, 100.0: 30}, {20.0: 50, 60.0: 50}, {0.0: 10}, {})
-
-    assert [usual_loss(counts) for counts in scores] == [100, 50, 0, 0]
+    losses = [usual_loss(scores) for scores in ({0.0: 70, 100.0: 30}, {20.0: 50, 60.0: 50})]
+    assert [*losses, usual_loss({0.0: 10}), usual_loss({})] == [100, 50, 0, 0]
 
 
 def test_the_looks_share_beta_so_that_all_of_them_keep_it() -> None:

@@ -83,7 +83,7 @@ def test_the_interval_holds_the_ratio_and_decides_and_only_ratios_matter(
         assert found.high < least
     if found.decision in (Decision.PASS, Decision.FAIL):
         assert found.pairs >= FIRST_LOOK
-    for same in (turned, judged(*scaled, least, direction=direction)):
+    for same in (turned, judged(scaled[0], scaled[1], least, direction=direction)):
         assert (same.decision, same.pairs) == (found.decision, found.pairs)
         assert (same.ratio, same.low) == pytest.approx((found.ratio, found.low))
 

@@ -71,7 +71,6 @@ SCENARIO = {"throughput": "Offline", "goodput": "Server", "ttft_p99": "Server"}
 
 
 def performance(seed: int) -> tuple[list[Run], Record | None, Mapping[str, float]]:
-    """Return the runs of a random case, its baseline and its limits."""
     rng = random.Random(seed)
     limits = rng.choice(LIMITS)
     sessions, each = rng.choice(((1, 8), (2, 4), (4, 2), (5, 3), (1, 2))), rng.choice((0.5, 1, 3))
@@ -141,7 +140,6 @@ def verdict(seed: int, pairs: int) -> tuple[Verdict, bool]:
 
 
 def accuracy(seed: int) -> dict[str, Any]:
-    """Return what gate and accepted scores say of a random pass."""
     rng = random.Random(seed)
     total, part = 400, rng.random() < 0.4
     worse, flips = rng.choice((0.0, 0.0, 0.01, 0.05, 0.2)), rng.choice((0.0, 0.02, 0.1))
@@ -192,7 +190,6 @@ def accuracy(seed: int) -> dict[str, Any]:
 
 
 def words(found: Any) -> dict[str, Any]:
-    """Return what a verdict says, as far as every form of one has it."""
     return {"outcome": found.outcome, "headline": found.headline, "metrics": found.metrics}
 
 
@@ -203,7 +200,6 @@ def brief(found: Verdict) -> dict[str, Any]:
 
 
 def judgements() -> Iterator[tuple[str, Any]]:
-    """Yield the name of each case and what is said of it."""
     for seed in range(500):
         found, more = verdict(seed, 1)
         yield f"alone {seed}", {**words(found), "more": more}
@@ -250,7 +246,6 @@ def plain(value: Any) -> Any:
 
 
 def replayed() -> dict[str, Any]:
-    """Return every judgement as plain data."""
     return {name: json.loads(json.dumps(plain(found))) for name, found in judgements()}
 
 

@@ -30,7 +30,6 @@ def graded(
 
 
 def judged(before: Sequence[float], now: Sequence[float], margin: float, *at: int) -> Paired:
-    """Judge pairs of scores at the last look, or at these looks."""
     pairs = {"x": ScorePairs(before=before, now=now, margin=margin)}
     return judge_pairs(pairs, at or (len(before),))["x"]
 
@@ -119,6 +118,7 @@ def test_a_drop_of_two_points_is_seen_where_an_unpaired_test_sees_nothing() -> N
 
 
 def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth() -> None:
+    """What is not decided yet asks for more, and at the end stays open."""
     rng, at = np.random.default_rng(4), looks(24_576, sequential=True)
     before, now = graded(np.random.default_rng(3), 24_576, drop=10.0)
 
@@ -128,8 +128,6 @@ def test_a_broken_model_is_found_at_the_first_look_and_unchanged_code_in_a_tenth
     assert (found.decision, found.samples) == (Decision.FAIL, 1024)
     assert fmean(used) < 4000
 
-
-def test_what_is_not_decided_yet_asks_for_more_and_at_the_end_stays_open() -> None:
     before, now = graded(np.random.default_rng(5), 4000, drop=0.2)
     at = looks(4000, sequential=True)
 

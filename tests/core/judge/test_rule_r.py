@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import SessionNoise
 from pytest_mlperf.core.judge.disturbance import outlier
-from pytest_mlperf.core.judge.rule_r import (
-    Judged,
-    RuleR,
-    Value,
-    judge,
-    minimum_detectable_change,
-)
+from pytest_mlperf.core.judge.rule_r import Judged, RuleR, Value, judge, minimum_detectable_change
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
 
@@ -95,8 +89,11 @@ def test_spread_and_bounds_follow_the_formulas() -> None:
         assert bounds == pytest.approx(expected, rel=1e-9)
 
 
-def test_minimum_detectable_change_follows_its_formula() -> None:
-    """Of eight runs, of five with spread inside them, of one; less where sessions are several."""
+def test_minimum_detectable_change_follows_its_formula_and_p_values_count_every_look() -> None:
+    """Of eight runs, of five with spread inside them, of one; less where sessions are several.
+
+    One run is no evidence, and neither is a pass, also after an open first run.
+    """
     found = [minimum_detectable_change(sample, rule=RULE) for sample in (WAVY, SLOWER, values(50))]
     one = minimum_detectable_change(values(*[9.0] * 8), rule=RULE)
 
@@ -104,9 +101,6 @@ def test_minimum_detectable_change_follows_its_formula() -> None:
     assert found == pytest.approx(expected, rel=1e-9)
     assert minimum_detectable_change(quiet(9.0), rule=RULE) < one
 
-
-def test_p_value_counts_every_look() -> None:
-    """One run is no evidence, and neither is a pass, also after an open first run."""
     times = values(0.0104, 0.0106, within_se=0.004)
     for baseline, runs, direction, expected in (
         (WAVY, values(96, 97), HIGHER, 0.0020450981779556923),
@@ -309,15 +303,13 @@ def too_fast(baseline: Sequence[Value]) -> float:
 
 
 def test_one_run_is_believed_up_to_a_bound() -> None:
+    """Zero variance: the prior keeps s at half its value, so two runs at -2 % are inside 3 %."""
     for baseline in (quiet(100), values(100)):
         for of, decision in ((0.9999, Decision.PASS), (1.0001, Decision.MORE)):
             now = values(100 * math.exp(of * math.log(too_fast(baseline))))
             found = judge(baseline, now, direction=HIGHER, limit=0.2, rule=RULE)
             assert found.decision is decision
 
-
-def test_eight_equal_runs_still_leave_room() -> None:
-    """Zero variance: the prior keeps s at half its value, so two runs at -2 % are inside 3 %."""
     found = judge(quiet(100), values(98, 98), direction=HIGHER, limit=0.03, rule=RULE)
 
     assert (found.decision, found.runs_used) == (Decision.PASS, 2)

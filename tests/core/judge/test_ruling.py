@@ -179,6 +179,7 @@ OLD = {"latency_p50": 0.010, "latency_p99": 0.030}
 
 
 def test_the_worst_metric_decides() -> None:
+    """Also beside one that is only suspect."""
     for p50, p99, outcome, deciding in (
         (0.010, 0.030, Outcome.OK, "latency_p50"),
         (0.010, 0.045, Outcome.PERF_DROP, "latency_p99"),
@@ -192,8 +193,6 @@ def test_the_worst_metric_decides() -> None:
         assert ruling.deciding is not None
         assert ruling.deciding.metric == deciding
 
-
-def test_a_metric_that_fails_the_test_decides_beside_one_that_is_only_suspect() -> None:
     suspect = MetricVerdict(metric="latency_p50", outcome=Outcome.SUSPECT, now=1.0)
     drop = replace(
         suspect,
@@ -261,13 +260,21 @@ def test_the_headline_ends_in_what_the_interval_says_of_the_limit() -> None:
     assert rule_on(runs(1, throughput=1.0), None, {}, RULE).headline == "nothing is gated"
 
 
-def test_word_and_headline_fit_a_line_of_80_columns() -> None:
+def test_a_run_is_an_outlier_by_what_is_gated_and_a_headline_fits_80_columns() -> None:
+    """A figure without a say keeps no baseline from being recorded."""
     longest = max(METRICS.keys() - COUNTS, key=lambda name: len(METRICS[name].title))
     before, limits = record(**{longest: 100.0}), {longest: METRICS[longest].limit}
     for factor, count in ((0.5, 2), (0.9, 5), (1.0, 1), (1.1, 5), (2.0, 1), (2.0, 5)):
         fresh: dict[str, Any] = {longest: 100.0 * factor}
         ruling = rule_on(runs(count, **fresh), before, limits, RULE)
         assert len(f"{ruling.outcome} {ruling.headline}") <= 80
+
+    for queries, said in ((10_000, "run 3 of 8 is an outlier in p99 latency"), (999, None)):
+        measured = runs(8, queries, latency_p50=0.02, latency_p99=0.03)
+        assert outlying(measured, SERVER, RULE) is None
+        odd = measured[2]
+        measured[2] = replace(odd, metrics={**odd.metrics, "latency_p99": 0.3})
+        assert outlying(measured, SERVER, RULE) == said
 
 
 def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> None:
@@ -302,8 +309,6 @@ def test_among_many_a_pair_is_measured_longer_and_shown_as_if_alone() -> None:
         assert (other.detectable, other.p) == (one.detectable, one.p)
         assert 0.05 / 2000 < (one.p or 0.0) < 0.01
 
-
-def test_among_many_better_is_proven_as_alone_and_a_certain_drop_fails_at_once() -> None:
     found, before = runs(2, throughput=110.0), record(throughput=100.0)
 
     (one,) = rule_on(found, before, OFFLINE, RULE).metrics
@@ -316,21 +321,10 @@ def test_among_many_better_is_proven_as_alone_and_a_certain_drop_fails_at_once()
     assert "; a drop whatever the other 24 pairs judged with it do, p=" in fell.headline
 
 
-def test_a_run_is_an_outlier_by_what_is_gated() -> None:
-    """A figure without a say keeps no baseline from being recorded."""
-    for queries, said in ((10_000, "run 3 of 8 is an outlier in p99 latency"), (999, None)):
-        measured = runs(8, queries, latency_p50=0.02, latency_p99=0.03)
-        assert outlying(measured, SERVER, RULE) is None
-        odd = measured[2]
-        measured[2] = replace(odd, metrics={**odd.metrics, "latency_p99": 0.3})
-        assert outlying(measured, SERVER, RULE) == said
-
-
 CURVE = {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05}
 
 
 def curve(one: float, eight: float) -> dict[str, Any]:
-    """Return what a run of two points measured."""
     return {"throughput": (one * eight) ** 0.5, "throughput@1": one, "throughput@8": eight}
 
 
@@ -404,7 +398,11 @@ def windows(lengths: Sequence[int], *requests: int) -> list[Run]:
 
 
 def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
-    """Half as fast, it comes half as far in the same order of samples, whose lengths differ."""
+    """Half as fast, it comes half as far in the same order of samples, whose lengths differ.
+
+    A baseline that does not know how lengths differ excuses nothing: shorter answers of a server
+    that is faster by them are found.
+    """
     chance = Random(20261127)
     told = blind = 0
     for _ in range(100):
@@ -418,17 +416,14 @@ def test_fewer_answers_in_a_slower_servers_window_are_no_other_ones() -> None:
     assert told / 100 <= 0.01
     assert blind / 100 > 0.05  # what the scatter from run to run alone would make of it
 
-
-def test_a_baseline_that_does_not_know_how_lengths_differ_excuses_nothing() -> None:
-    """Shorter answers of a server that is faster by them are found."""
     lengths, chance = [40, 120] * 200, Random(20261127)
     before = [replace(run, within_se={}) for run in windows(lengths, *([400] * 4))]
-    (now,) = windows(lengths, 400)
-    longer = replace(now, metrics={name: 1.03 * value for name, value in now.metrics.items()})
+    (same,) = windows(lengths, 400)
+    longer = replace(same, metrics={name: 1.03 * value for name, value in same.metrics.items()})
     many = [chance.randint(40, 120) for _ in range(2_000)]
     shorter = windows([round(0.92 * length) for length in many], 1_080)
 
-    assert other_length([now], before) is None
+    assert other_length([same], before) is None
     assert other_length([longer], before)
     assert other_length(shorter, windows(many, *([1_000] * 4)))
 

@@ -32,7 +32,6 @@ ABSENT, ZERO = None, 0.0
 
 
 def served(*goodput: float | None) -> list[Run]:
-    """Return runs with a goodput, with none (`ABSENT`), or with 0 of it."""
     found = []
     for number, value in enumerate(goodput, start=1):
         run = replace(runs(1, latency_p50=0.01)[0], folder=f"run {number}")
@@ -43,7 +42,6 @@ def served(*goodput: float | None) -> list[Run]:
 
 
 def gating(*names: str, factors: Sequence[float] = QUIET, **metrics: float) -> Record:
-    """Return a record that gated some of its metrics when it was made."""
     return replace(
         record(*factors, **metrics), minimum_detectable_change=dict.fromkeys(names, 0.02)
     )
@@ -156,7 +154,7 @@ def test_what_the_record_gated_stays_gated_when_queries_get_fewer() -> None:
             )
 
 
-def test_few_queries_need_as_many_runs_and_are_counted_as_the_baselines_are() -> None:
+def test_few_queries_need_as_many_runs_and_what_no_record_gated_is_only_reported() -> None:
     before = gating("latency_p99", latency_p99=0.030)
     advisory = gating("latency_p99", factors=QUIET[:3], latency_p99=0.030)
     few = runs(1, 781, latency_p99=0.03)
@@ -168,8 +166,6 @@ def test_few_queries_need_as_many_runs_and_are_counted_as_the_baselines_are() ->
     assert large.headline.endswith("; the baseline 1,250")
     assert rule_on(few, advisory, P99, RULE).outcome is Outcome.INCONCLUSIVE
 
-
-def test_what_no_record_gated_is_only_reported_and_what_to_do_about_it_is_said() -> None:
     few, gated = runs(1, 781, latency_p99=0.03), gating("latency_p99", latency_p99=0.03)
 
     assert countable(few, P99) == {}

@@ -27,7 +27,6 @@ def replica(
 
 
 def run_of(*speeds: float, noise: float = 0.01, seed: int = 0) -> list[ReplicaRun]:
-    """Return replicas with these shares of the median one's speed."""
     draw = np.random.default_rng(seed)
     return [
         replica(n, [float(s) for s in draw.normal(speed, noise, PARTS)])
@@ -106,16 +105,14 @@ def test_what_a_run_has_alone_is_no_proof(seeds: int) -> None:
         assert told <= 0.01 * seeds + 2.2 * (0.01 * seeds) ** 0.5
 
 
-def test_the_slowest_is_a_share_of_the_median_and_too_few_parts_prove_nothing() -> None:
+def test_replicas_are_told_apart_by_their_gpus_and_too_few_parts_prove_nothing() -> None:
+    """Another session may number them otherwise; on a CPU there are numbers only."""
     few = [replica(n, [speed] * 3) for n, speed in enumerate((1.0, 1.0, 0.5))]
 
     assert slowest(run_of(*EIGHT, noise=0)) == pytest.approx(0.89)
     assert slowest([replica(0, ()), replica(1, ())]) is slowest([]) is None
     assert stragglers([(few, [])]) == stragglers([]) == ()
 
-
-def test_replicas_are_told_apart_by_their_gpus() -> None:
-    """Another session may number them otherwise; on a CPU there are numbers only."""
     first = [replica(0, [0.8] * 8), replica(1, [1.0] * 8), replica(2, [1.0] * 8)]
     turned = [
         replica(0, [1.0] * 8, ("g2",)),

@@ -56,7 +56,6 @@ reason."""
 
 
 def printed_figures() -> Iterator[Printed]:
-    """Yield the table of docs/limits.md."""
     page = (Path(__file__).parents[3] / "docs/limits.md").read_text("utf-8")
     for row in re.findall(r"^\| [AB] \d+ \|.*$", page, re.MULTILINE):
         line, figure, what, where, certain, share, reason = (
@@ -79,7 +78,6 @@ TPU = {"bf16": 197e12, "int8": 393e12, "bandwidth": 819e9, "memory": 16e9, "sour
 
 
 def limit_of(line: Printed, **changes: Any) -> Limit:
-    """Return the limit of a printed figure."""
     _, workload, value, unit, count, accelerator, precision, batch, *_ = line
     about = present(find_work(workload))
     run: dict[str, Any] = {"gpus": count, "precision": precision, "batch": batch, **changes}
@@ -158,7 +156,6 @@ def test_every_official_result_lies_below_the_certain_limit() -> None:
 
 
 def nearest(rows: Iterable[ResultRow], workload: str) -> float:
-    """Return the largest share of the estimated limit that a closed result reaches."""
     return max(
         row.limit.of_estimated or 0.0
         for row in rows

@@ -31,7 +31,6 @@ def limit(workload: str, metric: str = "", **figures: Any) -> Limit:
 
 
 def ratio(workload: str, techniques: tuple[str, ...], **figures: Any) -> tuple[float, float]:
-    """Return how many times the certain and the estimated limit grow."""
     plain, found = limit(workload, **figures), limit(workload, techniques=techniques, **figures)
     return (
         (found.certain or 0.0) / (plain.certain or 0.0),
@@ -71,10 +70,11 @@ def test_sparsity_doubles_the_peak_and_a_share_of_the_work_is_left() -> None:
     assert both == pytest.approx(2.5)
 
 
-def test_deepcache_computes_a_part_of_the_network() -> None:
+def test_deepcache_and_fewer_steps_compute_a_part_of_the_network() -> None:
     """Half of each call: 1.93 times, because the decoder stays; the published 1.74 lies below.
 
-    An unknown share is one whole step at least.
+    An unknown share is one whole step at least. 10 of 20 steps have two calls each; more steps than
+    the reference's lower nothing, and steps alone leave open whether guidance is part of the model.
     """
     certain, estimated = ratio("stable-diffusion-xl", ("deepcache",), network_share=0.5)
     unknown = limit("stable-diffusion-xl", techniques=("deepcache",))
@@ -87,12 +87,6 @@ def test_deepcache_computes_a_part_of_the_network() -> None:
         "deepcache: say network_share, the mean share of the network that a call computes"
     )
 
-
-def test_fewer_steps_keep_their_guidance_and_a_consistency_model_may_need_one_call() -> None:
-    """10 of 20 steps, two calls each; more steps than the reference's lower nothing.
-
-    Steps alone leave open whether guidance is part of the model, so that one call counts.
-    """
     name = "stable-diffusion-xl"
     four: dict[str, Any] = {"techniques": ("latent-consistency",), "steps": 4}
     found = limit(name, techniques=("fewer-steps",), steps=10)
@@ -107,10 +101,11 @@ def test_fewer_steps_keep_their_guidance_and_a_consistency_model_may_need_one_ca
     assert known.estimated == pytest.approx(1978.9e12 / (8 * 6.7612e12 + 10.69e12), rel=1e-4)
 
 
-def test_drafts_save_readings_of_the_weights_and_no_arithmetic() -> None:
+def test_drafts_save_readings_of_the_weights_and_cached_prefixes_are_not_computed() -> None:
     """3 tokens a step: three times by memory at batch 1, nothing where compute binds.
 
-    A request of easy tokens may be faster than the mean: its time has no limit by memory.
+    A request of easy tokens may be faster than the mean: its time has no limit by memory. Where the
+    whole prompt is cached it is nearly twice, for answers as long as prompts.
     """
     name, one = "speculative-decoding", {**LLAMA, "batch": 1, "accepted_tokens": 3}
     certain, _ = ratio("llama2-70b", (name,), **one)
@@ -125,16 +120,13 @@ def test_drafts_save_readings_of_the_weights_and_no_arithmetic() -> None:
     assert (time.term and time.term.resource) == "compute"
     assert time.estimated == pytest.approx((plain.estimated or 0.0) / 3)
 
-
-def test_cached_prefixes_are_not_computed() -> None:
-    """The whole prompt is cached: nearly twice, for answers as long as prompts."""
     plain = limit("llama2-70b", **LLAMA)
     found = limit("llama2-70b", techniques=("prefix-caching",), **LLAMA, cached_tokens=290)
     unknown = limit("llama2-70b", techniques=("prefix-caching",), **LLAMA)
 
     assert found.certain == plain.certain == unknown.certain
-    ratio = present(found.estimated) / present(plain.estimated)
-    assert ratio == pytest.approx(2, abs=0.02)
+    growth = present(found.estimated) / present(plain.estimated)
+    assert growth == pytest.approx(2, abs=0.02)
     assert unknown.why_no_estimate == (
         "prefix-caching: say cached_tokens, the tokens of a prompt that needed no work"
     )

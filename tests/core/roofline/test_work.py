@@ -49,15 +49,25 @@ def test_every_workload_of_every_round_is_counted_under_any_of_its_names() -> No
 
 
 def test_the_dimensions_give_the_published_parameters() -> None:
-    """All but normalisation and biases, which are less than 0.04 %."""
+    """All but normalisation and biases, which are less than 0.04 %.
+
+    Every second layer of gpt-oss looks back, and one of four of Qwen3.6: what grows is their cache.
+    """
     llama = ("llama2-70b", "llama3_1-405b", "llama3_1-8b")
     for name in (*llama, "mixtral-8x7b", "gptj", "gpt-oss-120b", "qwen3-vl-235b-a22b"):
         published = KNOWN[name].parameters
         assert 0 < published - parameters(decode(name)) < 4e-4 * published, name
 
+    billions = {"gpt-oss-120b": 5.1, "qwen3-vl-235b-a22b": 22, "deepseek-r1": 37, "qwen3.6-27b": 27}
+
+    used = {name: decode(name).weights() / 1e9 for name in billions}
+
+    assert used == pytest.approx(billions, rel=0.06)
+    assert decode("gpt-oss-120b").kv_bytes(2) == 18 * 2 * 8 * 64 * 2
+    assert decode("qwen3.6-27b").kv_bytes(2) == 16 * 2 * 4 * 256 * 2
+
 
 def parameters(work: Decode) -> float:
-    """Return all weights of a language model's products, and its embedding."""
     return work.shared + work.experts * work.expert + work.width * work.vocabulary
 
 
@@ -76,17 +86,6 @@ def test_latent_attention_shared_experts_and_dense_layers_by_hand() -> None:
     assert parameters(work) == KNOWN["deepseek-r1"].parameters == pytest.approx(671e9, rel=1e-3)
     assert work.kv_bytes(2) == 61 * 576 * 2
     assert qwen.shared == 16 * gated + 48 * delta + 5120 * 248320
-
-
-def test_weights_that_a_token_uses_and_layers_that_do_not_look_back() -> None:
-    """Every second layer of gpt-oss, three of four of Qwen3.6; what grows is the others' cache."""
-    billions = {"gpt-oss-120b": 5.1, "qwen3-vl-235b-a22b": 22, "deepseek-r1": 37, "qwen3.6-27b": 27}
-
-    used = {name: decode(name).weights() / 1e9 for name in billions}
-
-    assert used == pytest.approx(billions, rel=0.06)
-    assert decode("gpt-oss-120b").kv_bytes(2) == 18 * 2 * 8 * 64 * 2
-    assert decode("qwen3.6-27b").kv_bytes(2) == 16 * 2 * 4 * 256 * 2
 
 
 def test_thirty_seconds_of_sound_by_hand() -> None:
@@ -212,8 +211,7 @@ def test_calls_for_a_video_and_an_image_by_hand() -> None:
 def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
     """A part of the data set may have shorter samples than the whole: nothing is certain then.
 
-    A fixed network knows its estimate, and others need the run's sizes.
-    """
+    A fixed network knows its estimate, and others need the run's sizes."""
     bert, unet, llama = (KNOWN[name].work for name in ("bert", "3d-unet", "llama2-70b"))
     assert isinstance(bert, Encoder)
 
@@ -225,6 +223,18 @@ def test_observed_sizes_below_the_data_set_s_lower_the_certain_work() -> None:
     assert llama.estimate(Circumstances(input_tokens=290)) is None
     assert llama.estimate(Circumstances(output_tokens=290)) is None
     assert Fixed(sample_flop=8e9, share=0.25).least(Circumstances()) == 2e9
+
+    for figures, message in (
+        ({"gpus": 0}, "gpus is 0; must be at least 1"),
+        ({"batch": 0.5}, "batch is 0.5; must be at least 1"),
+        ({"work_share": 1.5}, "work_share is 1.5; must be above 0 and at most 1"),
+        ({"work_share": 0}, "work_share is 0; must be above 0 and at most 1"),
+        ({"input_tokens": -1}, "input_tokens is -1; must be finite, at least 0"),
+        ({"output_tokens": math.nan}, "output_tokens is nan; must be finite, at least 0"),
+        ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4, of 2 GPUs in all"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            Circumstances(**figures)
 
 
 def test_beams_share_the_prompt_and_cached_beginnings_of_prompts_need_no_work() -> None:
@@ -241,17 +251,3 @@ def test_beams_share_the_prompt_and_cached_beginnings_of_prompts_need_no_work() 
     assert beams == pytest.approx(prompt + tokens)
     assert cached == pytest.approx(llama.token_flop + llama.context_flop * 1000.5)
     assert half - cached > (whole - cached) / 2
-
-
-def test_figures_of_a_run_that_cannot_be() -> None:
-    for figures, message in (
-        ({"gpus": 0}, "gpus is 0; must be at least 1"),
-        ({"batch": 0.5}, "batch is 0.5; must be at least 1"),
-        ({"work_share": 1.5}, "work_share is 1.5; must be above 0 and at most 1"),
-        ({"work_share": 0}, "work_share is 0; must be above 0 and at most 1"),
-        ({"input_tokens": -1}, "input_tokens is -1; must be finite, at least 0"),
-        ({"output_tokens": math.nan}, "output_tokens is nan; must be finite, at least 0"),
-        ({"gpus": 2, "replica_gpus": 4}, "replica_gpus is 4, of 2 GPUs in all"),
-    ):
-        with pytest.raises(ValueError, match=message):
-            Circumstances(**figures)
