@@ -17,6 +17,9 @@ import pytest
 
 from tests import tiers
 
+# Four processes share two cores: a thread of OpenMP that waits must not spin.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 # pytest loads this for `pytest --help` too, also where only the package itself is installed.
 with contextlib.suppress(ModuleNotFoundError):
     from hypothesis import settings

@@ -30,7 +30,7 @@ import pytest
 import pytest_mlperf.run.score
 import pytest_mlperf.run.worker.worker  # noqa: F401  (for the forks)
 from pytest_mlperf.plugin import carry
-from pytest_mlperf.rounds.published import official_results
+from pytest_mlperf.rounds.published import official_results, results_in
 from pytest_mlperf.run.worker._replicas import BOOT
 from pytest_mlperf.stores import results
 
@@ -164,6 +164,7 @@ def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
 
 def _forget() -> None:
     """Forget what the package and NVML remember of the machine and of files."""
+    results_in.cache_clear()
     for name, module in list(sys.modules.items()):
         if name.startswith(FORGETFUL):
             for value in list(vars(module).values()):

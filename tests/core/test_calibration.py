@@ -150,7 +150,7 @@ def test_the_mean_squares_of_small_tables_are_those_by_hand() -> None:
 
 
 def test_the_total_variance_is_recovered_whatever_the_sessions() -> None:
-    """Mean over 1,000 cases, within 5 %. Many cases of one session say no more of sessions than one."""
+    """Mean over 1,000 cases, within 5 %. Cases of one session say no more of sessions than one."""
     rng = random.Random(7)
     for sessions, runs in ((1, 8), (4, 2), (3, 5)):
         found = [spread(values(rng, 0.02, 0.3, sessions=sessions, runs=runs)) for _ in range(1000)]

@@ -291,9 +291,9 @@ def test_of_a_curve_the_points_that_moved_most_are_told_and_a_server_as_before_i
         f"tokens/s at {point} −{change} %: waiting queue 0 → 9" for point, change in moved
     ]
 
-    run, before = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
+    run, stored = now(server={"waiting": 1.0}), record(kept(1, server={"waiting": 0.5}))
 
-    assert told(causes(drop(runs=(run,), baseline_set=None), before, ())) == [
+    assert told(causes(drop(runs=(run,), baseline_set=None), stored, ())) == [
         "no cause found: the server's queue, cache and drafts are as in the baseline"
     ]
     assert served({}, {"waiting": 0.5}, metrics=(TTFT,)) == []

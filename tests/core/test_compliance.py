@@ -112,7 +112,7 @@ def test_test06_checks_lengths_ends_and_first_tokens() -> None:
 
 
 def test_test09_asks_for_a_mean_length_test07_for_a_score_and_test08_for_entropies() -> None:
-    """Answers that differ pass where their scores are alike; a token is as wide as the suite says."""
+    """Answers that differ pass where their scores are alike; the suite says how wide a token is."""
     for lengths, passed in (((9, 11), True), ((8, 9), False), ((), False)):
         found = as_long([tokens(*range(n)) for n in lengths], low=9, high=11, width=8)
         assert found.passed is passed

@@ -89,9 +89,9 @@ def test_both_numbers_are_said_with_what_is_chance_and_what_it_can_see() -> None
             f"recorded ({change} %, its own spread {100 * sd:g} %)"
         )
 
-    before = [{MATMUL: 1e12 * x, COPY: 2e10} for x in (0.5, 1.0, 2.0, 1.0)]
+    earlier = [{MATMUL: 1e12 * x, COPY: 2e10} for x in (0.5, 1.0, 2.0, 1.0)]
     saw = compared([{MATMUL: 0.78e12, COPY: 1.5e10}], [{MATMUL: 1e12, COPY: 2e10}] * 8, floor=0.07)
-    unlike = compared([{MATMUL: 1e12, COPY: 2e10}], before, floor=0.07)
+    unlike = compared([{MATMUL: 1e12, COPY: 2e10}], earlier, floor=0.07)
 
     assert steady(saw) is True
     assert seen_in_words(saw) == (

@@ -209,14 +209,14 @@ def test_metrics_never_mix_and_appended_runs_belong_to_what_they_extend() -> Non
 
     first, more = point(100.0, 101.0), point(100.0, 101.0, 102.0)
     other, elsewhere = point(100.0, 101.0, 99.0, session="x"), replace(more, identity={"gpu": "H1"})
-    a, b, c = (
+    january, february, march = (
         point(1.0, identity={"gpu": gpu}, date=f"2026-0{month}-01")
         for gpu, month in (("a", 1), ("b", 2), ("a", 3))
     )
 
     assert distinct([first, first, more, first, other]) == [more, other]
     assert distinct([first, elsewhere]) == [first, elsewhere]
-    assert grouped([a, b, c]) == [b, a, c]
+    assert grouped([january, february, march]) == [february, january, march]
 
 
 def test_versions_are_what_tells_engines_apart() -> None:

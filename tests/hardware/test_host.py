@@ -66,10 +66,8 @@ def test_each_is_read_where_linux_tells_it(tmp_path: Path) -> None:
 
     expected = {XEON: "Intel(R) Xeon(R) Platinum 8480+", ARM: os.uname().machine}
     expected[""] = os.uname().machine
-    found = {
-        info: host.identity(tree(tmp_path, {"proc/cpuinfo": info}))["cpu"] for info in expected
-    }
-    assert found == expected
+    cpus = {info: host.identity(tree(tmp_path, {"proc/cpuinfo": info}))["cpu"] for info in expected}
+    assert cpus == expected
 
 
 PODMAN = """engine="podman-5.2.0"

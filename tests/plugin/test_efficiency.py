@@ -400,7 +400,7 @@ def test_a_baseline_of_another_power_limit_is_named_and_its_absence_fails_under_
 ) -> None:
     """A regression may not hide behind a setting of the machine."""
     project.suite(engines=ENGINE)
-    identity = machine.detect(gpus=True).identity("H200")
+    identity = machine.detect.__wrapped__(gpus=True).identity("H200")
     project.baseline(near(RATE), of=case(engine="Working", accelerator="H200"), identity=identity)
     fake.write(*scenario("wave const 500", "limit 500"))
     monkeypatch.setenv("CI", "true")

@@ -102,7 +102,7 @@ def test_minimum_detectable_change_follows_its_formula_and_p_values_count_every_
     assert minimum_detectable_change(quiet(9.0), rule=RULE) < one
 
     times = values(0.0104, 0.0106, within_se=0.004)
-    for baseline, runs, direction, expected in (
+    for baseline, runs, direction, p_value in (
         (WAVY, values(96, 97), HIGHER, 0.0020450981779556923),
         (SLOWER, times, LOWER, 0.002323003219244671),
         (WAVY, values(98), HIGHER, 1.0),
@@ -110,7 +110,7 @@ def test_minimum_detectable_change_follows_its_formula_and_p_values_count_every_
         (quiet(100), values(98, 99.7, 100, 100, 100), HIGHER, 1.0),
     ):
         judged = judge(baseline, runs, direction=direction, limit=0.03, rule=RULE)
-        assert judged.p_value == pytest.approx(expected, rel=1e-8)
+        assert judged.p_value == pytest.approx(p_value, rel=1e-8)
 
 
 def test_a_first_run_never_fails_and_a_boosted_one_hides_no_drop() -> None:
