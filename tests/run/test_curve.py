@@ -166,9 +166,9 @@ def test_a_client_that_holds_requests_back_is_refused_or_named(tmp_path: Path) -
             sink.done(list(ids))
 
     (tmp_path / LOG).write_text(json.dumps(run(Inline(), [2])))
-    (reason,) = curve_validity(read_curve(tmp_path / LOG)).invalid
-    assert reason.key is Key.CONCURRENCY_NOT_HELD
-    assert "of 2 requests were under way" in reason.text
+    reasons = curve_validity(read_curve(tmp_path / LOG)).invalid
+    texts = {reason.key: reason.text for reason in reasons}  # a busy machine has others
+    assert "of 2 requests were under way" in texts[Key.CONCURRENCY_NOT_HELD]
 
     for most in ("64", "1000", "auto"):
         require_room({"concurrency": most}, [1, 64])
