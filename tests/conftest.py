@@ -8,6 +8,7 @@ one fails.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Generator
@@ -69,6 +70,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     """Do not even import what a quick run would deselect, where the import loads torch."""
     quick = "not slow" in config.option.markexpr
     return True if quick and tiers.is_heavy(collection_path) else None
+
+
+def pytest_collection_finish() -> None:
+    """Let the collector of garbage look at no test and no module again."""
+    gc.freeze()
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

@@ -21,6 +21,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, NoReturn
@@ -102,17 +103,29 @@ def _fork(popen: Any, words: list[str], *rest: Any) -> None:
     pipes = rest[9:15]  # stdin, stdout and stderr, each as the end to read and the end to write
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside other threads
+        files = _open_files()
         pid = os.fork()
     if pid == 0:
         try:
+            # libuv opens a pipe in each fork, and closes it by its number in a fork of that.
+            kept = [number for number, file in _open_files().items() if files.get(number) != file]
             streams = (pipes[0], pipes[3], pipes[5])
-            _become(pass_fds, folder, environment, streams, own_session=rest[20])
+            _become([*pass_fds, *kept], folder, environment, streams, own_session=rest[20])
         except BaseException:
             traceback.print_exc()
             os._exit(255)
         _run(words)
     popen.pid, popen._child_created = pid, True
     popen._close_pipe_fds(*pipes)
+
+
+def _open_files() -> dict[int, str]:
+    """Return what each descriptor of this process is."""
+    files = {}
+    for descriptor in Path("/proc/self/fd").iterdir():
+        with suppress(OSError):  # the descriptor of the listing itself
+            files[int(descriptor.name)] = str(descriptor.readlink())
+    return files
 
 
 def _become(
@@ -152,7 +165,7 @@ def _take_streams(streams: Sequence[int], pass_fds: Sequence[int]) -> None:
         if number != -1:
             os.dup2(number, stream)
     first = 3
-    for descriptor in sorted(pass_fds):
+    for descriptor in sorted(number for number in pass_fds if number > 2):
         os.closerange(first, descriptor)
         first = descriptor + 1
     os.closerange(first, os.sysconf("SC_OPEN_MAX"))

@@ -1,4 +1,4 @@
-"""The HTTP parser that the engine needs, and workers that are forks."""
+"""The HTTP parser that the engine needs, and children that are forks."""
 
 from __future__ import annotations
 
@@ -18,13 +18,3 @@ def _parser_and_forks(request: pytest.FixtureRequest) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         forked.use(patch)
         yield
-
-
-@pytest.fixture
-def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
-    """Return a tester whose sessions are interpreters.
-
-    A fork of a fork loses descriptors to libuv, which closes those that it had in the first one.
-    """
-    forked.use_no(monkeypatch)
-    return pytester

@@ -53,14 +53,14 @@ class Breaking(Manner):
 @pytest.mark.process
 @pytest.mark.nightly
 @pytest.mark.parametrize("how", BREAKS)
-def test_it_is_one_error_and_nothing_is_recorded(how: str, session: pytest.Pytester) -> None:
+def test_it_is_one_error_and_nothing_is_recorded(how: str, pytester: pytest.Pytester) -> None:
     reply, words = BREAKS[how]
     manner = Breaking(reply)
     with Scripted(manner) as server:
         manner.server = server
         scenario = 'points = [1, 4]\nmin_duration = "60s"\n'
         write_suite(ENGINE.format(url=server.url), scenario, ["x"])
-        ended = session.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
+        ended = pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-update=missing")
 
     printed = ended.stdout.str()
     shown = " ".join(printed.split())

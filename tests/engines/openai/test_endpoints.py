@@ -251,10 +251,10 @@ def write(url: str, manner: str, *, entry: str = "", scenario: str = "Concurrenc
 
 @pytest.mark.process
 def test_its_curve_is_never_compared_with_that_of_our_own_loop(
-    session: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str], url: str
 ) -> None:
     write(url, "works")
-    session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
+    pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=theirs.json")
     (result,) = read_results(Path("theirs.json")).cases
     (run,) = result.verdict.runs
     assert result.verdict.subject is not None
@@ -294,7 +294,7 @@ def test_what_the_client_cannot_ask_for_is_refused() -> None:
 
 
 def test_an_entry_says_what_it_needs(
-    session: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     baseline = 'python = "x/bin/python"\nbaseline_engine = { python = "y" }'
     for entry, scenario, message in (

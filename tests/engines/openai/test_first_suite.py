@@ -30,14 +30,14 @@ def test_it_is_one_case(
 @pytest.mark.process
 @pytest.mark.nightly
 def test_it_measures_a_server_with_answers_of_the_lengths_that_were_drawn(
-    session: pytest.Pytester, capsys: pytest.CaptureFixture[str]
+    pytester: pytest.Pytester, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Whether it holds its points depends on this machine; that it measures does not."""
     suite = write_suite(capsys)
     with echo_server(10_000, service_ms=60) as url:
         text = suite.read_text("utf-8").replace("http://127.0.0.1:8000", url)
         suite.write_text(text.replace("[1, 8, 64]", "[1, 4]").replace('"60s"', '"2s"'))
-        session.runpytest_subprocess("suites", "--mlperf-json=r.json")
+        pytester.runpytest_subprocess("suites", "--mlperf-json=r.json")
 
     (logged, *_) = sorted(Path(".mlperf/runs").rglob("curve.json"))
     points = json.loads(logged.read_text("utf-8"))["points"]

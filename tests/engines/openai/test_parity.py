@@ -64,14 +64,14 @@ def save_tokenizer(folder: Path) -> None:
 @pytest.mark.process
 @pytest.mark.quiet
 @pytest.mark.slow
-def test_both_clients_measure_the_same_server_alike(session: pytest.Pytester) -> None:
-    save_tokenizer(session.path / "tokenizer")
+def test_both_clients_measure_the_same_server_alike(pytester: pytest.Pytester) -> None:
+    save_tokenizer(pytester.path / "tokenizer")
     with echo_server(TOKENS, SERVICE_MS, PACE_MS) as url:
-        python, tokenizer = os.environ["MLPERF_ENDPOINTS_PYTHON"], session.path / "tokenizer"
+        python, tokenizer = os.environ["MLPERF_ENDPOINTS_PYTHON"], pytester.path / "tokenizer"
         engines = ENGINES.format(url=url, tokenizer=tokenizer, python=python)
         scenario = f'points = {list(POINTS)}\nmin_duration = "{WINDOW_S} s"\n'
         write_suite(engines, scenario, ["Count.", "Count on."])
-        session.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
+        pytester.runpytest_subprocess("s.mlperf.toml", "--mlperf-json=r.json")
 
     results = {r.verdict.case.engine: r.verdict.runs for r in read_results(Path("r.json")).cases}
     (ours,), (theirs,) = results["ours"], results["theirs"]
