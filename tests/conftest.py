@@ -67,9 +67,8 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import what a quick run would deselect, where the import loads torch."""
-    quick = "not slow" in config.option.markexpr
-    return True if quick and tiers.is_heavy(collection_path) else None
+    """Do not even import what would be deselected, where some tests load torch and some do not."""
+    return True if tiers.is_left_out(collection_path, config.option.markexpr) else None
 
 
 def pytest_collection_finish() -> None:

@@ -33,15 +33,19 @@ STARTING_FIXTURES = (
 HEAVY = re.compile(
     r"^(import|from) (torch|transformers|diffusers)\b"
     r"|importorskip\(\"(torch|transformers|diffusers)\""
-    r"|^from tests\.(engines\.(torch|vllm\.tiny)|scorers\.(clip|inception)_made_here)\b",
+    r"|^from tests\.(engines\.(torch|vllm\.tiny)|scorers\.(clip|inception)_made_here)\b"
+    r"|pytest\.mark\.torch\b",
     re.MULTILINE,
 )
-"""What a module has at its start that loads torch when it is collected: seconds in each worker."""
+"""What a module has that loads torch, when it is collected or in a test: seconds in each worker.
+
+Where torch is loaded a fork takes 40 ms in place of 3, so these tests run in workers of their own.
+"""
 
 
 @cache
 def is_heavy(file: Path) -> bool:
-    """Return whether the import of a test module loads torch."""
+    """Return whether a test module loads torch."""
     return file.suffix == ".py" and bool(HEAVY.search(file.read_text("utf-8")))
 
 
@@ -65,10 +69,20 @@ def install() -> None:
         vars(util)["spawnv_passfds"] = _announced(util.spawnv_passfds)
 
 
+def is_left_out(file: Path, expression: str) -> bool:
+    """Return whether all tests of a file are deselected by what the Makefile gives as `-m`."""
+    if file.suffix != ".py":
+        return False
+    if expression.startswith("torch"):
+        return file.name.startswith("test_") and not is_heavy(file)
+    return ("not slow" in expression or "not torch" in expression) and is_heavy(file)
+
+
 def mark(item: pytest.Item) -> None:
     """Mark a test whose module loads torch, or that asks for a fixture that starts a process."""
     if is_heavy(item.path):
         item.add_marker("slow")
+        item.add_marker("torch")
     names = set(getattr(item, "fixturenames", ()))
     if any(name in names and item.nodeid.startswith(at) for at, name in STARTING_FIXTURES):
         item.add_marker(MARK)
