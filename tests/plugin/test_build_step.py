@@ -98,7 +98,7 @@ def test_a_changed_builder_is_told_beside_a_drop(quantising: Quantising) -> None
     project.over_days()
     shutil.rmtree(project.path / ".mlperf" / "runs")
     quantising.version("1.1")
-    quantising.suite(latency="0.004")
+    quantising.suite(latency="0.01")
 
     result = project.run("suites")
 
