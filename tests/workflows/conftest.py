@@ -93,17 +93,20 @@ def record(folder: Path) -> Measured:
     runs = runner.temp / "mlperf"
     words = ["--mlperf-accelerator=cpu", f"--mlperf-runs-dir={runs}", "--mlperf-profile=quick"]
     words += [f"--mlperf-json={runs / 'results.json'}", "--mlperf-update=replace"]
-    words += [f"--mlperf-reason={REASON}", "-omlperf_baseline_runs=2", "suites/first.mlperf.toml"]
+    words += [f"--mlperf-reason={REASON}", "suites/first.mlperf.toml"]
     with pytest.MonkeyPatch.context() as patch:
         forked.use(patch)
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *words],
-            cwd=runner.workspace / "change",
-            env=runner.environment(),
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+        for last in (False, False, True):  # where a run was disturbed, again, as the message asks
+            done = subprocess.run(
+                [sys.executable, "-m", "pytest", *words],
+                cwd=runner.workspace / "change",
+                env=runner.environment(),
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if last or "the machine was disturbed during one run" not in done.stdout:
+                break
     assert done.returncode == 0, done.stdout + done.stderr
     return Measured(runner)
 
