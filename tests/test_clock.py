@@ -75,6 +75,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_a_clock_that_jumps_back_an_hour_at_every_look_changes_no_verdict(
     pytester: pytest.Pytester,
 ) -> None:

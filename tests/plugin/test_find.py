@@ -116,6 +116,7 @@ def test_searches_find_the_capacity_and_become_a_baseline(
     assert len(made) == tries
 
 
+@pytest.mark.nightly
 def test_a_server_that_got_slower_is_a_drop_of_the_rate_found(project: Project) -> None:
     """A quarter more work a sample: a fifth fewer samples, by as many as the headline says."""
     file = suite(project, service_s=1.25 / CAPACITY)

@@ -109,7 +109,7 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Done:
     return Done(shown=shown, folder=place / "new")
 
 
-def test_the_terminal_shows_a_table(done: Done) -> None:
+def test_terminal_and_reports_show_a_table(done: Done) -> None:
     """The paired interval is there, the ratio is about 2, and what broke shows its word."""
     lines = done.shown.splitlines()
     first = lines.index("numbers Offline on cpu, against fp32")
@@ -130,8 +130,6 @@ def test_the_terminal_shows_a_table(done: Done) -> None:
     assert note in " ".join(done.shown.split())
     assert widest("\n".join(lines[first : first + 12])) <= 80
 
-
-def test_the_reports_of_the_session_have_the_table_and_the_plot(done: Done) -> None:
     markdown = (done.folder / "s.md").read_text("utf-8")
     page = (done.folder / "p.html").read_text("utf-8")
 

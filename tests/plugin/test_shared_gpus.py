@@ -49,6 +49,7 @@ def two_gpus(tmp_path: Path, project: Project, monkeypatch: pytest.MonkeyPatch) 
     project.pytester.makepyfile(working=WORKING + MEETS_FOUR, alone=ALONE)
 
 
+@pytest.mark.nightly
 @pytest.mark.usefixtures("two_gpus")
 def test_two_sessions_share_fewer_gpus_than_they_have_cases(project: Project) -> None:
     one = ENGINE.replace("working:Working", "alone:Alone")

@@ -24,6 +24,8 @@ from tests.scorers.tokenizers_made_here import (
     write,
 )
 
+pytestmark = pytest.mark.torch
+
 Make = Callable[[], Tokenizer]
 
 AS_FILE = {"tokenizer_class": "PreTrainedTokenizerFast", **NAMES}
@@ -91,7 +93,6 @@ def samples(tokenizer: Tokenizer, highest: int) -> list[list[int]]:
     return [[], [2], [1, *texts[0], 2], [*texts[1], 0, *texts[0], 2, 2], *texts, *noise]
 
 
-@pytest.mark.slow
 def test_text_is_what_transformers_decodes(tmp_path: Path) -> None:
     for name, (make, settings) in {**LIGHT, **FULL}.items():
         folder = write(tmp_path / name, make(), settings)
@@ -125,7 +126,6 @@ def test_transformers_is_needed_only_where_its_text_could_differ(
     )
 
 
-@pytest.mark.slow
 def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
     settings = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
     folder = write(tmp_path, byte_level(), settings)
@@ -135,7 +135,6 @@ def test_code_that_a_tokenizer_brings_along_is_not_run(tmp_path: Path) -> None:
         decoder(folder).decode([int64(2)])
 
 
-@pytest.mark.slow
 def test_spaces_before_punctuation_go_where_that_is_asked_for(tmp_path: Path) -> None:
     """The settings ask for it; transformers heeds that where the tokenizer is no BPE."""
     rows: list[tuple[Make, bool | None, bool]] = [
@@ -158,7 +157,6 @@ def test_spaces_before_punctuation_go_where_that_is_asked_for(tmp_path: Path) ->
         assert texts == [clean(spaced) if cleaned else spaced], (make, clean_up, extra)
 
 
-@pytest.mark.slow
 def test_cleaning_up_is_what_transformers_does(tmp_path: Path) -> None:
     text = "a . b ? c ! d , e ' f n't g 'm h 's i 've j 're k  . l"
     original = AutoTokenizer.from_pretrained(write(tmp_path, byte_level(), AS_FILE))
@@ -176,7 +174,6 @@ def test_more_samples_than_are_decoded_at_once_keep_their_order(tmp_path: Path) 
     assert decoder(folder, dtype="int32").decode(narrow).texts == texts
 
 
-@pytest.mark.slow
 def test_wrong_ids_and_a_damaged_tokenizer_are_named(tmp_path: Path) -> None:
     folder = write(tmp_path / "plain", byte_level(), AS_FILE)
     spaced = write(tmp_path / "spaced", byte_level(), {**AS_FILE, "add_prefix_space": True})

@@ -14,7 +14,7 @@ from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.scorers.category_f1 import CategoryF1Scorer
 from tests.suites.tiny_twin import TINY, Twin, ask, load_tool, twin_marks
 
-pytestmark = twin_marks("torch", "transformers", "pyarrow")
+pytestmark = [*twin_marks("torch", "transformers", "pyarrow"), pytest.mark.torch]
 SUITE = "qwen3-vl"
 
 

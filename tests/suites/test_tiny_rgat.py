@@ -6,7 +6,7 @@ import pytest
 
 from tests.suites.tiny_twin import TINY, Twin, load_tool, twin_marks
 
-pytestmark = twin_marks("torch", "safetensors")
+pytestmark = [*twin_marks("torch", "safetensors"), pytest.mark.torch]
 SUITE = "rgat"
 
 

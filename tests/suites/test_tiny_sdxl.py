@@ -18,6 +18,7 @@ from tests.suites.tiny_twin import TINY, UNETS, Twin, load_tool, twin_marks
 
 # diffusers 0.42 hands tensors to NumPy in a way that it will not take for ever.
 pytestmark = [
+    pytest.mark.torch,
     *twin_marks(*UNETS),
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]

@@ -20,7 +20,7 @@ from pytest_mlperf.builders import llmcompressor, modelopt, torchao, torchao_une
 from pytest_mlperf.testing import check_builder, check_dataset, check_engine, check_scorer
 from tests.datasets.test_files import WITHOUT_SUITE
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.torch]
 
 TINY = Path(__file__).resolve().parents[2] / "suites" / "tiny"
 

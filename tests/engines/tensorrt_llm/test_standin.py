@@ -15,7 +15,7 @@ from pytest_mlperf.engines.tensorrt_llm._requests import AFFINITY, import_packag
 from tests.contracts.trees import TABLE, problems, read_table, series, used
 from tests.engines.recording import unrefused
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.torch
 
 
 @pytest.fixture
