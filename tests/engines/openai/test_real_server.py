@@ -97,7 +97,6 @@ def nothing_left() -> Iterator[list[psutil.Process]]:
     """Gather a worker's processes inside; all of them are gone a while after it."""
     family: list[psutil.Process] = []
     yield family
-    assert family
     assert left_of([process.pid for process in family]) == []
 
 
@@ -175,5 +174,6 @@ def test_a_server_that_fails_in_mid_run_is_one_clear_error(
     with RunningWorker(case(tmp_path, accident(manner))) as worker, nothing_left() as family:
         error = error_after(worker, family)
 
+    assert family or manner == "dies"  # then it may be gone before it is looked for
     assert re.fullmatch(message, error)
     assert "server.log" in error
