@@ -47,7 +47,7 @@ COMPILED := $(BIN)/python -m compileall -q pytest_mlperf
 # Most tests wait more than they compute: eight at once keep two cores busy. Where torch is loaded a
 # fork takes 40 ms in place of 3: these tests run beside the others, and are shown after them.
 PYTEST := $(BIN)/python -m pytest
-QUICK := $(COMPILED) && $(PYTEST) -n 2 -m "not process and not slow and not nightly and not quiet"
+QUICK := $(COMPILED) && $(PYTEST) -n 3 --dist worksteal -m "not process and not slow and not nightly and not quiet"
 TORCH := $(PYTEST) -n 2 --dist worksteal -m "torch and not nightly and not quiet" -p no:cacheprovider
 REST := $(PYTEST) -n 6 --dist worksteal -m "not torch and not nightly and not quiet" --durations=10
 TEST := $(COMPILED) && { $(TORCH) > $(VENV)/torch.log 2>&1 & torch=$$!; $(REST); rest=$$?; \

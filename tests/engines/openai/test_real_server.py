@@ -120,6 +120,7 @@ def test_a_run_on_a_real_server_is_valid(scenario: str, tmp_path: Path) -> None:
     with nothing_left() as family:
         ran = run(asked, SAMPLES, at_load=lambda worker: family.extend(family_of(worker)))
 
+    assert family
     # The server takes no token ids: they go there and come back as text.
     assert ran.facts["prompts"] == "text"
     assert ran.facts["outputs"] == "text, tokenised again"
