@@ -50,7 +50,9 @@ PYTEST := $(BIN)/python -m pytest
 QUICK := $(COMPILED) && $(PYTEST) -n 3 --dist worksteal -m "not process and not slow and not nightly and not quiet"
 TORCH := $(PYTEST) -n 2 --dist worksteal -m "torch and not nightly and not quiet" -p no:cacheprovider
 REST := $(PYTEST) -n 6 --dist worksteal -m "not torch and not nightly and not quiet" --durations=10
-TEST := $(COMPILED) && { $(TORCH) > $(VENV)/torch.log 2>&1 & torch=$$!; $(REST); rest=$$?; \
+# A shell lets what runs beside it ignore Ctrl-C: it is ended by the trap.
+TEST := $(COMPILED) && { $(TORCH) > $(VENV)/torch.log 2>&1 & torch=$$!; \
+    trap "kill $$torch; exit 130" INT TERM; $(REST); rest=$$?; \
     wait $$torch; torch=$$?; echo "Tests that load torch:"; cat $(VENV)/torch.log; \
     test $$rest -eq 0 && exit $$torch; exit $$rest; }
 # A quiet test that fails is run once more with the machine to itself, and both runs are shown.

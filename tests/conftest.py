@@ -18,7 +18,7 @@ import pytest
 
 from tests import tiers
 
-# Four processes share two cores: a thread of OpenMP that waits must not spin.
+# Eight processes share two cores: a thread of OpenMP that waits must not spin.
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
 # pytest loads this for `pytest --help` too, also where only the package itself is installed.
@@ -67,12 +67,12 @@ def pytest_configure() -> None:
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Do not even import what would be deselected, where some tests load torch and some do not."""
+    """Do not import a module whose tests are all deselected: torch takes seconds to load."""
     return True if tiers.is_left_out(collection_path, config.option.markexpr) else None
 
 
 def pytest_collection_finish() -> None:
-    """Let the collector of garbage look at no test and no module again."""
+    """Keep what was collected out of later garbage collections: it lives as long as pytest."""
     gc.freeze()
 
 

@@ -68,7 +68,7 @@ def use(monkeypatch: pytest.MonkeyPatch, *, replicas: bool = False) -> None:
 
     Args:
         monkeypatch: Undoes it.
-        replicas: Those of an engine as well.
+        replicas: Fork the replicas of an engine as well.
     """
     _prepare()
 
@@ -92,9 +92,7 @@ def _forks(words: Sequence[str]) -> bool:
         return False
     if words[1] == "-c":
         return words[2] in (XDIST, BOOT)
-    return words[1] == "-m" and (
-        words[2] in ("pytest", "pytest_mlperf") or words[2].startswith("pytest_mlperf.")
-    )
+    return words[1] == "-m" and words[2].partition(".")[0] in ("pytest", "pytest_mlperf")
 
 
 def _fork(popen: Any, words: list[str], *rest: Any) -> None:
@@ -152,7 +150,7 @@ def _become(
     sys.unraisablehook = sys.__unraisablehook__
     faulthandler.disable()
     gc.freeze()  # the objects of the test are not the child's to collect
-    gc.set_threshold(50_000)
+    gc.set_threshold(50_000)  # a child that lives for a second has little garbage
     warnings.resetwarnings()
     added = [part for part in os.environ.get("PYTHONPATH", "").split(os.pathsep) if part]
     sys.path[:0] = [str(Path.cwd()), *(part for part in added if part not in sys.path)]

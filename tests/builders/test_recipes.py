@@ -21,7 +21,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.registry import registered
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.tables import EngineEntry
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 BUILDERS: dict[str, tuple[type[Any], Mapping[str, Any]]] = {
     "torchao": (TorchAoBuilder, torchao.RECIPES),

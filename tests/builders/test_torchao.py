@@ -12,9 +12,9 @@ import transformers
 from pytest_mlperf.builders.torchao import TorchAoBuilder
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.checkpoints.child import settle_header
-from tests.engines.recording import unrefused
 from tests.engines.torch import models
 from tests.engines.torch.models import answers, describe
+from tests.refusals import unrefused
 
 PROMPTS = [[5, 9, 20], [30, 31, 32, 33], [7]]
 

@@ -21,7 +21,6 @@ from pytest_mlperf.builders.torchao_unet import (
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.engines.torch.diffusion._convolutions import MatrixConvolution
 from pytest_mlperf.run.checkpoints.child import captions
-from tests.engines.recording import unrefused
 from tests.engines.torch.models import exact_int8
 from tests.engines.torch.pipelines import (
     PROMPTS,
@@ -32,6 +31,7 @@ from tests.engines.torch.pipelines import (
     paint,
     write_pipeline,
 )
+from tests.refusals import unrefused
 
 # diffusers 0.42 hands tensors to NumPy in a way that it will not take for ever.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.contracts.signatures import Missing, Source
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 MODULE = """
 raise SystemExit("this must not run")

@@ -1,43 +1,24 @@
-"""Calls that must be refused, each with a part of the message that it must give."""
+"""Calls that a data set must refuse."""
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from pytest_mlperf.core.errors import RunError
+from tests.refusals import unrefused
 
 
 def not_refused(
-    kind: type[Exception],
-    rows: Iterable[Any],
+    error: type[Exception],
+    rows: Iterable[Sequence[Any]],
     *calls: Callable[..., object],
     start: object = "",
-    advice: Iterable[str] = ("",),
+    advice: Sequence[str] = ("",),
 ) -> list[str]:
-    """Return what is wrong with the refusals of calls.
-
-    Args:
-        kind: The error that each call must raise; a RunError must be one of the data set.
-        rows: The arguments of a call, and last a part of the message or a pattern of it.
-        calls: Each is called with every row.
-        start: What every message begins with.
-        advice: Parts of which every message has at least one.
-    """
-    failures = []
-    for *arguments, part in rows:
-        for call in calls:
-            try:
-                call(*arguments)
-            except kind as error:
-                text = str(error)
-                right = bool(part in text or re.search(part, text))
-                right &= text.startswith(str(start))
-                right &= any(words in text for words in advice)
-                right &= not isinstance(error, RunError) or error.layer == "dataset"
-                if not right:
-                    failures.append(f"{part!r}: {text[:400]}")
-            else:
-                failures.append(f"{part!r}: accepted")
-    return failures
+    """Return what is wrong with the refusals of several calls of the same rows."""
+    rows = list(rows)
+    return [
+        line
+        for call in calls
+        for line in unrefused(call, error, rows, layer="dataset", start=str(start), advice=advice)
+    ]

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from pytest_mlperf.core.extension import Engine
@@ -99,23 +98,3 @@ class SizedSamples(Samples):
 
     def output_tokens(self, index: int) -> int:
         return self._lengths[index]
-
-
-def unrefused(
-    attempt: Callable[..., object], error: type[Exception], rows: Iterable[Sequence[Any]]
-) -> list[str]:
-    """Return a line for each row that is not refused with the message in its last item.
-
-    The other items are the arguments of the attempt. A message is a part of the error's text, or a
-    pattern of it.
-    """
-    failures = []
-    for *arguments, message in rows:
-        try:
-            attempt(*arguments)
-            text = "not refused"
-        except error as caught:
-            text = str(caught)
-        if message not in text and not re.search(message, text):
-            failures.append(f"{arguments}: {text!r} has no {message!r}")
-    return failures

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf import engines as files
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.llm.model_folder import read_json
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 pytest.importorskip("safetensors")
 

@@ -12,7 +12,7 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.datasets.synthetic import SyntheticDataset
 from pytest_mlperf.engines.null import NullEngine
 from pytest_mlperf.testing import RecordingSink, check_engine
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 
 def engine(**options: Any) -> NullEngine:

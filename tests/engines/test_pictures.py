@@ -15,7 +15,8 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.llm.generation import TextOptions, TokenPrompts
 from pytest_mlperf.engines.llm.model_folder import picture_chats
 from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
-from tests.engines.recording import Samples, unrefused
+from tests.engines.recording import Samples
+from tests.refusals import unrefused
 
 Image = pytest.importorskip("PIL.Image")
 

@@ -20,8 +20,9 @@ from pytest_mlperf.engines.recorded import RecordedEngine
 from pytest_mlperf.stores.endpoints_answers import read_answers
 from pytest_mlperf.testing import check_engine
 from tests.cli.recorded import ANSWERS, EVENTS, MAP, change, edit_events
-from tests.engines.recording import Samples, unrefused
+from tests.engines.recording import Samples
 from tests.engines.word_model import save_model
+from tests.refusals import unrefused
 
 SAMPLES = 60
 PROMPTS = [f"The answer is {number}" for number in range(SAMPLES)]

@@ -24,7 +24,8 @@ from pytest_mlperf.engines.llm.tools import (
 )
 from pytest_mlperf.engines.openai import _traffic
 from pytest_mlperf.scorers.function_calls import FunctionCallsScorer
-from tests.engines.recording import Samples, unrefused
+from tests.engines.recording import Samples
+from tests.refusals import unrefused
 
 LAMP = {
     "colour": {"type": "string"},

@@ -133,8 +133,10 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
     fake.write("driver 600.10", "device", "wave const 250", "clocks 1500 3201", *other_gpu)
     changed = run(project)
 
-    # What is other than with the baseline stands beside what fails nothing.
-    assert not any(outcome.fails for outcome in outcomes(project).values())
+    # What is other than with the baseline stands beside OK; on a busy machine the baseline's own
+    # run may have been the slow one.
+    assert outcomes(project).keys() == {"performance", "efficiency"}
+    assert set(outcomes(project).values()) <= {Outcome.OK, Outcome.IMPROVED}
     entry = "first-Offline-Working-fp32-H200"
     text = " ".join(" ".join(changed.outlines).split())
     assert f"changed {entry}: machine.driver 595.45.04 → 600.10 since the baseline" in text
@@ -143,7 +145,7 @@ def test_samples_per_joule_are_recorded_and_judged(fake: Fake, project: Project)
     fake.write(*scenario("wave const 750"), *other_gpu)
     hungrier = run(project)
 
-    assert not outcomes(project)["performance"].fails
+    assert outcomes(project)["performance"] in {Outcome.OK, Outcome.IMPROVED}
     assert outcomes(project)["efficiency"] is Outcome.POWER_DROP
     # The speed is the machine's; the power is what the fake draws.
     changes = {metric.metric: metric.change for metric in last(project)["efficiency"].metrics}

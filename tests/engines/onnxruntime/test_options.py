@@ -14,7 +14,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 from pytest_mlperf.engines.onnxruntime._session import CPU, SHORT, TENSORRT, Providers
 from tests.engines.onnxruntime.models import detector, recommender, segmenter
 from tests.engines.onnxruntime.recorder import answers, engine
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 CUDA = "CUDAExecutionProvider"
 

@@ -24,7 +24,7 @@ from pytest_mlperf.engines.tasks import PRECISIONS
 from pytest_mlperf.engines.tasks.graph import Graph
 from tests.engines.onnxruntime.models import FLOAT, drawn, write
 from tests.engines.onnxruntime.recorder import answers, engine
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 from tests.suites.tiny_twin import ROOT
 
 TINY, PRECISE = ROOT / "suites" / "tiny", ROOT / "suites" / "precision"

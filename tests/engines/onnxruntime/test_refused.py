@@ -30,7 +30,7 @@ from tests.engines.onnxruntime.test_classify import byte_model, colour_model
 from tests.engines.onnxruntime.test_tensor import doubled
 from tests.engines.onnxruntime.test_yolo import model as yolo
 from tests.engines.onnxruntime.test_yolo import sample as frame
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 Make = Callable[[Path], str]
 Row = tuple[Make, dict[str, Any], str]

@@ -34,7 +34,7 @@ from pytest_mlperf.engines.tasks.graph import Tensor
 from pytest_mlperf.testing import check_engine
 from tests.engines.onnxruntime.models import segmenter, volume
 from tests.engines.onnxruntime.recorder import Listed
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 CUDA = "CUDAExecutionProvider"
 

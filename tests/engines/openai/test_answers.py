@@ -27,7 +27,8 @@ from tests.engines.openai.scripted import (
     piece,
     usage,
 )
-from tests.engines.recording import SizedSamples, ask, packed, unrefused
+from tests.engines.recording import SizedSamples, ask, packed
+from tests.refusals import unrefused
 
 TINY = Path(__file__).parents[3] / "suites" / "tiny" / "llama2-70b" / "model"
 

@@ -18,7 +18,7 @@ from pytest_mlperf.engines.openai._client import Client, Listener
 from pytest_mlperf.engines.openai._connection import HEAD_BYTES, new_loop
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 from tests.engines.openai.scripted import DONE, piece
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

@@ -16,7 +16,7 @@ from pytest_mlperf.run.worker.conversations import Asked
 from tests.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
 from tests.engines.openai.scripted import Asked as Request
 from tests.engines.openai.scripted import Manner, Scripted
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 SYSTEM = {"role": "system", "content": "You are terse."}
 USER: dict[str, str] = {"name": "ann", "role": "user", "content": 'Say "ü😀"\n\x07'}

@@ -30,8 +30,9 @@ from pytest_mlperf.testing import check_engine
 from tests.engines.openai.echo import echo_server
 from tests.engines.openai.recorder import RUN_TOKENS, write_suite
 from tests.engines.openai.scripted import Manner, Scripted
-from tests.engines.recording import Samples, packed, unrefused
+from tests.engines.recording import Samples, packed
 from tests.engines.under_loadgen import token_settings
+from tests.refusals import unrefused
 from tests.run.harness import RunningWorker, error_of, run_to_end, spec
 
 STAND_IN = str(Path(__file__).with_name("client_stand_in.py"))

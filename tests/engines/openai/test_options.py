@@ -10,7 +10,7 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
 from pytest_mlperf.engines.openai import api_key, base_url
 from tests.engines.openai.recorder import open_engine
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 SERVE = ["vllm", "serve", "{model}", "--port", "{port}"]
 

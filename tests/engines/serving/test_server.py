@@ -20,7 +20,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines import serving
 from pytest_mlperf.engines.serving import Server, ask, fill_in, find_program
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 pytestmark = pytest.mark.process
 

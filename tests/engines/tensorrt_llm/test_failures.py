@@ -11,9 +11,10 @@ import pytest
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
-from tests.engines.recording import Recorder, Samples, ask, unrefused
+from tests.engines.recording import Recorder, Samples, ask
 from tests.engines.tensorrt_llm.conftest import forget
 from tests.engines.torch.models import broken_but_accepted, config_with
+from tests.refusals import unrefused
 
 standin = pytest.mark.usefixtures("standin")
 pytestmark = pytest.mark.slow

@@ -12,7 +12,8 @@ import pytest
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from pytest_mlperf.suite.trial import wrong_values
-from tests.engines.recording import Samples, unrefused
+from tests.engines.recording import Samples
+from tests.refusals import unrefused
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ import pytest
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.llm.model_folder import ALGORITHMS, METHODS, Config, read_config
 from pytest_mlperf.engines.tensorrt_llm import PRECISIONS, read_weights
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 
 def checkpoint(folder: Path, *, inside: Any = None, beside: Any = None) -> Config:

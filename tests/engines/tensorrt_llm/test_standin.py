@@ -13,7 +13,7 @@ import pytest
 
 from pytest_mlperf.engines.tensorrt_llm._requests import AFFINITY, import_package
 from tests.contracts.trees import TABLE, problems, read_table, series, used
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 pytestmark = pytest.mark.torch
 

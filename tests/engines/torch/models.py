@@ -24,7 +24,8 @@ from transformers import (
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.engines.torch._devices import require_exact_int8
-from tests.engines.recording import Samples, answers_of, unrefused
+from tests.engines.recording import Samples, answers_of
+from tests.refusals import unrefused
 
 BOS, EOS = 1, 2
 CONTEXT = 512

@@ -15,7 +15,6 @@ from safetensors.torch import load_file, save_file
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.torch.diffusion import DiffusionEngine
-from tests.engines.recording import unrefused
 from tests.engines.torch.models import (
     broken_but_accepted,
     json_with,
@@ -35,6 +34,7 @@ from tests.engines.torch.pipelines import (
     paint,
     plain_pipeline,
 )
+from tests.refusals import unrefused
 
 pytestmark = [
     # diffusers 0.42 hands tensors to NumPy in a way that it will not take for ever.

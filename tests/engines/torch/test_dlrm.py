@@ -24,7 +24,6 @@ from pytest_mlperf.engines.torch.module.dlrm import (
     drawn_table,
     kept_table,
 )
-from tests.engines.recording import unrefused
 from tests.engines.torch.models import (
     Change,
     broken_but_accepted,
@@ -33,6 +32,7 @@ from tests.engines.torch.models import (
     without,
 )
 from tests.engines.torch.modules import answer, describe, load
+from tests.refusals import unrefused
 
 SIZES = {
     "num_embeddings_per_feature": [50, 7, 400],

@@ -12,9 +12,9 @@ import torch
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.torch.module.hstu import Hstu, HstuSizes
-from tests.engines.recording import unrefused
 from tests.engines.torch import modules
 from tests.engines.torch.models import Change, broken_but_accepted, config_with
+from tests.refusals import unrefused
 
 SIZES = HstuSizes(
     num_items=40,

@@ -19,7 +19,7 @@ from transformers import LlamaForCausalLM
 from transformers.utils import is_flash_attn_2_available as has_flash_attention
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
-from tests.engines.recording import Recorder, ask, unrefused
+from tests.engines.recording import Recorder, ask
 from tests.engines.torch.models import (
     answers,
     broken_but_accepted,
@@ -32,6 +32,7 @@ from tests.engines.torch.models import (
     weights_with,
     without,
 )
+from tests.refusals import unrefused
 
 WEIGHTS = "model.safetensors"
 

@@ -18,9 +18,10 @@ from numpy.typing import NDArray
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.torch.module import _runner as module_factories
 from pytest_mlperf.engines.torch.module._runner import BATCHINGS, join, length, tensors
-from tests.engines.recording import Tokenless, unrefused
+from tests.engines.recording import Tokenless
 from tests.engines.torch.models import broken_but_accepted, config_with, weights_with, without
 from tests.engines.torch.modules import HERE, answer, describe, linear, load, open_engine, rows
+from tests.refusals import unrefused
 
 
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=6), st.sampled_from(["concat", "pad"]))

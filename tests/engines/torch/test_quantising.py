@@ -19,9 +19,9 @@ from transformers import (
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.engines.torch import _base as options
 from pytest_mlperf.engines.torch import _devices as devices
-from tests.engines.recording import unrefused
 from tests.engines.torch import models
 from tests.engines.torch.models import answers, describe
+from tests.refusals import unrefused
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda", 0)
 SIZES = {

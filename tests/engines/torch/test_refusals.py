@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from pytest_mlperf.core.errors import EnvironmentFault, SuiteError, UnavailableError
-from tests.engines.recording import unrefused
 from tests.engines.torch import models, modules
+from tests.refusals import unrefused
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.recording import Recorder, ask, unrefused
+from tests.engines.recording import Recorder, ask
 from tests.engines.torch.models import open_engine
+from tests.refusals import unrefused
 
 STARTS = [14, 4, 9, 5, 7, 4, 11]
 PROMPTS = [[3] * place + [start] for place, start in enumerate(STARTS)]

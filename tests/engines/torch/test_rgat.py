@@ -13,9 +13,10 @@ import torch
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.torch.module._neighbours import CITES, Neighbours
 from pytest_mlperf.engines.torch.module.rgat import Attention, Rgat, RgatSizes
-from tests.engines.recording import Samples, unrefused
+from tests.engines.recording import Samples
 from tests.engines.torch import modules
 from tests.engines.torch.models import change_json
+from tests.refusals import unrefused
 
 COUNTS = {"paper": 60, "author": 30, "institute": 4, "fos": 9, "journal": 3, "conference": 3}
 EDGES = {

@@ -16,8 +16,8 @@ from transformers import LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.engines.torch._devices import check_layers, compress, no_kernels, sparse_layers
-from tests.engines.recording import unrefused
 from tests.engines.torch.models import answers, change_weights, describe, open_engine, save
+from tests.refusals import unrefused
 
 PROMPTS = [[5, 9, 33], [7, 100], [250, 3, 17, 40]]
 BROKEN = "model.layers.1.mlp.down_proj"

@@ -17,8 +17,9 @@ from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
 from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
 from pytest_mlperf.engines.torch.diffusion.video import VideoEngine
 from pytest_mlperf.testing import check_engine
-from tests.engines.recording import Tokenless, ask, unrefused
+from tests.engines.recording import Tokenless, ask
 from tests.engines.torch.models import broken_but_accepted, json_with, without
+from tests.refusals import unrefused
 
 diffusers = pytest.importorskip("diffusers")
 

@@ -24,8 +24,9 @@ from transformers import (
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.engines.llm.speech import PROMPT
 from pytest_mlperf.engines.torch.whisper import WhisperEngine
-from tests.engines.recording import Recorder, Samples, ask, unrefused
+from tests.engines.recording import Recorder, Samples, ask
 from tests.engines.torch.models import broken_but_accepted, config_with, json_with, without
+from tests.refusals import unrefused
 
 LABELS = [*" abcdefghijklmnopqrstuvwxyz'0123456789$%+-"]
 RATE = 16000

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from pytest_mlperf.core.errors import RunError
-from tests.engines.recording import Tokenless, unrefused
+from tests.engines.recording import Tokenless
 from tests.engines.triton.harness import (
     answers,
     ask,
@@ -25,6 +25,7 @@ from tests.engines.triton.harness import (
     server,
 )
 from tests.engines.triton.scripted import NORMAL, TENSOR
+from tests.refusals import unrefused
 
 pytestmark = pytest.mark.process
 

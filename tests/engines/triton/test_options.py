@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.engines.triton._clients import PORTS, SECURE, Address
-from tests.engines.recording import unrefused
 from tests.engines.triton.harness import engine, scripted
+from tests.refusals import unrefused
 
 SERVE = scripted()
 

@@ -14,9 +14,10 @@ import pytest
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError
 from pytest_mlperf.engines.vllm import _library as processes
 from pytest_mlperf.engines.vllm._library import ENVIRONMENT
-from tests.engines.recording import Recorder, ask, unrefused
+from tests.engines.recording import Recorder, ask
 from tests.engines.vllm.conftest import forget
 from tests.engines.vllm.running import describe, open_engine
+from tests.refusals import unrefused
 
 pytestmark = pytest.mark.usefixtures("standin")
 

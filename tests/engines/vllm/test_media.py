@@ -15,11 +15,12 @@ from pytest_mlperf.engines.torch import TorchEngine
 from pytest_mlperf.engines.torch.whisper import WhisperEngine
 from pytest_mlperf.engines.vllm import VllmEngine
 from pytest_mlperf.testing import RecordingSink
-from tests.engines.recording import Samples, ask, unrefused
+from tests.engines.recording import Samples, ask
 from tests.engines.torch.models import broken_but_accepted, json_with
 from tests.engines.vllm import ready, shapes
 from tests.engines.vllm.conftest import forget
 from tests.engines.vllm.running import open_engine
+from tests.refusals import unrefused
 from tests.suites.tiny_twin import TINY, Twin
 
 pytestmark = [pytest.mark.process, pytest.mark.usefixtures("standin")]

@@ -12,7 +12,8 @@ from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, Un
 from pytest_mlperf.engines.llm.model_folder import Config, read_quantisation
 from pytest_mlperf.engines.vllm import RESERVED, VllmEngine, check_agrees, engine_arguments
 from pytest_mlperf.suite.trial import wrong_values
-from tests.engines.recording import Samples, unrefused
+from tests.engines.recording import Samples
+from tests.refusals import unrefused
 
 
 def engine(model: Path | None, precision: str = "bf16", **options: Any) -> VllmEngine:

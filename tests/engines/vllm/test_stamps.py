@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.engines.llm.engine import EARLY_S, StampGaps
 from pytest_mlperf.engines.vllm._library import SeenRequest, compare
-from tests.engines.recording import unrefused
+from tests.refusals import unrefused
 
 
 def theirs(first_s: float, last_s: float, tokens: int = 3) -> Any:
