@@ -38,10 +38,16 @@ def _own_machine(
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Project:
-    """Return a project without suites whose folder of baselines is empty."""
+def project(
+    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Project:
+    """Return a project without suites whose folder of baselines is empty.
+
+    Quiet tests start interpreters, as users do: some look for what was started, and end it.
+    """
     monkeypatch.setenv("PYTEST_ADDOPTS", NO_CONTROL)
-    forked.use(monkeypatch, replicas=True)
+    if request.node.get_closest_marker("quiet") is None:
+        forked.use(monkeypatch, replicas=True)
     for name in ("GATED_S", "SHORTEST_S"):  # which a conftest.py of a test may change
         monkeypatch.setattr(energy, name, getattr(energy, name))
     pytester.mkdir("baselines")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import cycle
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ def project(project: Project, monkeypatch: pytest.MonkeyPatch) -> Project:
 def record(project: Project, *, days: int = 4) -> Path:
     """Return a baseline that was recorded over some days, or in one session."""
     project.suite()
-    project.record(*PERFORMANCE, own_process=True)
+    project.run_process(*PERFORMANCE, "--mlperf-update=missing", "-omlperf_baseline_runs=5")
     (path,) = project.path.glob("baselines/cpu/**/*.json")
     if days > 1:
         spread(path)
@@ -41,11 +42,11 @@ def scale(path: Path, *factors: float) -> None:
 
     Args:
         path: The baseline.
-        factors: Of all runs, or of each.
+        factors: Of the runs in turn.
     """
     text = json.loads(path.read_text("utf-8"))
     runs = text["records"][0]["runs"]
-    for run, factor in zip(runs, factors * (len(runs) // len(factors)), strict=True):
+    for run, factor in zip(runs, cycle(factors), strict=False):
         for name in ("matmul_flops", "copy_bytes_per_s"):
             run["control"][name] *= factor
     path.write_text(json.dumps(text), "utf-8")
