@@ -247,6 +247,7 @@ def test_a_builder_does_not_outlive_its_parent(lab: Lab) -> None:
     assert [name for name in lab.left() if name.endswith(".tmp")] == []
 
 
+@pytest.mark.usefixtures("interpreter")  # filelock refuses a fork beside its locks
 def test_two_at_once_build_one(lab: Lab) -> None:
     planned, found = lab.planned(), list[Checkpoint | None]()
     folders = [new_folder(lab.conditions().folder, "case") for _ in range(2)]

@@ -136,6 +136,30 @@ def test_with_one_pair_per_sample_the_standard_error_is_that_of_delong() -> None
     assert error == pytest.approx(100 * math.sqrt(variance), rel=0.01)
 
 
+def weighted(samples: list[Sample], weights: NDArray[np.float64]) -> float:
+    """Return AUC by its definition, in percent, where each pair counts as its sample does."""
+    predictions, clicked = np.array([pair for sample in samples for pair in sample]).T
+    each = np.repeat(weights, [len(sample) for sample in samples])
+    ours, others = clicked == 1, clicked == 0
+    gaps = predictions[ours][:, None] - predictions[others]
+    won = each[ours] @ ((np.sign(gaps) + 1) / 2) @ each[others]
+    return float(100 * won / each[ours].sum() / each[others].sum())
+
+
+def test_the_influence_of_a_sample_is_the_derivative_by_its_weight() -> None:
+    """Pairs of one sample belong together."""
+    samples = drawn(np.random.default_rng(11), [1, 30, 4, 9, 2, 17], digits=1)
+    scores = AucScorer().score(outputs(samples), labels(samples))
+
+    pseudo: Any = scores.per_sample["auc"]
+    steps = 1e-5 * np.eye(len(samples))
+    slopes = [
+        (weighted(samples, 1 + step) - weighted(samples, 1 - step)) / 2e-5 for step in steps
+    ]
+    influences = (np.array(pseudo) - scores.aggregate["auc"]) / len(samples)
+    np.testing.assert_allclose(influences, slopes, atol=1e-6)
+
+
 def test_labels_may_follow_each_prediction() -> None:
     """The layout that MLPerf's reference implementation writes."""
     samples = drawn(np.random.default_rng(2), [5, 9, 30])
