@@ -18,6 +18,7 @@ from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError
 from pytest_mlperf.core.foreign_text import clean
 from pytest_mlperf.core.removed import REMOVED
 from pytest_mlperf.suite.plan import plan_suite
+from tests.children import PYTHON
 from tests.cli.lab import ROOT
 from tests.cli.text import Say, finished, page
 
@@ -179,7 +180,7 @@ def test_a_command_loads_no_more_than_it_needs(tmp_path: Path) -> None:
 def test_a_reader_that_has_enough_is_no_error() -> None:
     """`pytest-mlperf schema | head -1` ends quietly."""
     code = "from pytest_mlperf.cli import main; main(['schema'])"
-    done = finished("sh", "-c", f'{sys.executable} -c "{code}" | head -1')
+    done = finished("sh", "-c", f'{PYTHON} -c "{code}" | head -1')
     assert (done.returncode, done.stdout, done.stderr) == (0, "{\n", "")
 
 

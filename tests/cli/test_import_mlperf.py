@@ -38,7 +38,8 @@ NAMES = ("--workload", "resnet50", "--precision", "int8", "--accelerator", "8xH2
 def unpacked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("submissions")
     with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # since 3.11.4
+        archive.extractall(folder)
     return folder
 
 

@@ -61,6 +61,7 @@ def test_a_project_without_git_travels_whole_but_for_what_never_does(
         shipping.pack(tmp_path)
 
 
+@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="needs Python 3.11.4")
 @pytest.mark.process
 def test_a_project_is_unpacked_once_and_old_ones_go(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -81,6 +82,7 @@ def test_a_project_is_unpacked_once_and_old_ones_go(
     assert not first.exists()
 
 
+@pytest.mark.skipif(not hasattr(tarfile, "data_filter"), reason="needs Python 3.11.4")
 def test_what_comes_back_goes_where_it_belongs_and_nowhere_else(tmp_path: Path) -> None:
     archive = tmp_path / "case.tar"
     with tarfile.open(archive, "w") as packed:
@@ -163,3 +165,15 @@ def test_without_ray_one_line_says_how_to_get_it(
         "ERROR: --mlperf-on ray://head:10001: Ray is not installed here: pip install "
         "'pytest-mlperf[ray]', in the version that the cluster has"
     ]
+
+
+def test_a_python_that_cannot_refuse_hostile_archives_has_no_fleet(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    project.suite()
+    monkeypatch.delattr(tarfile, "data_filter", raising=False)
+
+    result = project.run("suites", "--mlperf-on", "ray://head:10001")
+
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    assert "Python 3.11.4" in result.stderr.str()

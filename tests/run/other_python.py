@@ -8,6 +8,8 @@ import sysconfig
 import zipfile
 from pathlib import Path
 
+from tests.children import shebang
+
 ENGINE = '''\
 """An engine of the tested project; how slow it is depends on where and what it is."""
 
@@ -42,8 +44,8 @@ sys.exit(done.returncode)
 """
 
 
-IS_OLDER = """\
-#!{python}
+IS_OLDER = f"""\
+{shebang("")}
 # Stands for a Python that is too old: all that is asked of one is to say so.
 import runpy, sys
 sys.version_info = (3, 10, 14, "final", 0)

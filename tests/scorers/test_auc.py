@@ -153,9 +153,7 @@ def test_the_influence_of_a_sample_is_the_derivative_by_its_weight() -> None:
 
     pseudo: Any = scores.per_sample["auc"]
     steps = 1e-5 * np.eye(len(samples))
-    slopes = [
-        (weighted(samples, 1 + step) - weighted(samples, 1 - step)) / 2e-5 for step in steps
-    ]
+    slopes = [(weighted(samples, 1 + step) - weighted(samples, 1 - step)) / 2e-5 for step in steps]
     influences = (np.array(pseudo) - scores.aggregate["auc"]) / len(samples)
     np.testing.assert_allclose(influences, slopes, atol=1e-6)
 

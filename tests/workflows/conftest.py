@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import forked
+from tests.children import PYTHON
 from tests.conftest import LEAN
 from tests.shared import once
 from tests.workflows import composite
@@ -172,7 +173,7 @@ def job(measured: Measured, tmp_path: Path) -> Runner:
     """Return a job of its own, with a copy of the project and its plan."""
     runner = Runner(tmp_path, env=environment(tmp_path))
     made = measured.runner.temp / "mlperf-venv"
-    runner.put("linking-python", LINKING.format(made=made, python=sys.executable))
+    runner.put("linking-python", LINKING.format(made=made, python=PYTHON))
     for name in ("change", "plan"):
         shutil.copytree(measured.runner.workspace / name, runner.workspace / name)
     return runner

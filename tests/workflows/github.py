@@ -20,6 +20,7 @@ from unittest import mock
 import yaml
 
 from pytest_mlperf.cli import main
+from tests.children import PYTHON, shebang
 
 ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
@@ -114,7 +115,7 @@ class Runner:
             if not (self.folder / name).exists():
                 os.mkfifo(self.folder / name)
         for name in ("pytest-mlperf", "python"):
-            text = FORWARD.format(name=name, python=sys.executable, folder=self.folder)
+            text = FORWARD.format(name=name, python=PYTHON, folder=self.folder)
             self.put(name, text, "forwards")
 
     @property
@@ -252,14 +253,14 @@ case {name}:$1 in
   pytest-mlperf:* | python:*accept.py | python:*render.py) ;;
   *) exec {python} "$@" ;;
 esac
-(echo $$ > {folder}/requests) # in a child, since these streams are looked at meanwhile
-read -r code < {folder}/replies
+(echo $$ > '{folder}/requests') # in a child, since these streams are looked at meanwhile
+read -r code < '{folder}/replies'
 exit "$code"
 """
 """A program that lets this process run its command: an interpreter takes seconds to start."""
 
 
-RECORDER = """#!{python} -IS
+RECORDER = """{shebang}
 import json, os, sys
 with open({record!r}, "a", encoding="utf-8") as file:
     file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
@@ -267,7 +268,7 @@ with open({record!r}, "a", encoding="utf-8") as file:
 """A program that does nothing but write down with which words it was called."""
 
 
-GH = """#!{python} -IS
+GH = """{shebang}
 import json, os, sys
 given = sys.argv[1:]
 body = sys.stdin.read() if "--input" in given else ""
@@ -294,7 +295,7 @@ class GitHub:
         self.runner.put(
             "gh",
             GH.format(
-                python=sys.executable,
+                shebang=shebang(),
                 record=str(self.runner.folder / "asked"),
                 answers=str(self.runner.folder / "answers.json"),
             ),
@@ -315,7 +316,7 @@ def recorder(runner: Runner, *names: str) -> Path:
     """Put programs in place that write down their words; return where."""
     record = runner.folder / "words"
     for name in names:
-        runner.put(name, RECORDER.format(python=sys.executable, record=str(record)))
+        runner.put(name, RECORDER.format(shebang=shebang(), record=str(record)))
     return record
 
 

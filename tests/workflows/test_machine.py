@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.children import shebang
 from tests.workflows.github import Runner, workflow
 
 pytestmark = pytest.mark.process
@@ -20,7 +21,7 @@ GPU = workflow("gpu")
 CHECK = GPU.script("run", "Refuse a machine that is not idle")
 CLEAN = GPU.script("run", "Leave nothing behind")
 
-SMI = """#!{python} -IS
+SMI = """{shebang}
 import sys
 if "--query-gpu=index,memory.used" in sys.argv:
     print({memory!r}, end="")
@@ -42,7 +43,7 @@ def runner(tmp_path: Path) -> Runner:
 
 
 def smi(runner: Runner, memory: str, processes: str = "", code: int = 0) -> None:
-    text = SMI.format(python=sys.executable, memory=memory, processes=processes, code=code)
+    text = SMI.format(shebang=shebang(), memory=memory, processes=processes, code=code)
     runner.put("nvidia-smi", text)
 
 

@@ -6,7 +6,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ import pytest
 
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
+from tests.children import shebang
 from tests.workflows import composite
 from tests.workflows.conftest import CASE, REASON, Measured, given
 from tests.workflows.github import RECORDER, Runner, action, words
@@ -109,7 +109,7 @@ def acting(tmp_path: Path) -> Callable[..., tuple[composite.Outcome, list[list[s
     """Run the action with a Python that only writes down its words."""
     runner = Runner(tmp_path)
     record = tmp_path / "words"
-    runner.put("own-python", PYTHON.format(python=sys.executable, record=str(record)))
+    runner.put("own-python", PYTHON.format(shebang=shebang(), record=str(record)))
 
     def run(**inputs: str) -> tuple[composite.Outcome, list[list[str]]]:
         record.unlink(missing_ok=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import sys
 import tomllib
 from collections.abc import Mapping
 from functools import cache
@@ -17,6 +16,7 @@ import pytest
 from pytest_mlperf.suite.libraries import declared, distribution, normal
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import needing
+from tests.children import PYTHON, shebang
 from tests.workflows import composite
 from tests.workflows.conftest import SUITE, Measured, given
 from tests.workflows.github import ROOT, Runner, fill, workflow
@@ -97,7 +97,7 @@ def test_the_default_suites_need_the_default_extras_models_and_data() -> None:
     assert {case.elsewhere for case in cases} <= others
 
 
-RECORDED = """#!{python} -IS
+RECORDED = """{shebang}
 import json, os, pathlib, shutil, sys
 if sys.argv[1:3] == ["-m", "venv"]:
     folder = pathlib.Path(sys.argv[3], "bin")
@@ -117,7 +117,7 @@ def runner(tmp_path: Path) -> Runner:
     own = {"VLLM_PYTHON": "/own/vllm", "TRTLLM_PYTHON": "/own/trtllm"}
     runner = Runner(tmp_path, env=own)
     record = str(tmp_path / "seen")
-    runner.put("own-python", RECORDED.format(python=sys.executable, record=record))
+    runner.put("own-python", RECORDED.format(shebang=shebang(), record=record))
     return runner
 
 
@@ -197,7 +197,7 @@ def test_an_engine_in_a_container_is_named_by_a_variable(measured: Measured, job
     """A program on the runner that starts one takes the place of a Python; the suite stays."""
     text = SUITE.replace('use = "null"', 'use = "null"\npython = "${TRTLLM_PYTHON}"')
     (job.workspace / "change" / "suites" / "first.mlperf.toml").write_text(text, "utf-8")
-    container = job.put("in-container", WRAPPER.format(python=sys.executable))
+    container = job.put("in-container", WRAPPER.format(python=PYTHON))
     own = {"python": "linking-python", "variables": f"TRTLLM_PYTHON={container}", "update": ""}
 
     outcome = composite.run(job, given(job, measured.wheel) | own)

@@ -7,6 +7,7 @@ without a limit.
 
 from __future__ import annotations
 
+import tarfile
 import time
 from collections.abc import Sequence
 from contextlib import closing
@@ -41,6 +42,8 @@ def require_ray(config: pytest.Config, address: str) -> None:
     """Refuse a cluster where Ray is not installed, or where xdist distributes already."""
     if getattr(config.option, "dist", "no") != "no":
         raise pytest.UsageError("--mlperf-on with -n: one of them can distribute; leave -n away")
+    if not hasattr(tarfile, "data_filter"):
+        raise pytest.UsageError("--mlperf-on needs Python 3.11.4 or newer, here and on the nodes")
     if not installed():
         raise pytest.UsageError(
             f"--mlperf-on {address}: Ray is not installed here: pip install 'pytest-mlperf[ray]', "
@@ -222,9 +225,9 @@ class Fleet:
             return
         if event["event"] == "lost":
             self._lose_node(group, event["cause"])
-            return
-        self._hear(group, event)
-        stop_where_asked(self._session)
+        else:
+            self._hear(group, event)
+            stop_where_asked(self._session)
 
     def _hear(self, group: CaseGroup, message: Event) -> None:
         node = self._names[group.node]
@@ -246,10 +249,8 @@ class Fleet:
                 self._over(group, self._unreported_in_words(group, message))
 
     def _unreported_in_words(self, group: CaseGroup, message: Event) -> str:
-        causes = group.causes or [*message["tail"][-1:]]
-        return ": ".join(
-            [f"node {self._names[group.node]}: its pytest {message['ended']}", *causes]
-        )
+        ended = f"node {self._names[group.node]}: its pytest {message['ended']}"
+        return ": ".join([ended, *(group.causes or message["tail"][-1:])])
 
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
         """Tell of a case whose node was lost; one that did not begin there goes to another."""
