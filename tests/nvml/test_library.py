@@ -66,14 +66,14 @@ def test_the_exact_joules_are_the_integral(fake: Fake) -> None:
 
 
 def test_the_counter_steps_and_trails(fake: Fake, pynvml: ModuleType, gpu: Any) -> None:
-    """At 10.25 s, with steps of 1 s and a lag of 50 ms, it shows what was used until 9.95 s; with
-    a phase of 300 ms the last step is at 9.3 s; one that is reset begins anew."""
-    fake.t0 -= 10.25
+    """At 10.1 s, with steps of 1 s and a lag of 50 ms, it shows what was used until 9.95 s; with
+    a phase of 900 ms the last step is at 9.9 s; one that is reset begins anew."""
+    fake.t0 -= 10.1
     found = []
-    for energy in ("lag=50 base=7", "phase=300 base=0", "reset=8"):
+    for energy in ("lag=50 base=7", "phase=900 base=0", "reset=8"):
         fake.write("device", "wave const 100", f"energy 1000 {energy}")
         found.append(pynvml.nvmlDeviceGetTotalEnergyConsumption(gpu))
-    assert found == [1_002_000, 930_000, 1000 * 100 * 2]
+    assert found == [1_002_000, 990_000, 1000 * 100 * 2]
 
     fake.t0 -= 10
     fake.write("device", "event 0x4 after=1 until=1.25", "event 0x20 after=2 until=2.004")
