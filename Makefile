@@ -1,6 +1,7 @@
 # make demo    the main job in a few minutes, on any CPU
 # make quick   what starts no process: before every commit
 # make test    every rule of the product: before you propose a change
+# make lint    format, lint and types
 # make test-all  make test, documentation pages, real models, browsers and what needs an idle machine
 # make check   what a change must pass: format, lint, types, make test
 # make mutants 300 small changes of the package: which do the tests notice?
@@ -22,6 +23,7 @@
 # make train   train the tiny models anew
 # make docs    the documentation, built strictly into build/docs
 # make schemas write the published JSON Schemas
+# make clean   remove the virtual environment, .mlperf and what was built
 
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 # What make quick needs, and no more: none of its tests loads torch.
@@ -37,15 +39,18 @@ READY := $(VENV)/.ready
 QUICK_READY := $(VENV)/.quick
 REWRITTEN := $(VENV)/.rewritten
 DEMO := $(VENV)/.demo
+# An environment that is there already keeps its Python, whichever that is.
+MAKE_VENV = test -x $(BIN)/python || "$(PYTHON)" -m venv $(VENV)
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-# The tests start two thousand interpreters: what these import is compiled once, beforehand, also
-# where somebody's environment says that nothing compiled is to be kept.
+# Some tests start interpreters. What these import is compiled once, beforehand, also where the
+# environment says that nothing compiled is to be kept.
 unexport PYTHONDONTWRITEBYTECODE
 COMPILED := $(BIN)/python -m compileall -q pytest_mlperf
 
 # Most tests wait more than they compute: eight at once keep two cores busy. Where torch is loaded a
-# fork takes 40 ms in place of 3: these tests run beside the others, and are shown after them.
+# fork takes 40 ms in place of 3: these tests run beside the others, and are shown after them. Only
+# one of the two may write pytest's cache.
 PYTEST := $(BIN)/python -m pytest
 QUICK := $(COMPILED) && $(PYTEST) -n 3 --dist worksteal -m "not process and not slow and not nightly and not quiet"
 TORCH := $(PYTEST) -n 2 --dist worksteal -m "torch and not nightly and not quiet" -p no:cacheprovider
@@ -56,18 +61,19 @@ TEST := $(COMPILED) && { $(TORCH) > $(VENV)/torch.log 2>&1 & torch=$$!; \
     wait $$torch; torch=$$?; echo "Tests that load torch:"; cat $(VENV)/torch.log; \
     test $$rest -eq 0 && exit $$torch; exit $$rest; }
 # A quiet test that fails is run once more with the machine to itself, and both runs are shown.
-ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -x --lf --lfnf=none; }
-NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30 && { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
+ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -m quiet --lf --lfnf=none; }
+NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
+QUIET := { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
 
 .PHONY: demo quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	$(INSTALL) -e '.[$(EXTRAS)]'
 	touch $(DEMO) $(QUICK_READY) $@
 
 $(QUICK_READY): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	$(INSTALL) -e '.[$(QUICK_EXTRAS)]'
 	touch $@
 
@@ -80,7 +86,7 @@ $(REWRITTEN): $(READY)
 
 # What the demo needs, and no more.
 $(DEMO): pyproject.toml constraints.txt
-	$(PYTHON) -m venv $(VENV)
+	$(MAKE_VENV)
 	$(INSTALL) --no-compile -e '.[onnx,lm]'
 	touch $@
 
@@ -111,6 +117,7 @@ fleet: $(READY)
 
 # MLPERF_INFERENCE: a checkout of mlcommons/inference, whose checkers judge exported trees.
 mlcommons: $(READY)
+	@test -n "$$MLPERF_INFERENCE" || { echo "make mlcommons: set MLPERF_INFERENCE to a checkout of mlcommons/inference" >&2; exit 1; }
 	$(PYTEST) tests/cli/test_submission.py
 
 demo: $(DEMO)
@@ -122,9 +129,9 @@ quick: $(QUICK_READY)
 test: $(REWRITTEN)
 	$(TEST)
 
+# A failure of one part leaves out none of the others.
 test-all: $(REWRITTEN)
-	$(TEST)
-	$(NIGHTLY)
+	failed=0; ($(TEST)) || failed=1; $(NIGHTLY) || failed=1; $(QUIET) || failed=1; exit $$failed
 
 lint: $(READY)
 	$(BIN)/ruff format --check .

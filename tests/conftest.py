@@ -91,3 +91,10 @@ def pytest_runtest_call() -> Generator[None, object, object]:
     outcome = yield
     tiers.fail_if_started()
     return outcome
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown() -> Generator[None, object, object]:
+    outcome = yield
+    tiers.fail_if_started()
+    return outcome

@@ -1,9 +1,10 @@
 """Start the package's modules and pytest as forks of the test's process: no new interpreter.
 
-A fork runs the same module with the same arguments, descriptors, environment and LoadGen; what it
-imports is there already. Use a process of its own where the start of the interpreter is what a test
-is about, and where the child computes with a library whose threads do not survive a fork (torch,
-ONNX Runtime).
+A fork runs the same module with the same arguments, descriptors, environment and LoadGen. It
+differs from a process of its own in three ways: the parent's imports are there already, so that a
+missing import does not show; functions of `atexit` do not run; and an exception ends it with exit
+code 1, also a KeyboardInterrupt. Use a process of its own where a test is about one of these, and
+where the child computes with a library whose threads do not survive a fork (torch, ONNX Runtime).
 """
 
 from __future__ import annotations
@@ -99,6 +100,7 @@ def _fork(popen: Any, words: list[str], *rest: Any) -> None:
     """Start the child; `rest` is what `Popen` of Python 3.11 to 3.14 passes after the command."""
     pass_fds, folder, environment = rest[3:6]
     pipes = rest[9:15]  # stdin, stdout and stderr, each as the end to read and the end to write
+    ready, becoming = os.pipe()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # a fork beside other threads
         files = _open_files()
@@ -114,6 +116,10 @@ def _fork(popen: Any, words: list[str], *rest: Any) -> None:
             os._exit(255)
         _run(words)
     popen.pid, popen._child_created = pid, True
+    os.close(becoming)
+    # The child closes its end with all other descriptors: it has its session and streams then.
+    os.read(ready, 1)
+    os.close(ready)
     popen._close_pipe_fds(*pipes)
 
 
@@ -210,7 +216,9 @@ def _run(words: list[str]) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+        try:
+            sys.stdout.flush()
+            sys.stderr.flush()
+        finally:
+            os._exit(code)
     raise AssertionError

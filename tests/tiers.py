@@ -1,4 +1,4 @@
-"""Which tests are quick: those that start no process and load no torch.
+"""Which tests are quick: those that start no process, and whose module does not load torch.
 
 Python announces the start of a process to its audit hooks, whoever asks for it. A hook cannot be
 removed again, so there is one, and it looks at what runs.
@@ -6,6 +6,7 @@ removed again, so there is one, and it looks at what runs.
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -14,6 +15,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from multiprocessing import util
 from pathlib import Path
+from typing import NoReturn
 
 import pytest
 
@@ -26,6 +28,7 @@ STARTING_FIXTURES = (
     ("tests/cli/", "sessions"),
     ("tests/plugin/", "project"),
     ("tests/plugin/", "pytester"),
+    ("tests/run/", "real"),
 )
 """Folder and name of fixtures that mark every test that asks for them: they run pytest sessions."""
 
@@ -49,9 +52,27 @@ def is_heavy(file: Path) -> bool:
     return file.suffix == ".py" and bool(HEAVY.search(file.read_text("utf-8")))
 
 
+LIBRARIES = ("torch", "transformers", "torchao")
+
+
+class NeedsTorch(pytest.Module):
+    """A module that cannot be imported here: it is skipped, and says what it needs."""
+
+    @classmethod
+    def in_place_of(cls, path: Path, parent: pytest.Collector) -> NeedsTorch | None:
+        """Return one if a library is missing."""
+        if all(map(importlib.util.find_spec, LIBRARIES)):
+            return None
+        made: NeedsTorch = cls.from_parent(parent, path=path)
+        return made
+
+    def collect(self) -> NoReturn:
+        pytest.skip(f"needs {', '.join(LIBRARIES)}", allow_module_level=True)
+
+
 @dataclass
 class _Watch:
-    """The test that runs here, if it may start no process, and what it started all the same."""
+    """The running test, if it must not start a process, and the starts that were refused."""
 
     test: str | None = None
     started: list[str] = field(default_factory=list)
@@ -103,7 +124,7 @@ def watching(item: pytest.Item) -> Iterator[None]:
 def fail_if_started() -> None:
     """Fail a test that swallowed the refusal."""
     if _WATCH.started:
-        pytest.fail(_WATCH.started[0], pytrace=False)
+        pytest.fail(_WATCH.started.pop(0), pytrace=False)
 
 
 Start = Callable[[bytes, Sequence[str], Sequence[int]], int]

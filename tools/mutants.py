@@ -33,6 +33,9 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 LIST = Path("tests/data/mutants.json")
+NO_TESTS = 5
+"""Exit code of a pytest that had no test to run."""
+
 SEED = 37
 NUMBER = 100
 FOLDERS = ("core/judge", "bench", "stores")
@@ -263,9 +266,11 @@ class Copy:
         except BaseException:
             traceback.print_exc()
         finally:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(code)
+            try:
+                sys.stdout.flush()
+                sys.stderr.flush()
+            finally:
+                os._exit(code)
 
 
 def _kill(group: int) -> None:
@@ -297,7 +302,7 @@ def covering(copy: Copy, folder: str) -> Mapping[str, Mapping[int, Sequence[str]
 def examine(
     copy: Copy, folder: str, mutant: Mutant, lines: Mapping[int, Sequence[str]], limit_s: float
 ) -> str:
-    """Return "killed", "survived" or "gone"."""
+    """Return "killed", "survived", "no test ran", or "gone" where its line was edited."""
     file = copy.path / "pytest_mlperf" / mutant.file
     text = file.read_text("utf-8")
     changed = changed_text(text, mutant)
@@ -316,7 +321,7 @@ def examine(
         code = copy.run(["-x", "-m", SELECTED, *chosen], limit_s)
     finally:
         file.write_text(text, "utf-8")
-    return "killed" if code else "survived"
+    return {0: "survived", NO_TESTS: "no test ran"}.get(code, "killed")
 
 
 def work(root: str, folder: str, mutants: Sequence[Mutant]) -> list[str]:
@@ -364,7 +369,7 @@ def main() -> int:
                 {**asdict(mutant), "killed": outcome[mutant] == "killed"} for mutant in mutants
             ]
             (ROOT / LIST).write_text(json.dumps(stored, indent=1, ensure_ascii=False) + "\n")
-        lost += [m for m in mutants if m.killed and outcome[m] == "survived"]
+        lost += [m for m in mutants if m.killed and outcome[m] not in {"killed", "gone"}]
     for mutant in lost:
         print(
             f"survives: pytest_mlperf/{mutant.file}:{mutant.line}\n  {mutant.old}\n  {mutant.new}"

@@ -1,13 +1,17 @@
-"""What builds with torch is collected only where torch is."""
+"""Some tests of builders need torch's libraries already to be collected."""
 
 from __future__ import annotations
 
-import importlib.util
+from pathlib import Path
 
-LIBRARIES = ("torch", "transformers", "torchao")
+import pytest
 
-collect_ignore = (
-    []
-    if all(map(importlib.util.find_spec, LIBRARIES))
-    else ["test_compressed.py", "test_torchao.py", "test_torchao_unet.py"]
-)
+from tests.tiers import NeedsTorch
+
+THESE = {"test_compressed.py", "test_torchao.py", "test_torchao_unet.py"}
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    return NeedsTorch.in_place_of(module_path, parent) if module_path.name in THESE else None

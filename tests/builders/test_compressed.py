@@ -73,6 +73,7 @@ def test_the_precision_of_compressed_tensors_is_read() -> None:
         assert list(quantisation_of(quantization).weights) == names
 
 
+@pytest.mark.process
 @pytest.mark.parametrize("recipe", ["int8", "int8-gptq", "int4-gptq", "fp8", "fp8-static"])
 def test_llm_compressors_builds_answer_alike(source: Path, tmp_path: Path, recipe: str) -> None:
     """Loaded by the torch engine, with inputs rounded as the checkpoint says."""
@@ -87,6 +88,7 @@ def test_llm_compressors_builds_answer_alike(source: Path, tmp_path: Path, recip
     assert answers(target, prompts, precision=precision) == answers(source, prompts)
 
 
+@pytest.mark.process
 def test_modelopts_fp8_weights_are_the_models(tmp_path: Path) -> None:
     """No engine here runs them; by their scales they are the model's own, up to fp8's rounding."""
     from safetensors.torch import load_file

@@ -200,6 +200,7 @@ def test_a_real_vllm_that_is_named_has_every_name() -> None:
 
 
 @pytest.mark.network
+@pytest.mark.process
 @pytest.mark.parametrize("requirement", [f"vllm=={TABLE['read'][-1]}", "vllm"])
 def test_a_real_vllm_from_the_index_has_every_name(
     requirement: str, tmp_path_factory: pytest.TempPathFactory

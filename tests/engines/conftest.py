@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
+from pathlib import Path
 
-LIBRARIES = ("torch", "transformers", "torchao")
+import pytest
 
-collect_ignore = [] if all(map(importlib.util.find_spec, LIBRARIES)) else ["torch"]
+from tests.tiers import NeedsTorch
+
+
+def pytest_pycollect_makemodule(
+    module_path: Path, parent: pytest.Collector
+) -> pytest.Module | None:
+    return NeedsTorch.in_place_of(module_path, parent) if "torch" in module_path.parts else None

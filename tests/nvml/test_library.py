@@ -152,7 +152,7 @@ def test_a_call_takes_as_long_as_the_scenario_says(
     assert wall >= 0.05
     assert busy or cpu < 0.025
     # A waiting process uses no core at all; a busy one may have to share it.
-    assert not busy or cpu > 0.005
+    assert not busy or cpu > 0.001
 
 
 SIZES = {

@@ -22,7 +22,7 @@ from tests.engines.onnxruntime.models import encoder, question
 from tests.engines.triton.harness import ROOT, answers, models, needs_mlserver, server
 from tests.run.harness import RunningWorker, settings, spec
 
-pytestmark = needs_mlserver
+pytestmark = [needs_mlserver, pytest.mark.process]
 
 TINY = ROOT / "suites/tiny/resnet50"
 MODEL = str(TINY / "resnet50-tiny.onnx")
