@@ -73,7 +73,7 @@ OPEN = {"points": [100], "scenario": "OpenLoop", "arrivals": "constant"}
 def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
     tmp_path: Path, loop: dict[str, Any]
 ) -> None:
-    """Each sends four at a time at most: one of them alone would hold 80 requests/s."""
+    """Each sends four at a time at most, so that more than four under way are of both."""
     with echo_server(8, 1e3 * SERVICE_S) as url:
         facts, result, log = measured(worker(tmp_path, url, PROMPTS, loop=loop, concurrency=8))
 
@@ -84,7 +84,8 @@ def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
     assert result["client"].keys() == {
         f"{part}_p{n}" for part in ("issue", "loop") for n in (50, 90, 99)
     }
-    assert 85 < point.metrics["throughput"] < 8 / SERVICE_S
+    assert point.metrics["throughput"] < 8 / SERVICE_S
+    assert point.metrics["throughput"] * point.metrics["latency_p50"] > 4.2  # J. D. C. Little, 1961
     assert SERVICE_S <= point.metrics["ttft_p50"] <= point.metrics["latency_p50"]
     assert point.finishes == {"stop": point.requests}
     assert point.tokens == 8 * point.requests

@@ -185,7 +185,7 @@ def engine(sample: Any = "x", **options: Any) -> EndpointsEngine:
 def measure(folder: Path, manner: str, *, scored: bool = False, **options: Any) -> None:
     """Have the client measure a point of 200 ms, in this process."""
     settings = replace(token_settings("Concurrency", 1), min_duration_ms=200)
-    measuring = engine(client=client(manner), tokenizer="char", request_timeout=1, **options)
+    measuring = engine(client=client(manner), tokenizer="char", request_timeout=3, **options)
     measuring.require()
     with measuring:
         measuring.load_samples([0])
@@ -208,7 +208,7 @@ def test_a_client_that_fails_is_one_error(tmp_path: Path, url: str) -> None:
         ("is not installed", r"has no MLCommons client \(ModuleNotFoundError: .*install it there"),
         ("refuses", log.format("ended with exit code 2", "Config error: extra_forbidden")),
         ("crashes", r"MLCommons' client was killed by SIGSEGV; its log "),
-        ("hangs", "MLCommons' client said nothing for request_timeout = 1 s and was ended; "),
+        ("hangs", "MLCommons' client said nothing for request_timeout = 3 s and was ended; "),
     ]
 
     def attempt(manner: str) -> None:
