@@ -124,7 +124,9 @@ def watching(item: pytest.Item) -> Iterator[None]:
 def fail_if_started() -> None:
     """Fail a test that swallowed the refusal."""
     if _WATCH.started:
-        pytest.fail(_WATCH.started.pop(0), pytrace=False)
+        message = _WATCH.started[0]
+        _WATCH.started.clear()  # it is looked at again after the teardown
+        pytest.fail(message, pytrace=False)
 
 
 Start = Callable[[bytes, Sequence[str], Sequence[int]], int]

@@ -12,4 +12,6 @@ from tests.tiers import NeedsTorch
 def pytest_pycollect_makemodule(
     module_path: Path, parent: pytest.Collector
 ) -> pytest.Module | None:
-    return NeedsTorch.in_place_of(module_path, parent) if "torch" in module_path.parts else None
+    if module_path.parent.name != "torch":
+        return None
+    return NeedsTorch.in_place_of(module_path, parent)
