@@ -3,9 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pytest_mlperf.core.errors import RunError, SuiteError
+
+Options = TypeVar("Options")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NoOptions:
+    """There is nothing to choose."""
+
+
+class ModelFreeScorer(Generic[Options]):
+    """A scorer that reads outputs without the workload's model."""
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    options: ClassVar[type] = NoOptions
+
+    def __init__(
+        self,
+        *,
+        model: str | None = None,  # noqa: ARG002 - every scorer is given it
+        **options: Any,
+    ) -> None:
+        """Take the options.
+
+        Args:
+            model: Not used: outputs are read without it.
+            options: Those of the class attribute `options`.
+        """
+        self._asked: Options = self.options(**options)
 
 
 def require_outputs(scorer: str, outputs: Sequence[bytes], references: Sequence[Any]) -> None:

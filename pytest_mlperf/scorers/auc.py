@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, require_outputs
 from pytest_mlperf.scorers.leverage import Shares
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class AucOptions:
             )
 
 
-class AucScorer:
+class AucScorer(ModelFreeScorer[AucOptions]):
     """Ranks the predictions of all user-item pairs of all samples together.
 
     AUC is the chance that a pair that was clicked has a higher prediction than one that was not;
@@ -52,23 +52,8 @@ class AucScorer:
     """
 
     metrics = ("auc",)
-    libraries = ()
 
     options: ClassVar[type] = AucOptions
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Not used: a prediction is no text.
-            options: Those of `AucOptions`.
-        """
-        self._asked = AucOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score predictions against labels; outputs and references are gone through once.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, NoOptions, require_outputs
 from pytest_mlperf.scorers.leverage import Shares, influences
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _read_rows(sample: int, output: bytes, image: int) -> NDArray[np.float32]:
     return rows
 
 
-class PointPaintingScorer:
+class PointPaintingScorer(ModelFreeScorer[NoOptions]):
     """Compares detected with annotated boxes in space, over the frames that were answered.
 
     The figure is the mean, over Pedestrian, Cyclist and Car, of KITTI's average precision of boxes
@@ -302,19 +302,7 @@ class PointPaintingScorer:
     first number is not above 0 are no detections, and fractions of labels are cut off.
     """
 
-    libraries = ()
     metrics = ("map",)
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,
-    ) -> None:
-        """Take no options.
-
-        Args:
-            model: Not used: a box is no text.
-        """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score detections against annotations.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, NoOptions, require_outputs
 from pytest_mlperf.scorers.leverage import Shares, influences
 
 if TYPE_CHECKING:
@@ -343,7 +343,7 @@ def interpolated(right: NDArray[np.bool_], boxes: int) -> float:
     return float(np.append(best, 0.0)[places.clip(max=len(best))].sum() / RECALLS)
 
 
-class MeanApScorer:
+class MeanApScorer(ModelFreeScorer[NoOptions]):
     """Compares detected with annotated boxes, over the images that were answered.
 
     Average precision is that of COCO: interpolated at 101 recalls, and averaged over overlaps from
@@ -359,17 +359,6 @@ class MeanApScorer:
 
     metrics = ("map",)
     libraries = ("pycocotools",)
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,
-    ) -> None:
-        """Take no options.
-
-        Args:
-            model: Not used: a box is no text.
-        """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score detections against annotations; outputs and references are gone through once.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_choice, require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, require_choice, require_outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,7 +43,7 @@ class DiceOptions:
         require_choice("dice", "dtype", self.dtype, DTYPES)
 
 
-class DiceScorer:
+class DiceScorer(ModelFreeScorer[DiceOptions]):
     """Compares the predicted class of each voxel with its label.
 
     For kidney and for tumor, Dice is (2 common + 1e-6) / (predicted + labelled + 1e-6) in voxels.
@@ -53,23 +53,8 @@ class DiceScorer:
     """
 
     metrics = ("dice", "dice_kidney", "dice_tumor")
-    libraries = ()
 
     options: ClassVar[type] = DiceOptions
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Not used: a class is no text.
-            options: Those of `DiceOptions`.
-        """
-        self._asked = DiceOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score predicted volumes against labels; one of each is in memory at a time.

@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, require_outputs
 
 DIGEST = re.compile(rb"[0-9a-f]{32}")
 
@@ -27,7 +27,7 @@ class IngestionOptions:
     store: str
 
 
-class IngestionScorer:
+class IngestionScorer(ModelFreeScorer[IngestionOptions]):
     """Counts documents that were taken into a store, and compares the store's MD5.
 
     Metrics, in per cent:
@@ -42,23 +42,8 @@ class IngestionScorer:
     """
 
     metrics = ("accuracy", "store")
-    libraries = ()
 
     options: ClassVar[type] = IngestionOptions
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
-        """Choose the store.
-
-        Args:
-            model: Not used: nothing is embedded here.
-            options: Those of `IngestionOptions`.
-        """
-        self._store = Path(IngestionOptions(**options).store)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score the answers to documents.
@@ -86,11 +71,12 @@ class IngestionScorer:
         )
 
     def _md5(self) -> str:
+        store = Path(self._asked.store)
         try:
-            with self._store.open("rb") as file:
+            with store.open("rb") as file:
                 return hashlib.file_digest(file, "md5").hexdigest()
         except OSError as error:
             raise UnavailableError(
-                f"scorer ingestion: {self._store} cannot be read ({error.strerror}); set store to "
+                f"scorer ingestion: {store} cannot be read ({error.strerror}); set store to "
                 "the file that the engine writes its store to"
             ) from error

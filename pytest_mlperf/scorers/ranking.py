@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Leverage, Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, NoOptions, require_outputs
 from pytest_mlperf.scorers.leverage import ratio_scores
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class Ranked:
     auc: float | None
 
 
-class RankingScorer:
+class RankingScorer(ModelFreeScorer[NoOptions]):
     """Compares predictions with the labels that each output has beside them.
 
     - "normalized_entropy": cross entropy by that of the mean label alone; lower is better.
@@ -59,14 +59,6 @@ class RankingScorer:
     """
 
     metrics = ("normalized_entropy", "accuracy", "gauc")
-    libraries = ()
-
-    def __init__(self, *, model: str | None = None) -> None:
-        """Take no options.
-
-        Args:
-            model: Not used: a prediction is no text.
-        """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score requests; outputs and references are gone through once.

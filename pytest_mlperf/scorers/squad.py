@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.core.errors import Rule, RunError, require_options
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_choice, require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, require_choice, require_outputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -175,7 +175,7 @@ class SquadScorerOptions:
         require_options("scorer squad", rules)
 
 
-class SquadScorer:
+class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
     """Turns the logits of each feature into a span, the best of a question's into text.
 
     Source: language/bert/accuracy-squad.py and evaluate_v1.1.py of
@@ -184,23 +184,8 @@ class SquadScorer:
     """
 
     metrics = ("f1", "exact_match")
-    libraries = ()
 
     options: ClassVar[type] = SquadScorerOptions
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
-        """Choose how outputs are read and which spans may be answers.
-
-        Args:
-            model: Not used: the data set's references have the word pieces.
-            options: Those of `SquadScorerOptions`.
-        """
-        self._asked = SquadScorerOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Mapping[str, Any]]) -> Scores:
         """Score the answers that logits give; goes through the outputs once, one at a time.

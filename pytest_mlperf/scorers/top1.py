@@ -5,11 +5,11 @@ from __future__ import annotations
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_choice, require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, require_choice, require_outputs
 
 FORMATS = {"float32": "<f", "int32": "<i", "int64": "<q", "uint8": "<B"}
 """Types of the predicted class that the reference scripts know, as `struct` formats."""
@@ -30,7 +30,7 @@ class Top1Options:
         require_choice("top1", "dtype", self.dtype, FORMATS)
 
 
-class Top1Scorer:
+class Top1Scorer(ModelFreeScorer[Top1Options]):
     """Compares the predicted class of each sample with its label.
 
     Source: vision/classification_and_detection/tools/accuracy-imagenet.py and
@@ -40,24 +40,8 @@ class Top1Scorer:
     """
 
     metrics = ("top1",)
-    libraries = ()
 
     options: ClassVar[type] = Top1Options
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Not used: a class is no text.
-            options: Those of `Top1Options`.
-        """
-        self._asked = Top1Options(**options)
-        self._number = struct.Struct(FORMATS[self._asked.dtype])
 
     def score(self, outputs: Sequence[bytes], references: Sequence[int]) -> Scores:
         """Score predicted classes against labels.
@@ -81,12 +65,14 @@ class Top1Scorer:
         )
 
     def _class(self, output: bytes, sample: int) -> int:
+        dtype = self._asked.dtype
+        number = struct.Struct(FORMATS[dtype])
         try:
-            return int(self._number.unpack(output)[0])
+            return int(number.unpack(output)[0])
         except (struct.error, ValueError, OverflowError) as error:
             raise RunError(
                 "scorer",
                 f"scorer top1: output {output[:16]!r} ({len(output)} bytes) of sample {sample} is "
-                f"no class number of type {self._asked.dtype} ({self._number.size} bytes); set the "
-                "scorer's dtype to the type of the engine's outputs",
+                f"no class number of type {dtype} ({number.size} bytes); set the scorer's dtype "
+                "to the type of the engine's outputs",
             ) from error

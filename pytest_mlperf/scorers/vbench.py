@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pytest_mlperf.core.errors import RunError, UnavailableError, require_options
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.core.foreign_text import shown
-from pytest_mlperf.scorers import require_outputs, require_texts
+from pytest_mlperf.scorers import ModelFreeScorer, require_outputs, require_texts
 
 if TYPE_CHECKING:
     import numpy as np
@@ -64,7 +64,7 @@ class VBenchScorerOptions:
         require_options("scorer vbench", [("command", self.command, named, expected), *sizes])
 
 
-class VBenchScorer:
+class VBenchScorer(ModelFreeScorer[VBenchScorerOptions]):
     """Writes each video to `PROMPT-0.mp4`, has VBench score them all, and reads its results.
 
     Metrics, in per cent as VBench's means: the six dimensions that MLPerf takes, and "vbench",
@@ -79,20 +79,6 @@ class VBenchScorer:
     libraries = ("imageio_ffmpeg",)
 
     options: ClassVar[type] = VBenchScorerOptions
-
-    def __init__(
-        self,
-        *,
-        model: str | None = None,  # noqa: ARG002 - every scorer is given it
-        **options: Any,
-    ) -> None:
-        """Take the options.
-
-        Args:
-            model: Not used: it has made the videos.
-            options: Those of `VBenchScorerOptions`.
-        """
-        self._asked = VBenchScorerOptions(**options)
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Have videos scored.

@@ -8,7 +8,7 @@ from typing import Any, cast
 from pytest_mlperf.core.case import SPEECH_LABELS
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs, require_texts
+from pytest_mlperf.scorers import ModelFreeScorer, NoOptions, require_outputs, require_texts
 from pytest_mlperf.scorers.leverage import ratio_scores
 
 LONGEST = 8192
@@ -22,7 +22,7 @@ NEWER = (r"\bkinda\b", r"\bsorta\b", r"\bdunno\b", r"\bcause\b")
 """Spoken forms that whisper-normalizer spells out, and openai-whisper, MLPerf's, does not."""
 
 
-class WordAccuracyScorer:
+class WordAccuracyScorer(ModelFreeScorer[NoOptions]):
     """Compares the words that were heard with those that were spoken.
 
     Both are normalised by OpenAI's EnglishTextNormalizer (package whisper-normalizer, less what it
@@ -38,13 +38,6 @@ class WordAccuracyScorer:
 
     metrics = ("accuracy",)
     libraries = ("rapidfuzz", "whisper_normalizer")
-
-    def __init__(self, *, model: str | None = None) -> None:
-        """Take no options.
-
-        Args:
-            model: Not used: answers are characters, not tokens.
-        """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score transcriptions against what was spoken.

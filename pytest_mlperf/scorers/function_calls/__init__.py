@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Scores
-from pytest_mlperf.scorers import require_outputs
+from pytest_mlperf.scorers import ModelFreeScorer, NoOptions, require_outputs
 from pytest_mlperf.scorers.function_calls._check import is_right
 from pytest_mlperf.scorers.function_calls._extract import calls_in, tool_calls
 
@@ -25,7 +25,7 @@ NON_LIVE = (SIMPLE, ("multiple",), ("parallel",), ("parallel_multiple",))
 SUBSETS = (*SIMPLE, *(name for (name,) in NON_LIVE[1:]), *LIVE, *IRRELEVANT)
 
 
-class FunctionCallsScorer:
+class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
     """Compares the functions that a model calls with the right calls of BFCL v4's single turns.
 
     - "accuracy": 100 where the calls are right, else 0; their mean.
@@ -42,14 +42,6 @@ class FunctionCallsScorer:
     """
 
     metrics = ("accuracy", "normalized")
-    libraries = ()
-
-    def __init__(self, *, model: str | None = None) -> None:
-        """Take no options.
-
-        Args:
-            model: Not used: answers are text, not tokens.
-        """
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Score answers against right calls.
