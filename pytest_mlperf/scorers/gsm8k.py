@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_outputs, require_texts
-from pytest_mlperf.scorers.text import (
-    Decoder,
-    DecoderOptions,
-    is_right,
-    tokens_per_sample,
-)
+from pytest_mlperf.scorers.text import DecoderOptions, TextScorer, is_right, tokens_per_sample
 
 
-class Gsm8kScorer:
+class Gsm8kScorer(TextScorer[DecoderOptions]):
     """Compares the number that each output gives as its answer with the right one.
 
     Metrics, per sample and over all samples:
@@ -27,23 +22,7 @@ class Gsm8kScorer:
     """
 
     metrics = ("gsm8k", "tokens_per_sample")
-    libraries = ()
-    optional_libraries = ("transformers",)
-
-    options: ClassVar[type] = DecoderOptions
-
-    def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `DecoderOptions`.
-        """
-        self._decoder = Decoder.of("gsm8k", model, DecoderOptions(**options))
-
-    def require(self) -> None:
-        """Look for what decodes; nothing is imported."""
-        self._decoder.require()
+    name: ClassVar[str] = "gsm8k"
 
     def score(self, outputs: Sequence[bytes], references: Sequence[str]) -> Scores:
         """Score generated tokens against numbers.

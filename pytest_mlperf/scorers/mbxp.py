@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Scores
@@ -18,8 +18,8 @@ from pytest_mlperf.scorers.code import (
 )
 from pytest_mlperf.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.scorers.text import (
-    Decoder,
     DecoderOptions,
+    TextScorer,
     check_processes,
     require_tables,
     tokens_per_sample,
@@ -40,8 +40,19 @@ class MbxpOptions(DecoderOptions):
     processes: int | None = None
     run_generated_code: bool = False
 
+    def __post_init__(self) -> None:
+        check_processes("mbxp", self.processes)
+        check_running("mbxp", self.run_generated_code)
+        if not self.run_generated_code:
+            raise SuiteError(
+                "scorer mbxp runs programs that the model wrote, which nobody has read; they run "
+                "in a sandbox without network, files and privileges, or not at all; allow it with "
+                "the scorer's option run_generated_code = true",
+                option="run_generated_code",
+            )
 
-class MbxpScorer:
+
+class MbxpScorer(TextScorer[MbxpOptions]):
     """Runs the program in each output with its test, each in a sandbox of its own.
 
     Metrics, per sample and over all samples:
@@ -55,34 +66,12 @@ class MbxpScorer:
     """
 
     metrics = ("mbxp", "tokens_per_sample")
-    libraries = ()
-    optional_libraries = ("transformers",)
-
+    name: ClassVar[str] = "mbxp"
     options: ClassVar[type] = MbxpOptions
-
-    def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read, and say that they may be run.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `MbxpOptions`.
-        """
-        asked = MbxpOptions(**options)
-        check_processes("mbxp", asked.processes)
-        check_running("mbxp", asked.run_generated_code)
-        if not asked.run_generated_code:
-            raise SuiteError(
-                "scorer mbxp runs programs that the model wrote, which nobody has read; they run "
-                "in a sandbox without network, files and privileges, or not at all; allow it with "
-                "the scorer's option run_generated_code = true",
-                option="run_generated_code",
-            )
-        self._decoder = Decoder.of("mbxp", model, asked)
-        self._processes = asked.processes
 
     def require(self) -> None:
         """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
-        self._decoder.require()
+        super().require()
         require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Reference]) -> Scores:
@@ -109,7 +98,7 @@ class MbxpScorer:
         right = score_programs(
             [decoded.texts[sample] for sample in counted],
             [checked[sample] for sample in counted],
-            processes=self._processes,
+            processes=self._asked.processes,
         )
         row: list[float | None] = [None] * len(checked)
         for sample, one in zip(counted, right, strict=True):

@@ -14,8 +14,8 @@ from pytest_mlperf.scorers import require_outputs
 from pytest_mlperf.scorers.code.sandbox import require_sandbox
 from pytest_mlperf.scorers.rouge.text import METRICS, f_measures
 from pytest_mlperf.scorers.text import (
-    Decoder,
     DecoderOptions,
+    TextScorer,
     check_processes,
     is_right,
     text_defect,
@@ -47,8 +47,12 @@ class MixtralOptions(DecoderOptions):
     processes: int | None = 1
     run_generated_code: bool = False
 
+    def __post_init__(self) -> None:
+        check_processes("mixtral", self.processes)
+        programs.check_running("mixtral", self.run_generated_code)
 
-class MixtralScorer:
+
+class MixtralScorer(TextScorer[MixtralOptions]):
     """Scores each sample by the metrics of the part that it is of; None stands for the others.
 
     Metrics, per sample and as the reference prints them over the samples that they apply to:
@@ -68,23 +72,9 @@ class MixtralScorer:
 
     metrics = (*METRICS, "gsm8k", "mbxp", "tokens_per_sample")
     libraries = ("rapidfuzz", "rouge_score")
-    optional_libraries = ("transformers",)
 
+    name: ClassVar[str] = "mixtral"
     options: ClassVar[type] = MixtralOptions
-
-    def __init__(self, *, model: str | None, **options: Any) -> None:
-        """Choose how outputs are read, and whether programs among them are run.
-
-        Args:
-            model: Folder of the model in Hugging Face's files, for its tokenizer.
-            options: Those of `MixtralOptions`.
-        """
-        asked = MixtralOptions(**options)
-        check_processes("mixtral", asked.processes)
-        programs.check_running("mixtral", asked.run_generated_code)
-        self._decoder = Decoder.of("mixtral", model, asked)
-        self._processes = asked.processes
-        self._runs_code = asked.run_generated_code
 
     @staticmethod
     def left_out(options: Mapping[str, Any]) -> dict[str, str]:
@@ -94,8 +84,8 @@ class MixtralScorer:
 
     def require(self) -> None:
         """Look for what decodes, and try the sandbox: later both would cost an accuracy pass."""
-        self._decoder.require()
-        if self._runs_code:
+        super().require()
+        if self._asked.run_generated_code:
             require_sandbox()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[programs.Reference]) -> Scores:
@@ -134,7 +124,7 @@ class MixtralScorer:
         measured = f_measures(
             [texts[sample].strip() for sample in samples],
             [references[sample]["target"] for sample in samples],
-            processes=self._processes or len(os.sched_getaffinity(0)),
+            processes=self._asked.processes or len(os.sched_getaffinity(0)),
         )
         rows = dict(zip(METRICS, (100 * measured).tolist(), strict=True))
         means = {
@@ -145,12 +135,12 @@ class MixtralScorer:
 
     def _mbxp(self, texts: Sequence[str], references: Sequence[programs.Reference]) -> Part:
         samples = programs.counted_programs(references)
-        if not samples or not self._runs_code:
+        if not samples or not self._asked.run_generated_code:
             return {}, {}
         right = programs.score_programs(
             [texts[sample] for sample in samples],
             [references[sample] for sample in samples],
-            processes=self._processes,
+            processes=self._asked.processes,
         )
         return _shares("mbxp", samples, right, len(texts))
 

@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, UnavailableError
 from pytest_mlperf.scorers import require_choice
@@ -245,6 +245,32 @@ class Decoder:
                 "scorer's tokenizer to the model's own, and its dtype to the type of the engine's "
                 "outputs",
             )
+
+
+D = TypeVar("D", bound=DecoderOptions)
+
+
+class TextScorer(Generic[D]):
+    """A scorer of texts, which are decoded from tokens; its options are those of a `Decoder`."""
+
+    libraries: ClassVar[tuple[str, ...]] = ()
+    optional_libraries: ClassVar[tuple[str, ...]] = ("transformers",)
+    options: ClassVar[type] = DecoderOptions
+    name: ClassVar[str]
+
+    def __init__(self, *, model: str | None, **options: Any) -> None:
+        """Choose how outputs are read.
+
+        Args:
+            model: Folder of the model in Hugging Face's files, for its tokenizer.
+            options: Those of the class attribute `options`.
+        """
+        self._asked: D = self.options(**options)
+        self._decoder = Decoder.of(self.name, model, self._asked)
+
+    def require(self) -> None:
+        """Look for what decodes; nothing is imported."""
+        self._decoder.require()
 
 
 FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
