@@ -34,12 +34,7 @@ ONLY = {
     "jinja2": {"reports.html"},
     "vl_convert": {"reports.html"},
     "mlperf_loadgen": {"run.worker"},
-    "pynvml": {
-        "hardware.memory",
-        "hardware.nvidia",
-        "hardware.power_limit",
-        "hardware.sampler",
-    },
+    "pynvml": {"hardware._nvml"},
     "onnxruntime": {"engines.onnxruntime"},
     "pycocotools": {"scorers.detection"},
     "torch": {

@@ -12,13 +12,15 @@ the end of the GPU. What is done about each return code, once and here:
 | 10, 999, others | passing | asked three more times, then a missed sample |
 | 1 | someone shut NVML down | initialised again, once; then `Lost` |
 
-The pynvml module is handed in; this one never imports it.
+The pynvml module is handed in; `binding` alone imports it.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 import threading
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -68,6 +70,13 @@ class Lost(Exception):
         """Keep the code beside the reason."""
         super().__init__(reason)
         self.code = code
+
+
+def binding() -> Any:
+    """Import NVIDIA's binding; ImportError: it is not installed."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
+        return importlib.import_module("pynvml")
 
 
 class NvmlLibrary:
@@ -252,6 +261,11 @@ class Probe:
                 self.way, self._refused = self.ways[0].name, 0
             return value
         return None
+
+    def answer(self) -> Any:
+        """Read the quantity until it answers or has run out of ways."""
+        tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
+        return next((value for value in tries if value is not None), None)
 
     def settle(self) -> None:
         """Give up what has not answered yet, after it had its chances."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from pytest_mlperf.hardware.host import LINUX
+from pytest_mlperf.hardware.host import LINUX, text_at
 from pytest_mlperf.hardware.machine import Machine, split
 
 
@@ -18,9 +18,9 @@ def described(machine: Machine, accelerator: str, root: Path = LINUX) -> dict[st
         accelerator: Class and count of what is used, "cpu" for none.
         root: Where the kernel shows itself.
     """
-    cpus = _text(root / "proc/cpuinfo")
-    memory = re.search(r"^MemTotal:\s*(\d+) kB", _text(root / "proc/meminfo"), re.MULTILINE)
-    system = re.search(r'^PRETTY_NAME="?([^"\n]+)', _text(root / "etc/os-release"), re.MULTILINE)
+    cpus = text_at(root / "proc/cpuinfo")
+    memory = re.search(r"^MemTotal:\s*(\d+) kB", text_at(root / "proc/meminfo"), re.MULTILINE)
+    system = re.search(r'^PRETTY_NAME="?([^"\n]+)', text_at(root / "etc/os-release"), re.MULTILINE)
     sockets = set(re.findall(r"^physical id\s*:\s*(\d+)", cpus, re.MULTILINE))
     cores = re.search(r"^cpu cores\s*:\s*(\d+)", cpus, re.MULTILINE)
     kernel = machine.host.get("kernel", "")
@@ -62,10 +62,3 @@ def _accelerator(machine: Machine, accelerator: str) -> Mapping[str, str]:
         "accelerator_memory_capacity": f"{memory:g} GiB" if isinstance(memory, int | float) else "",
         "accelerator_interconnect": str(identity.get("topology") or ""),
     }
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

@@ -28,7 +28,7 @@ def identity(root: Path = LINUX) -> dict[str, Property]:
 
 
 def _model(root: Path) -> str:
-    text = _text(root / "proc/cpuinfo")
+    text = text_at(root / "proc/cpuinfo")
     match = re.search(r"^(?:model name|Processor|cpu model)\s*:\s*(.+)$", text, re.MULTILINE)
     return " ".join((match[1] if match else platform.machine() or "unknown").split())
 
@@ -40,7 +40,7 @@ def int8_can_saturate(root: Path = LINUX) -> bool:
 
     Source: ONNX Runtime's documentation, "Quantize ONNX models", on VPMADDUBSW and reduce_range.
     """
-    flags = re.search(r"^flags\s*:\s*(.*)$", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    flags = re.search(r"^flags\s*:\s*(.*)$", text_at(root / "proc/cpuinfo"), re.MULTILINE)
     features = set(flags[1].split()) if flags else set()
     return "avx2" in features and features.isdisjoint({"avx512_vnni", "avx_vnni"})
 
@@ -78,7 +78,8 @@ def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[st
     return {name: value for name, value in facts.items() if value}
 
 
-def _text(path: Path) -> str:
+def text_at(path: Path) -> str:
+    """Return what a file of the kernel or the system says; nothing where it is not here."""
     try:
         return path.read_text("utf-8", "replace")
     except OSError:
@@ -86,7 +87,7 @@ def _text(path: Path) -> str:
 
 
 def _line(path: Path) -> str:
-    return " ".join(_text(path).split())
+    return " ".join(text_at(path).split())
 
 
 def _switch(path: Path) -> str | None:
@@ -94,7 +95,7 @@ def _switch(path: Path) -> str | None:
 
 
 def _microcode(root: Path) -> str | None:
-    match = re.search(r"^microcode\s*:\s*(\S+)", _text(root / "proc/cpuinfo"), re.MULTILINE)
+    match = re.search(r"^microcode\s*:\s*(\S+)", text_at(root / "proc/cpuinfo"), re.MULTILINE)
     return match[1] if match else None
 
 
@@ -120,7 +121,7 @@ def _numa(root: Path) -> str | None:
 def _container(root: Path, environ: Mapping[str, str]) -> str | None:
     """Return the container's image where it can be seen, else what kind it is; None outside."""
     podman = root / "run/.containerenv"
-    labels = dict(re.findall(r'^(image|imageid)="?([^"\n]*)"?$', _text(podman), re.MULTILINE))
+    labels = dict(re.findall(r'^(image|imageid)="?([^"\n]*)"?$', text_at(podman), re.MULTILINE))
     if labels.get("image"):
         # The last part alone: what stands before may name a host or a user.
         name = labels["image"].rsplit("/", 1)[-1]

@@ -9,22 +9,20 @@ where there are none, until what is taken falls no further. A MIG instance has m
 
 from __future__ import annotations
 
-import importlib
 import json
 import signal
 import sys
 import time
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, TypedDict
 
 from pytest_mlperf.hardware._nvml import (
-    REFUSALS,
     Lost,
     NvmlDevice,
     NvmlLibrary,
     Probe,
     UnavailableNvml,
+    binding,
     patiently,
 )
 from pytest_mlperf.hardware.nvml_quantities import WAYS
@@ -122,9 +120,7 @@ def _device(library: NvmlLibrary, uuid: str) -> NvmlDevice:
 
 
 def _read(device: NvmlDevice, quantity: str) -> Any:
-    probe = Probe(device=device, name=quantity, ways=WAYS[quantity])
-    tries = (probe.read() for _ in range(REFUSALS * len(WAYS[quantity])))
-    return next((value for value in tries if value is not None), None)
+    return Probe(device=device, name=quantity, ways=WAYS[quantity]).answer()
 
 
 def main() -> None:
@@ -134,9 +130,7 @@ def main() -> None:
     signal.alarm(int(float(limit_s) + STARTING_S) + 1)
     named = (gpu.partition("=") for gpu in gpus)
     before = {uuid: int(used) if used else None for uuid, _, used in named}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
-        nvml = importlib.import_module("pynvml")
+    nvml = binding()
     try:
         json.dump(wait(nvml, before, float(limit_s)), sys.stdout)
     except (nvml.NVMLError, UnavailableNvml, Lost) as error:

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib
 import json
 import re
 import signal
 import sys
-import warnings
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
@@ -23,7 +21,6 @@ from pytest_mlperf.hardware._nvml import (
     INVALID_ARGUMENT,
     NOT_FOUND,
     NOT_SUPPORTED,
-    REFUSALS,
     UNKNOWN_WAY,
     Lost,
     NvmlDevice,
@@ -31,6 +28,7 @@ from pytest_mlperf.hardware._nvml import (
     Probe,
     ReadMethod,
     UnavailableNvml,
+    binding,
     patiently,
     scope,
     words,
@@ -56,7 +54,7 @@ def properties(
     Args:
         asked: What is to be sampled of it.
     """
-    watts, joules, reasons = (_settled(asked[n]) for n in ("power_w", "energy_j", "reasons"))
+    watts, joules, reasons = (asked[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
     # The trace is no stand-in for a counter that exists and may not be read, as when sampling.
     traced = watts is not None and not asked["energy_j"].forbidden
@@ -211,21 +209,15 @@ def ask(device: NvmlDevice, function: str, *more: Any) -> Any:
     way = ReadMethod(
         name=function, read=lambda nvml, handle: getattr(nvml, function)(handle, *more)
     )
-    return _settled(Probe(device=device, name=function, ways=[way]))
+    return Probe(device=device, name=function, ways=[way]).answer()
 
 
 def unread(asked: Mapping[str, Probe]) -> dict[str, str]:
     """Return why quantities that are to be sampled cannot be, by their names."""
     for probe in asked.values():
-        _settled(probe)
+        probe.answer()
         probe.settle()
     return {name: probe.failure for name, probe in asked.items() if probe.failure}
-
-
-def _settled(probe: Probe) -> Any:
-    """Read a quantity until it answers or has run out of ways."""
-    tries = (probe.read() for _ in range(REFUSALS * len(probe.ways)))
-    return next((value for value in tries if value is not None), None)
 
 
 def hashed(uuid: str) -> str:
@@ -443,10 +435,7 @@ def main() -> None:
     """Print what NVML tells."""
     signal.alarm(LONGEST_S)  # its default action ends a process even inside a call that hangs
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
-            nvml = importlib.import_module("pynvml")
-        report = read(nvml)
+        report = read(binding())
     except ImportError as error:
         report = {"gpus": [], "trouble": f"NVIDIA's binding: {error}; pip install nvidia-ml-py"}
     json.dump(report, sys.stdout)

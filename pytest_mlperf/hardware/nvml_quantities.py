@@ -17,7 +17,6 @@ from pytest_mlperf.hardware._nvml import (
     GONE,
     INVALID_ARGUMENT,
     NOT_SUPPORTED,
-    REFUSALS,
     NvmlDevice,
     Probe,
     Property,
@@ -66,9 +65,7 @@ def identity(device: NvmlDevice) -> dict[str, Property]:
     """Return what a GPU is and is set to; what it does not tell is None."""
     gpu: dict[str, Property] = {}
     for name, way in IDENTITY.items():
-        probe = Probe(device=device, name=name, ways=[way])
-        tries = (probe.read() for _ in range(REFUSALS))
-        value = next((value for value in tries if value is not None), None)
+        value = Probe(device=device, name=name, ways=[way]).answer()
         gpu[name] = value.decode() if isinstance(value, bytes) else value
     return gpu
 

@@ -13,13 +13,11 @@ no limit.
 from __future__ import annotations
 
 import contextlib
-import importlib
 import json
 import os
 import signal
 import stat
 import sys
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -32,6 +30,7 @@ from pytest_mlperf.hardware._nvml import (
     NvmlDevice,
     NvmlLibrary,
     UnavailableNvml,
+    binding,
     find,
     patiently,
     words,
@@ -274,10 +273,7 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
 
 @contextlib.contextmanager
 def _library() -> Iterator[NvmlLibrary]:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
-        nvml = importlib.import_module("pynvml")
-    library = NvmlLibrary(nvml)
+    library = NvmlLibrary(binding())
     try:
         yield library
     finally:

@@ -50,21 +50,19 @@ the driver was loaded, reasons is the bit mask of nvml_quantities.REASONS.
 from __future__ import annotations
 
 import argparse
-import importlib
 import json
 import os
 import signal
 import sys
 import threading
 import time
-import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml
+from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml, binding
 from pytest_mlperf.hardware._sampler_threads import ReadCost, Sampler, Writer, choose
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
 from pytest_mlperf.hardware.sampler_gpu import (
@@ -117,10 +115,7 @@ def sample(
     """Yield the first record, sample, yield the last."""
     first: dict[str, Any] = {"version": VERSION}
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # the deprecated package pynvml warns at its import
-            nvml = importlib.import_module("pynvml")
-        library = NvmlLibrary(nvml)
+        library = NvmlLibrary(binding())
     except (ImportError, UnavailableNvml) as error:
         suspect = getattr(error, "code", None) in SUSPECT
         lost = getattr(error, "code", None) in DISAPPEARED

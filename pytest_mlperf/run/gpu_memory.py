@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.hardware.leases import file_name
 from pytest_mlperf.hardware.memory import MemoryTaken, taken
 from pytest_mlperf.stores import atomic
 
@@ -42,7 +42,7 @@ def require_free(
     """
     if not gpus:
         return
-    places = {uuid: folder / ".memory" / re.sub(r"[^A-Za-z0-9_.-]", "_", uuid) for uuid in gpus}
+    places = {uuid: folder / ".memory" / file_name(uuid) for uuid in gpus}
     before = {uuid: _noted(place) for uuid, place in places.items()}
     last = taken(before, limit_s if None in before.values() else 0.0)
     if held := [uuid for uuid, now in last.items() if not now["free"]]:
