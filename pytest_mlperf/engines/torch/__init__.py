@@ -11,29 +11,16 @@ from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import engine_error, require_module
 from pytest_mlperf.engines.llm.generation import Answers, TokenPrompts
-from pytest_mlperf.engines.llm.model_folder import (
-    find_model,
-    picture_chats,
-    read_config,
-    tokenizer_for,
-)
+from pytest_mlperf.engines.llm.model_folder import picture_chats, read_config, tokenizer_for
 from pytest_mlperf.engines.llm.pictures import PictureChats, has_chats
-from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.llm.tools import ToolChats, offers_tools, tool_chats
-from pytest_mlperf.engines.torch._base import (
-    STORED,
-    TorchBase,
-    TorchOptions,
-    check_quantised,
-    require_attention,
-    require_device,
-)
+from pytest_mlperf.engines.torch._base import STORED, TokenBase, TorchOptions
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch._batching import ContinuousBatching
 
 
-class TorchEngine(TorchBase):
+class TorchEngine(TokenBase):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
     Prompts are text, tokenised by the model's own tokenizer, lists of token ids, or chats by its
@@ -68,22 +55,11 @@ class TorchEngine(TorchBase):
 
     def _find(self, model: str | None) -> None:
         self._generation = self._options.generation("torch", num_beams=self._options.num_beams)
-        self._folder = find_model("torch", model)
-        self._dummy = self._options.weights == "dummy"
+        super()._find(model)
         self._continuous: ContinuousBatching | None = None
 
     def require(self) -> None:
-        """Look for the device and for what the options need; nothing is loaded."""
-        quantization = read_config(self._folder).quantization
-        if not self._dummy:
-            check_quantised(self._folder, quantization, self._precision)
-        require_device(
-            "torch",
-            device=self._options.device,
-            precision=self._precision,
-            is_quantised=bool(quantization),
-        )
-        require_attention(self._options.attention)
+        super().require()
         joins = self._options.batching in {"auto", "continuous"} and self._options.may_join
         if joins and self._options.device == "cpu":
             require_module("engine torch: continuous batching on the CPU", "psutil", "lm")
@@ -95,11 +71,8 @@ class TorchEngine(TorchBase):
             self._continuous.reserve()
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
-        work = self._single if len(ids) == 1 else self._lists
+        work = self._work if len(ids) == 1 else self._lists
         work(ids, indices, sink)
-
-    def describe(self) -> Mapping[str, str]:
-        return {**self._facts, **self._generation.describe()}
 
     def _open(self, undo: ExitStack) -> None:
         from pytest_mlperf.engines.torch._checkpoint import (
@@ -166,8 +139,7 @@ class TorchEngine(TorchBase):
         if not can_join(model):
             self._facts["linear_attention"] = state_kernels()
         static = StaticBatches(text, batch_size=self._options.batch_size)
-        self._single = self._lists = static.run
-        undo.callback(self._forget)
+        self._work = self._lists = static.run
         one = self._options.batching
         if one == "auto":
             joins = self._options.may_join and not pictured and can_join(model)
@@ -186,16 +158,15 @@ class TorchEngine(TorchBase):
                 option="batching",
             )
         if one == "dynamic":
-            queue = WorkQueue(static.run, max_batch=self._options.batch_size)
-            undo.callback(queue.close)
-            self._single = queue.put
+            self._start_queue(static.run, undo)
         elif one == "continuous":
             self._continuous = ContinuousBatching(text, self._options)
             undo.callback(self._continuous.close)
-            self._single = self._continuous.put
+            self._work = self._continuous.put
         if self._options.batching != "auto":
-            self._lists = self._single
+            self._lists = self._work
 
     def _forget(self) -> None:
+        super()._forget()
         self._continuous = None
-        del self._single, self._lists
+        vars(self).pop("_lists", None)

@@ -15,9 +15,15 @@ from pytest_mlperf.core.case import NEGATIVE_PROMPT, PLAIN, PrecisionName
 from pytest_mlperf.core.errors import EnvironmentFault, Rule, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
 from pytest_mlperf.engines import broken, is_count, not_installed, number_of, one_of, require_module
-from pytest_mlperf.engines.llm.generation import TextOptions
-from pytest_mlperf.engines.llm.model_folder import COMPRESSED, TORCHAO, quantisation_of
-from pytest_mlperf.engines.llm.queueing import Work
+from pytest_mlperf.engines.llm.generation import Generation, TextOptions
+from pytest_mlperf.engines.llm.model_folder import (
+    COMPRESSED,
+    TORCHAO,
+    find_model,
+    quantisation_of,
+    read_config,
+)
+from pytest_mlperf.engines.llm.queueing import Work, WorkQueue
 from pytest_mlperf.engines.llm.tools import ToolOptions
 
 QUANTISED: tuple[PrecisionName, ...] = ("int8", "int4", "fp8")
@@ -446,6 +452,7 @@ class TorchBase(Engine):
                 "threads": devices.use_threads(self._options.threads, undo),
             }
             undo.callback(devices.release_memory)
+            undo.callback(self._forget)
             self._open(undo)
             self._undo = undo.pop_all()
         return self
@@ -472,3 +479,40 @@ class TorchBase(Engine):
     def _open(self, undo: ExitStack) -> None:
         """Load the model and start threads; add to the facts, and to `undo` what ends them."""
         raise NotImplementedError
+
+    def _start_queue(self, run: Work, undo: ExitStack, *, threads: int = 1) -> None:
+        queue = WorkQueue(run, threads=threads, max_batch=self._options.batch_size)
+        undo.callback(queue.close)
+        self._work = queue.put
+
+    def _forget(self) -> None:
+        """Let go of what was loaded; where that failed, of what there is."""
+        for name in ("_samples", "_work"):
+            vars(self).pop(name, None)
+
+
+class TokenBase(TorchBase):
+    """Opens a model that generates tokens, with the weights in its folder or with random ones."""
+
+    _options: TokenOptions
+    _generation: Generation
+
+    def require(self) -> None:
+        """Look for the device and for what the options need; nothing is loaded."""
+        quantization = read_config(self._folder).quantization
+        if not self._dummy:
+            check_quantised(self._folder, quantization, self._precision)
+        require_device(
+            self.name,
+            device=self._options.device,
+            precision=self._precision,
+            is_quantised=bool(quantization),
+        )
+        require_attention(self._options.attention)
+
+    def describe(self) -> Mapping[str, str]:
+        return {**self._facts, **self._generation.describe()}
+
+    def _find(self, model: str | None) -> None:
+        self._folder = find_model(self.name, model)
+        self._dummy = self._options.weights == "dummy"

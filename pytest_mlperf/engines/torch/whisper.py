@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from pytest_mlperf.core.errors import Rule
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines.llm.model_folder import find_model, load_tokenizer, read_config
-from pytest_mlperf.engines.llm.queueing import WorkQueue
+from pytest_mlperf.engines.llm.model_folder import load_tokenizer
 from pytest_mlperf.engines.llm.speech import prompt_tokens
 from pytest_mlperf.engines.llm.transcripts import Transcripts
-from pytest_mlperf.engines.torch._base import (
-    TokenOptions,
-    TorchBase,
-    check_quantised,
-    require_attention,
-    require_device,
-)
+from pytest_mlperf.engines.torch._base import TokenBase, TokenOptions
 
 if TYPE_CHECKING:
     from pytest_mlperf.engines.torch._speech import Speech
@@ -43,7 +36,7 @@ class WhisperOptions(TokenOptions):
         yield "temperature", self.temperature, not self.is_drawn, "0: transcripts are greedy"
 
 
-class WhisperEngine(TorchBase):
+class WhisperEngine(TokenBase):
     """Answers each clip with its transcript: int64, little-endian, a character's label each.
 
     Transcripts are greedy and begin with MLPerf's prompt: English, without times. A list of samples
@@ -66,27 +59,11 @@ class WhisperEngine(TorchBase):
 
     def _find(self, model: str | None) -> None:
         self._generation = self._options.generation(self.name)
-        self._folder = find_model(self.name, model)
-        self._dummy = self._options.weights == "dummy"
-
-    def require(self) -> None:
-        quantization = read_config(self._folder).quantization
-        if not self._dummy:
-            check_quantised(self._folder, quantization, self._precision)
-        require_device(
-            self.name,
-            device=self._options.device,
-            precision=self._precision,
-            is_quantised=bool(quantization),
-        )
-        require_attention(self._options.attention)
+        super()._find(model)
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         work = self._work if len(ids) == 1 else self._samples.run
         work(ids, indices, sink)
-
-    def describe(self) -> Mapping[str, str]:
-        return {**self._facts, **self._generation.describe()}
 
     def _open(self, undo: ExitStack) -> None:
         from pytest_mlperf.engines.torch import _speech
@@ -119,10 +96,4 @@ class WhisperEngine(TorchBase):
             ),
             batch_size=options.batch_size,
         )
-        undo.callback(self._forget)
-        queue = WorkQueue(self._samples.run, max_batch=options.batch_size)
-        undo.callback(queue.close)
-        self._work = queue.put
-
-    def _forget(self) -> None:
-        del self._samples, self._work
+        self._start_queue(self._samples.run, undo)

@@ -262,7 +262,7 @@ def test_each_precision_computes_other_but_close_scores(random: Path) -> None:
         ("int4", 0.5, quantised),
     ):
         with open_engine(random, [[5]], precision=precision, batching="static") as engine:
-            model = engine._single.__self__._text.model  # type: ignore[attr-defined]
+            model = engine._work.__self__._text.model  # type: ignore[attr-defined]
             with torch.inference_mode():
                 scores = model(input_ids=torch.arange(40)[None]).logits
             facts = engine.describe()

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pytest_mlperf.engines import require_module
 from pytest_mlperf.engines.llm.model_folder import find_model, read_json
-from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.torch._base import (
     DiffusionOptions,
     TorchBase,
@@ -91,13 +90,7 @@ class DiffusionEngine(TorchBase):
         loaded = open_pipeline(self._folder, self._scheduler, options, self._precision)
         self._samples = Images(loaded.pipe, self._dataset, options, dtype=loaded.dtype)
         self._facts |= {**loaded.facts, **self._samples.describe()}
-        undo.callback(self._forget)
-        queue = WorkQueue(self._samples.run, max_batch=options.batch_size)
-        undo.callback(queue.close)
-        self._work = queue.put
-
-    def _forget(self) -> None:
-        del self._samples
+        self._start_queue(self._samples.run, undo)
 
 
 def unet_quantization(folder: Path) -> Mapping[str, Any]:

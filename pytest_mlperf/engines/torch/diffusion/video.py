@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pytest_mlperf.core.case import PLAIN
 from pytest_mlperf.engines.llm.model_folder import find_model
-from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.torch._base import TorchBase
 from pytest_mlperf.engines.torch.diffusion._video_options import VideoOptions
 
@@ -52,10 +51,4 @@ class VideoEngine(TorchBase):
         pipe, facts = open_pipeline(self._folder, self._options, self._precision)
         self._samples = Videos(pipe, self._dataset, self._options)
         self._facts |= {**facts, **self._samples.describe()}
-        undo.callback(self._forget)
-        queue = WorkQueue(self._samples.run, max_batch=self._options.batch_size)
-        undo.callback(queue.close)
-        self._work = queue.put
-
-    def _forget(self) -> None:
-        del self._samples
+        self._start_queue(self._samples.run, undo)

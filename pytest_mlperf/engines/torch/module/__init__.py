@@ -11,7 +11,6 @@ from typing import ClassVar
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
 from pytest_mlperf.engines import require_module
 from pytest_mlperf.engines.llm.model_folder import find_model
-from pytest_mlperf.engines.llm.queueing import WorkQueue
 from pytest_mlperf.engines.torch._base import TorchBase, TorchModuleOptions
 
 ENGINE = "torch-module"
@@ -77,15 +76,9 @@ class TorchModuleEngine(TorchBase):
         loaded = open_module(self._place, options, model=self._model, precision=self._precision)
         self._samples = runner = ModuleRunner(loaded, self._dataset, options)
         self._facts |= {**loaded.facts, **runner.describe()}
-        undo.callback(self._forget)
         self._work = runner.run
         if options.workers:
-            queue = WorkQueue(runner.run, threads=options.workers, max_batch=options.batch_size)
-            undo.callback(queue.close)
-            self._work = queue.put
-
-    def _forget(self) -> None:
-        del self._samples, self._work
+            self._start_queue(runner.run, undo, threads=options.workers)
 
 
 def _find_factory(factory: str) -> str:
