@@ -7,13 +7,13 @@ import hashlib
 import importlib.util
 import json
 import re
-import secrets
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 from pytest_mlperf.core.errors import EnvironmentFault, Rule, RunError, require_options, text_of
+from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.cache import cache_folder
 
 WORTH_BYTES = 1 << 30
@@ -101,10 +101,7 @@ def sha256(files: Sequence[Path]) -> str:
     settled = began_s - max(look[-1] for look in looks) / 1e9 > SETTLED_S
     if settled and _looks(files) == looks:
         with contextlib.suppress(OSError):
-            place.parent.mkdir(parents=True, exist_ok=True)
-            temporary = place.with_name(f".{secrets.token_hex(8)}.tmp")
-            temporary.write_text(f"{digest}\n", "ascii")
-            temporary.replace(place)
+            atomic.write_text(place, f"{digest}\n")
     return digest
 
 
@@ -170,6 +167,19 @@ def some(names: Sequence[str]) -> str:
 def is_count(value: object) -> bool:
     """Whether this is a whole number, at least 1."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
+
+
+def is_deep(value: object, levels: int) -> bool:
+    """Whether something lies within so many lists and objects of JSON in each other."""
+    level = [value]
+    for _ in range(levels):
+        level = [
+            child
+            for each in level
+            if isinstance(each, dict | list)
+            for child in (each.values() if isinstance(each, dict) else each)
+        ]
+    return bool(level)
 
 
 def one_of(name: str, value: object, words: Sequence[str | None]) -> Rule:

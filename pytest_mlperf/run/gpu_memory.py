@@ -65,7 +65,6 @@ def _noted(place: Path) -> int | None:
 
 def _note(place: Path, used: int) -> None:
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(place, f"{used}\n")
     except OSError as error:
         raise RunError("worker", f"{place} cannot be written: {error.strerror}") from None

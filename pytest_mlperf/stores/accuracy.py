@@ -34,7 +34,6 @@ class AccuracyPasses:
             },
         }
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
             atomic.write_text(path, json.dumps(content) + "\n")
         except OSError as error:
             raise RunError("worker", f"cannot write {path}: {error.strerror}") from None

@@ -49,7 +49,6 @@ def _verdict() -> TypeAdapter[Verdict]:
 def write_results(path: Path, results: Results) -> None:
     """Write a results file atomically."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         atomic.write_text(path, as_text(results))
     except OSError as error:
         raise MlperfError(f"{path}: the results cannot be written: {error.strerror}") from None

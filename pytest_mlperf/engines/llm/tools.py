@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from pytest_mlperf.core.errors import Rule, SuiteError, text_of
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines import broken, one_of, refused_sample, require_module
+from pytest_mlperf.engines import broken, is_deep, one_of, refused_sample, require_module
 from pytest_mlperf.engines.llm.generation import packed
 
 HERMES, TAGGED = "hermes", "qwen3_coder"
@@ -236,23 +236,9 @@ def _logged(name: str, arguments: Any, written: str) -> str:
     """Return a call as JSON; arguments that JSON has no words for, or too many levels, are none."""
     for function in ({"name": name, "arguments": arguments}, {"name": "", "arguments": written}):
         with contextlib.suppress(TypeError, ValueError, RecursionError):
-            if not _is_deep(function):
+            if not is_deep(function, DEEPEST):
                 return json.dumps({"type": "function", "function": function}, allow_nan=False)
     raise AssertionError("text is JSON")
-
-
-def _is_deep(value: Any) -> bool:
-    level = [value]
-    for _ in range(DEEPEST):
-        tables = [each for each in level if isinstance(each, dict | list)]
-        level = [
-            inner
-            for each in tables
-            for inner in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return False
-    return True
 
 
 Called = tuple[str, Any, str]

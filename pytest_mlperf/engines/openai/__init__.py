@@ -25,6 +25,7 @@ from pytest_mlperf.engines.llm.model_folder import (
     weights_fact,
 )
 from pytest_mlperf.engines.llm.streaming import Streams
+from pytest_mlperf.engines.llm.tools import offers_tools
 from pytest_mlperf.engines.openai._capabilities import (
     Capabilities,
     accepted_by_server,
@@ -424,9 +425,7 @@ class OpenAiEngine(Engine):
         cut = self._generation.check_lengths(self._dataset)
         self._checks = Checks(self._generation, watch_ends=not (cut or self._dummy))
         reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
-        first = self._dataset.input(0)
-        offers_tools = isinstance(first, Mapping) and bool(first.get("tools"))
-        self._gives_output = self._capabilities.ids or reads_text or offers_tools
+        self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
         tokenizer = self._tokenizer if reads_text else None
         header = self._options.session_header
         traffic.use(self._bodies, self._checks, self._generation, tokenizer, header)

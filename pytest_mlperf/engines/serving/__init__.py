@@ -22,7 +22,7 @@ from typing import Any, Self
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import broken
-from pytest_mlperf.engines import devices, engine_error
+from pytest_mlperf.engines import devices, engine_error, is_deep
 from pytest_mlperf.engines.serving._launch import KILL_S
 from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
 
@@ -43,7 +43,8 @@ def parse_json(data: bytes) -> Any:
         value = json.loads(text)
     except RecursionError:
         raise ValueError("JSON that is nested too deep") from None
-    _require_flat(value)
+    if is_deep(value, DEEPEST):
+        raise ValueError("JSON that is nested too deep")
     if "\\ud" in text.lower():  # half a character that is escaped passes the parser
         json.dumps(value, ensure_ascii=False).encode()
     return value
@@ -62,20 +63,6 @@ def words(value: object) -> str:
         return str(value)
     except RecursionError:
         return "(JSON that is nested too deep to be shown)"
-
-
-def _require_flat(value: Any) -> None:
-    level = [value]
-    for _ in range(DEEPEST):
-        level = [
-            child
-            for each in level
-            if isinstance(each, dict | list)
-            for child in (each.values() if isinstance(each, dict) else each)
-        ]
-        if not level:
-            return
-    raise ValueError("JSON that is nested too deep")
 
 
 LINES = 6

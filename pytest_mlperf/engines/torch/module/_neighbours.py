@@ -54,11 +54,6 @@ class Neighbours:
             self._rows[first, name, second] = _sorted(*ends, counts[second])
             self._rows[second, f"rev_{name}", first] = _sorted(*ends[::-1], counts[first])
 
-    @property
-    def relations(self) -> list[Relation]:
-        """Return all of them."""
-        return list(self._rows)
-
     def around(self, papers: Ints, fan_outs: Sequence[int], seed: int) -> list[Level]:
         """Return roots, their neighbours, their neighbours' neighbours, and so on."""
         levels = [Level(nodes={"paper": papers}, roots={"paper": papers})]
