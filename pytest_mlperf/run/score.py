@@ -150,26 +150,16 @@ class Lazy(Sequence[T]):
         return self._read(self._indices[position])
 
 
-class Outputs(Sequence[bytes]):
+class Outputs(Lazy[bytes]):
     """Outputs whose digests are taken as they are read: images are not read twice."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
         """Keep the outputs."""
+        super().__init__(range(len(outputs)), self._digested)
         self._outputs = outputs
         self._digests: list[int | None] = [None] * len(outputs)
 
-    def __len__(self) -> int:
-        """Return the number of outputs."""
-        return len(self._outputs)
-
-    @overload
-    def __getitem__(self, position: int) -> bytes: ...
-    @overload
-    def __getitem__(self, position: slice) -> Sequence[bytes]: ...
-    def __getitem__(self, position: int | slice) -> bytes | Sequence[bytes]:
-        """Read one output, or return a part of them, whose digests are taken at the end."""
-        if isinstance(position, slice):
-            return self._outputs[position]
+    def _digested(self, position: int) -> bytes:
         output = self._outputs[position]
         if self._digests[position] is None:
             self._digests[position] = digest(output)
