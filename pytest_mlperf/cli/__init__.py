@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import Any
 
 from pytest_mlperf import __version__
-from pytest_mlperf.cli.commands import COMMANDS
+from pytest_mlperf.cli.commands import COMMANDS, module_of
 
 DESCRIPTION = """\
 What stands around the tests: pytest itself measures and judges (pytest suites),
@@ -73,11 +73,11 @@ def build_parser() -> tuple[argparse.ArgumentParser, Mapping[str, CommandParser]
         title="commands",
         parser_class=CommandParser,
     )
-    for name, (module, summary) in COMMANDS.items():
+    for name, summary in COMMANDS.items():
         command = commands.add_parser(
             name, help=summary, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        command.module = module
+        command.module = module_of(name)
     return parser, commands.choices
 
 
