@@ -6,8 +6,7 @@ import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from pytest_mlperf.core.extension import Engine, Sink
 
@@ -24,14 +23,9 @@ class EngineAround(Engine):
         self._engine.__enter__()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *exc_info: Any) -> None:
         """Free the engine."""
-        self._engine.__exit__(kind, error, trace)
+        self._engine.__exit__(*exc_info)
 
     def load_samples(self, indices: Sequence[int]) -> None:
         """Hand through."""

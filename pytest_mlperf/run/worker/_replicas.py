@@ -20,7 +20,6 @@ from itertools import chain, count
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from time import perf_counter
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import LoggedError, RunError
@@ -206,12 +205,7 @@ class ReplicatedEngine(Engine):
         threading.Thread(target=self._watch, name="replicas-watching", daemon=True).start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Let all replicas free what they took; what does not end in time is killed."""
         self._leaving.set()
         for replica in self._replicas:
