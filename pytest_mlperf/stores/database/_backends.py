@@ -136,7 +136,7 @@ class _Sqlite:
             )
         with self._in_words():
             if write:
-                _make(file.parent)
+                file.parent.mkdir(parents=True, exist_ok=True)
             self._connection = sqlite3.connect(file, timeout=WAIT_S, isolation_level=None)
         try:
             with self._in_words():
@@ -189,10 +189,6 @@ class _Sqlite:
             raise StoreError(f"{self._file}: {reason}") from None
         except OSError as error:
             raise StoreError(f"{self._file}: {error.strerror or error}") from None
-
-
-def _make(folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
 
 
 class _Postgres:
