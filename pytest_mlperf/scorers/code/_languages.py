@@ -12,7 +12,7 @@ import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_mlperf.scorers.code.sandbox import BOX, MIB, SandboxStep, readable_python, shown
@@ -210,12 +210,5 @@ def _run(*command: str, wall_s: float = RUN_S) -> SandboxStep:
 def _run_node(
     *command: str, wall_s: float = RUN_S, goes_on: frozenset[int] = frozenset({0})
 ) -> SandboxStep:
-    return SandboxStep(
-        command=command,
-        wall_s=wall_s,
-        cpu_s=int(2 * wall_s),
-        memory_bytes=MEMORY_BYTES,
-        address_bytes=None,
-        processes=NODE_PROCESSES,
-        goes_on=goes_on,
-    )
+    step = _run(*command, wall_s=wall_s)
+    return replace(step, address_bytes=None, processes=NODE_PROCESSES, goes_on=goes_on)
