@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from functools import cached_property
 from typing import Annotated, Any, Protocol, Self
 
@@ -47,21 +47,38 @@ from pytest_mlperf.suite.values import (
     pinned,
 )
 
+Options = dict[str, Any]
 
-class CalibrationSource(BaseModel):
-    """Samples that a builder looks at; keys other than `use` and `path` are the data set's."""
+PythonPath = Annotated[StrictStr, Field(min_length=1)]
+"""The `python` of another environment, as a suite writes it."""
+
+
+class Table(BaseModel):
+    """A TOML table: unknown keys are errors, values are fixed once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Source(Table):
+    """An extension by name with its options; keys other than `use` are options."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
+
+    use: StrictStr = Field(description="Registered name, or package.module:name of your own code.")
+
+    @property
+    def options(self) -> Options:
+        """Every key but `use`."""
+        return dict(self.model_extra or {})
+
+
+class CalibrationSource(Source):
+    """Samples that a builder looks at; keys other than `use` and `path` are the data set's."""
 
     use: StrictStr = Field(description="Registered data set, or package.module:name.")
     path: StrictStr | None = Field(
         default=None, description="File or folder; relative to the suite file; ${VAR} is expanded."
     )
-
-    @property
-    def options(self) -> dict[str, Any]:
-        """Every key but `use` and `path`."""
-        return dict(self.model_extra or {})
 
 
 Count = Annotated[StrictInt, Field(gt=0)]
@@ -85,10 +102,8 @@ def _calibration(value: object) -> object:
     return value
 
 
-class BuildStep(BaseModel):
+class BuildStep(Source):
     """What makes a quantised checkpoint once; keys beside these are options of the builder."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
 
     use: StrictStr = Field(description="Registered builder, or package.module:name.")
     recipe: Name = Field(description="How it quantises, in the builder's words; part of test ids.")
@@ -97,7 +112,7 @@ class BuildStep(BaseModel):
         description="What it looks at: a number of samples of the workload's data set, or a data "
         "set of its own.",
     )
-    python: Annotated[StrictStr, Field(min_length=1)] | None = Field(
+    python: PythonPath | None = Field(
         default=None,
         description="Python of the environment that has the builder's libraries; relative to the "
         "suite file; ~ and ${VAR} are expanded; default: this one.",
@@ -107,11 +122,6 @@ class BuildStep(BaseModel):
     def command(self) -> None:
         """A builder runs in a Python; a container would have to write into the folder of builds."""
         return
-
-    @property
-    def options(self) -> Mapping[str, Any]:
-        """Every other key: options of the builder."""
-        return dict(self.model_extra or {})
 
     @property
     def builder(self) -> str:
@@ -129,8 +139,6 @@ class BuildStep(BaseModel):
         return title if self.recipe == precision else f"{title}-{self.recipe}"
 
 
-Options = dict[str, Any]
-
 _SHA256 = "^[0-9a-f]{64}$"
 
 
@@ -143,25 +151,6 @@ def _digest(value: str) -> str:
 Digest = Annotated[
     StrictStr, AfterValidator(_digest), WithJsonSchema({"type": "string", "pattern": _SHA256})
 ]
-
-
-class Table(BaseModel):
-    """A TOML table: unknown keys are errors, values are fixed once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-
-class Source(Table):
-    """An extension by name with its options; keys other than `use` are options."""
-
-    model_config = ConfigDict(extra="allow", frozen=True)
-
-    use: StrictStr = Field(description="Registered name, or package.module:name of your own code.")
-
-    @property
-    def options(self) -> Options:
-        """Every key but `use`."""
-        return dict(self.model_extra or {})
 
 
 class DatasetSource(Source):
@@ -220,9 +209,6 @@ class Workload(Table):
         description="What a model of your own computes for a sample: gives its physical limit.",
     )
 
-
-PythonPath = Annotated[StrictStr, Field(min_length=1)]
-"""The `python` of another environment, as a suite writes it."""
 
 CommandLine = Annotated[list[StrictStr], Field(min_length=1)]
 """What starts a Python elsewhere, as a suite writes it."""
