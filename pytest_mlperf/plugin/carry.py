@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -130,6 +131,15 @@ def _point(shown: Any, message: str, path: str, line: int) -> None:
     crash = getattr(shown, "reprcrash", None)
     if crash:
         crash.message, crash.path, crash.lineno = message, path, line
+
+
+def emit(config: pytest.Config, reports: Sequence[pytest.TestReport]) -> None:
+    """Let pytest log the reports of one test, as if it had just run."""
+    nodeid, location = reports[0].nodeid, reports[0].location
+    config.hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
+    for report in reports:
+        config.hook.pytest_runtest_logreport(report=report)
+    config.hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
 
 
 _WORDS = {

@@ -34,7 +34,7 @@ from pytest_mlperf.core.judge.together import (
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.core.results import CaseResult, again, expect
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from pytest_mlperf.plugin.carry import VERDICT, attached, conclude, planned_of
+from pytest_mlperf.plugin.carry import VERDICT, attached, conclude, emit, planned_of
 from pytest_mlperf.plugin.measuring import Live
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.stores import atomic
@@ -209,7 +209,7 @@ class Holding:
             held.over = True
             if not self._worker and not self._waits(held):
                 self._held.remove(held)
-                self._emit(held)
+                emit(self._config, held.reports)
 
     def _announce(self, count: int) -> None:
         reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
@@ -260,9 +260,9 @@ class Holding:
             last = self._session.with_creep(last)
             self._finish(held, last, failed=self._fails(last, result))
             self._held.remove(held)
-            self._emit(held)
+            emit(self._config, held.reports)
         while self._held:
-            self._emit(self._held.pop(0))
+            emit(self._config, self._held.pop(0).reports)
         if interrupt:
             raise interrupt
 
@@ -291,13 +291,6 @@ class Holding:
         final = dataclasses.replace(result, verdict=verdict, failed=failed)
         message = self._session.message_of(final) if failed else None
         conclude(held.reports, final, message, self._config.rootpath)
-
-    def _emit(self, held: Held) -> None:
-        hook, location = self._config.hook, held.reports[0].location
-        hook.pytest_runtest_logstart(nodeid=held.nodeid, location=location)
-        for report in held.reports:
-            hook.pytest_runtest_logreport(report=report)
-        hook.pytest_runtest_logfinish(nodeid=held.nodeid, location=location)
 
     def _give_up(self, held: Held) -> None:
         """Say of a verdict that gets no more runs why it is what it is."""

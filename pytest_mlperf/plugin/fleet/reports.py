@@ -12,7 +12,7 @@ import pytest
 from pytest_mlperf.bench.bench import broken
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.foreign_text import every_text
-from pytest_mlperf.plugin.carry import case_result, planned_of, report_of
+from pytest_mlperf.plugin.carry import case_result, emit, planned_of, report_of
 from pytest_mlperf.plugin.fleet.orders import CaseGroup
 from pytest_mlperf.plugin.fleet.shipping import take_back
 from pytest_mlperf.plugin.session import MlperfSession, kind_of
@@ -43,7 +43,7 @@ class Relay:
         reports.append(report)
         if report.when == "teardown":
             group.reported.add(report.nodeid)
-            self._emit(reports)
+            emit(self._state.config, reports)
 
     def _from_node(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
         """Return a report with this machine's paths, what was suspect before, and its node."""
@@ -83,16 +83,9 @@ class Relay:
         """Report a test that no node reported as an ERROR."""
         planned, state = planned_of(item), self._state
         if planned is None:
-            self._emit([report_of(item, f"{LAYER}: {cause}")])
+            emit(state.config, [report_of(item, f"{LAYER}: {cause}")])
             return
         verdict = broken(planned.case, kind_of(item), RunError(LAYER, cause), str)
         result = state.unmeasured(item, planned, verdict)
         message, root = state.message_of(result), state.config.rootpath
-        self._emit([report_of(item, message, result, root)])
-
-    def _emit(self, reports: Sequence[pytest.TestReport]) -> None:
-        hook, nodeid, location = self._state.config.hook, reports[0].nodeid, reports[0].location
-        hook.pytest_runtest_logstart(nodeid=nodeid, location=location)
-        for report in reports:
-            hook.pytest_runtest_logreport(report=report)
-        hook.pytest_runtest_logfinish(nodeid=nodeid, location=location)
+        emit(state.config, [report_of(item, message, result, root)])
