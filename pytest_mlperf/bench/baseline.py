@@ -19,6 +19,7 @@ from pytest_mlperf.core.baseline import (
     SessionNoise,
     differences,
     find,
+    surer,
     with_record,
 )
 from pytest_mlperf.core.case import Case
@@ -95,9 +96,8 @@ def noise_of_sessions(
         builds += [one.values(metric) for one in ours if metric in one.limits]
         noise = session_noise(builds, beside, rule=rule)
         stored = old.session_noise.get(metric) if old else None
-        learnt = [one for one in (_rounded(noise), stored) if one]
-        if learnt:
-            noise_by_metric[metric] = max(learnt, key=lambda one: one.df)
+        if learnt := surer(_rounded(noise), stored):
+            noise_by_metric[metric] = learnt
     return noise_by_metric
 
 

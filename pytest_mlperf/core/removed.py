@@ -57,7 +57,5 @@ REMOVED = (
 
 def find_removed(kind: str, owner: str, name: str) -> Removed | None:
     """Return the entry of a removed command, option or key, None if there is none."""
-    for entry in REMOVED:
-        if (entry.kind, entry.owner, entry.name) == (kind, owner, name):
-            return entry
-    return None
+    asked = kind, owner, name
+    return next((one for one in REMOVED if (one.kind, one.owner, one.name) == asked), None)

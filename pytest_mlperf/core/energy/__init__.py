@@ -331,14 +331,9 @@ def together(
     each = list(energies.values())
     window_s = each[0].window_s
     joules = _sum([e.joules for e in each])
-    whose: dict[str, list[str]] = {}
-    for uuid, energy in energies.items():
-        for text in dict.fromkeys((*energy.invalid, *energy.notes)):
-            whose.setdefault(text, []).append(names.get(uuid, uuid))
-    texts = [
-        text if len(gpus) == len(each) else f"{', '.join(gpus)}: {text}"
-        for text, gpus in whose.items()
-    ]
+    texts = once_each(
+        [(names.get(uuid, uuid), (*one.invalid, *one.notes)) for uuid, one in energies.items()]
+    )
     return Power(
         joules=joules,
         uncertainty_j=None if joules is None else _sum([e.uncertainty_j for e in each]),
@@ -350,6 +345,22 @@ def together(
         net_joules=_sum([energy.net_joules for energy in each]),
         gated=joules is not None and not doubts and all(energy.gated for energy in each),
         notes=tuple(dict.fromkeys((*doubts, *texts))),
+    )
+
+
+def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]:
+    """Return what is said of GPUs, each sentence once, with whose it is unless it is that of all.
+
+    Args:
+        sentences: Of each GPU its name and what is said of it.
+    """
+    whose: dict[str, list[str]] = {}
+    for gpu, texts in sentences:
+        for text in dict.fromkeys(texts):
+            whose.setdefault(text, []).append(gpu)
+    return tuple(
+        text if len(gpus) == len(sentences) else f"{', '.join(gpus)}: {text}"
+        for text, gpus in whose.items()
     )
 
 

@@ -149,7 +149,7 @@ class _Counted:
     uncertainty_j: float | None = None
     interval_s: float | None = None
     readings: int = 0
-    why_not: str = ""
+    why_not: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
 
 
@@ -190,7 +190,7 @@ def exported_energy(
         readings=min(c.readings for c in counted.values()),
         by_gpu={uuid: c.joules for uuid, c in counted.items()},
     )
-    if why_not := _of_each({uuid: (c.why_not,) for uuid, c in counted.items() if c.why_not}, gpus):
+    if why_not := energy.once_each([(uuid, c.why_not) for uuid, c in counted.items()]):
         return replace(whole, notes=why_not)
     joules = sum(c.joules or 0.0 for c in counted.values())
     whole = replace(
@@ -200,23 +200,11 @@ def exported_energy(
         uncertainty_j=sum(c.uncertainty_j or 0.0 for c in counted.values()),
     )
     doubts = (
-        *_of_each({uuid: c.doubts for uuid, c in counted.items()}, gpus),
+        *energy.once_each([(uuid, c.doubts) for uuid, c in counted.items()]),
         *_doubts(whole, gpus.values(), expected),
         *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
     return replace(whole, notes=doubts, gated=not doubts)
-
-
-def _of_each(texts: Mapping[str, Sequence[str]], gpus: Collection[str]) -> tuple[str, ...]:
-    """Return sentences, each once, with whose they are where they are not of all GPUs."""
-    whose: dict[str, list[str]] = {}
-    for uuid, lines in texts.items():
-        for line in lines:
-            whose.setdefault(line, []).append(uuid)
-    return tuple(
-        line if len(uuids) == len(gpus) else f"{', '.join(uuids)}: {line}"
-        for line, uuids in whose.items()
-    )
 
 
 def _doubts(
@@ -266,9 +254,9 @@ def _counted(looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: fl
     changes = list(_changes(series))
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
     if any(later.value < earlier.value for earlier, later in pairwise(changes)):
-        return _Counted(why_not="the energy counter was reset during the run")
+        return _Counted(why_not=("the energy counter was reset during the run",))
     if len(inside) < 2:
-        return _Counted(readings=len(inside), why_not=_stands_still(series, end_s - begin_s))
+        return _Counted(readings=len(inside), why_not=(_stands_still(series, end_s - begin_s),))
     steps = [later.time_s - earlier.time_s for earlier, later in pairwise(inside)]
     interval_s, look_s = median(steps), median(b - a for (a, _), (b, _) in pairwise(series))
     late_s = inside[0].time_s - begin_s, end_s - inside[-1].time_s
