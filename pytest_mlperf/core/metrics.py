@@ -63,6 +63,8 @@ class Metric:
 _time = partial(Metric, dimension=Dimension.TIME, unit="s", direction=Direction.LOWER)
 _p90 = partial(_time, limit=0.05, min_queries=100, shown=False)
 
+_per_joule = partial(Metric, limit=0.05, unit="1/J")
+
 _beside = partial(Metric, direction=Direction.LOWER, shown=False)
 _memory = partial(_beside, dimension=Dimension.MEMORY, unit="B")
 _start = partial(_beside, dimension=Dimension.START, unit="s", limit=0.20)
@@ -181,8 +183,8 @@ METRICS: dict[str, Metric] = _Table(
         _memory(PEAK_HOST_MEMORY, "peak host memory", limit=0.10),
         _start(LOAD_TIME, "load time"),
         _start(BUILD_TIME, "build time"),
-        Metric("samples_per_joule", "samples/J", Dimension.SAMPLES_PER_ENERGY, 0.05, unit="1/J"),
-        Metric("tokens_per_joule", "tokens/J", Dimension.TOKENS_PER_ENERGY, 0.05, unit="1/J"),
+        _per_joule("samples_per_joule", "samples/J", Dimension.SAMPLES_PER_ENERGY),
+        _per_joule("tokens_per_joule", "tokens/J", Dimension.TOKENS_PER_ENERGY),
         Metric(
             "net_joules_per_sample",
             "J/sample above idle",
@@ -191,34 +193,10 @@ METRICS: dict[str, Metric] = _Table(
             unit="J",
             direction=Direction.LOWER,
         ),
-        Metric(
-            "samples_per_joule_wall",
-            "samples/J at the wall",
-            Dimension.SAMPLES_PER_ENERGY,
-            0.05,
-            unit="1/J",
-        ),
-        Metric(
-            "tokens_per_joule_wall",
-            "tokens/J at the wall",
-            Dimension.TOKENS_PER_ENERGY,
-            0.05,
-            unit="1/J",
-        ),
-        Metric(
-            "samples_per_joule_dcgm",
-            "samples/J by DCGM",
-            Dimension.SAMPLES_PER_ENERGY,
-            0.05,
-            unit="1/J",
-        ),
-        Metric(
-            "tokens_per_joule_dcgm",
-            "tokens/J by DCGM",
-            Dimension.TOKENS_PER_ENERGY,
-            0.05,
-            unit="1/J",
-        ),
+        _per_joule("samples_per_joule_wall", "samples/J at the wall", Dimension.SAMPLES_PER_ENERGY),
+        _per_joule("tokens_per_joule_wall", "tokens/J at the wall", Dimension.TOKENS_PER_ENERGY),
+        _per_joule("samples_per_joule_dcgm", "samples/J by DCGM", Dimension.SAMPLES_PER_ENERGY),
+        _per_joule("tokens_per_joule_dcgm", "tokens/J by DCGM", Dimension.TOKENS_PER_ENERGY),
     )
 )
 
