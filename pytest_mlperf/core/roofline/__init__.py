@@ -49,9 +49,8 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """What one technique does, in words for the documentation, and which figures say how much."""
+    """What one technique does to which work, and which figures say how much."""
 
-    says: str
     kinds: tuple[type, ...]
     needs: tuple[str, ...]
     change: Callable[[Changed, Circumstances], Changed]
@@ -158,52 +157,18 @@ def _prefixes(result: Changed, seen: Circumstances) -> Changed:
 _ANY: tuple[type, ...] = (object,)
 
 EFFECTS: Mapping[str, Effect] = {
-    "2:4-sparsity": Effect(
-        "twice the dense peak, and the bytes of half the weights with their places",
-        _ANY,
-        (),
-        _sparse,
-    ),
-    "pruning": Effect(
-        "the share of the work that is left", _ANY, ("work_share",), _share("pruning")
-    ),
-    "distillation": Effect(
-        "the share of the work that is left", _ANY, ("work_share",), _share("distillation")
-    ),
-    "retraining": Effect("nothing: other weights, the same work", _ANY, (), _same),
-    "deepcache": Effect(
-        "the mean share of the denoising network that a call computes; unknown: one whole step",
-        (Diffusion,),
-        ("network_share",),
-        _part_of_network,
-    ),
-    "fewer-steps": Effect(
-        "the denoising steps; unknown: one step",
-        (Diffusion,),
-        ("steps",),
-        _fewer_calls("fewer-steps", guided=True),
-    ),
+    "2:4-sparsity": Effect(_ANY, (), _sparse),
+    "pruning": Effect(_ANY, ("work_share",), _share("pruning")),
+    "distillation": Effect(_ANY, ("work_share",), _share("distillation")),
+    "retraining": Effect(_ANY, (), _same),
+    "deepcache": Effect((Diffusion,), ("network_share",), _part_of_network),
+    "fewer-steps": Effect((Diffusion,), ("steps",), _fewer_calls("fewer-steps", guided=True)),
     "latent-consistency": Effect(
-        "the denoising steps, and one call in each where guidance is part of the model; unknown: "
-        "one call",
-        (Diffusion,),
-        ("steps", "calls"),
-        _fewer_calls("latent-consistency", guided=False),
+        (Diffusion,), ("steps", "calls"), _fewer_calls("latent-consistency", guided=False)
     ),
-    "early-exit": Effect("the mean share of the work that is done", _ANY, ("work_share",), _exits),
-    "speculative-decoding": Effect(
-        "tokens for each reading of the weights; every token is still computed by the model; "
-        "unknown: no limit by memory",
-        (Decode,),
-        ("accepted_tokens",),
-        _drafts,
-    ),
-    "prefix-caching": Effect(
-        "the tokens of a prompt that need no work; the certain limit counts no prompt anyway",
-        (Decode,),
-        ("cached_tokens",),
-        _prefixes,
-    ),
+    "early-exit": Effect(_ANY, ("work_share",), _exits),
+    "speculative-decoding": Effect((Decode,), ("accepted_tokens",), _drafts),
+    "prefix-caching": Effect((Decode,), ("cached_tokens",), _prefixes),
 }
 """By the names of `pytest_mlperf.core.case`: each has an entry, tested."""
 
