@@ -12,7 +12,7 @@ _NUMBER = r"[+-]?(?:\d{1,40}(?:\.\d{0,40})?|\.\d{1,40})(?:[eE][+-]?\d{1,3})?"
 
 _SAMPLE = re.compile(
     rf"(?P<name>[a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{{(?P<labels>{_LABELS})\}})?"
-    rf"[ \t]+(?P<value>{_NUMBER})(?:[ \t]+(?P<stamp>-?\d{{1,15}}))?[ \t\r]*",
+    rf"[ \t]+(?P<value>{_NUMBER})(?:[ \t]+-?\d{{1,15}})?[ \t\r]*",
     re.ASCII,
 )
 _LABEL = re.compile(r'([a-zA-Z_]\w*)[ \t]*=[ \t]*"((?:[^"\\]|\\.)*)"', re.ASCII)
@@ -27,13 +27,11 @@ class PageSample:
         name: Of the metric, as it stands there.
         labels: Values by name.
         value: A finite number.
-        stamp_s: When it was taken, seconds since the epoch; None: the page does not say.
     """
 
     name: str
     labels: Mapping[str, str]
     value: float
-    stamp_s: float | None = None
 
 
 def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
@@ -50,12 +48,8 @@ def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
             continue
         value = float(match["value"])
         if math.isfinite(value):
-            yield PageSample(
-                name=match["name"],
-                labels=_labels(match["labels"] or ""),
-                value=value,
-                stamp_s=int(match["stamp"]) / 1000 if match["stamp"] else None,
-            )
+            labels = _labels(match["labels"] or "")
+            yield PageSample(name=match["name"], labels=labels, value=value)
 
 
 def is_page(page: bytes) -> bool:

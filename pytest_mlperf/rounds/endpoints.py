@@ -30,7 +30,6 @@ FEWEST_POINTS: int = _rules()["curve"]["fewest"]
 class SeedSet:
     """Seeds that MLCommons publishes for a few cohorts of submissions."""
 
-    cohort: str
     scheduler: int
     sample_index: int
     model: int
@@ -41,7 +40,6 @@ def seed_sets() -> Mapping[str, SeedSet]:
     """Return the published sets by name."""
     return {
         name: SeedSet(
-            cohort=raw["cohort"],
             scheduler=int(raw["scheduler"]),
             sample_index=int(raw["sample_index"]),
             model=int(raw["model"]),

@@ -181,14 +181,12 @@ class Matched:
     """The detections of one class, best score first.
 
     Attributes:
-        label: The class.
         samples: Position of the sample of each detection, shape (detections,).
         right: Whether it found a box, shape (THRESHOLDS, detections).
         ignored: Whether it counts neither as right nor as wrong, shape (THRESHOLDS, detections).
         boxes: How many boxes there are to be found in each sample, shape (samples,).
     """
 
-    label: int
     samples: NDArray[np.int64]
     right: NDArray[np.bool_]
     ignored: NDArray[np.bool_]
@@ -215,7 +213,6 @@ def match_classes(detections: Detections, truths: Truths) -> Iterator[Matched]:
         right, ignored = _evaluate(detections, truths, chosen, of_class)
         ranked = np.argsort(-detections.scores[chosen], kind="stable")
         yield Matched(
-            label=label,
             samples=detections.samples[chosen[ranked]].astype(np.int64),
             right=right[:, ranked],
             ignored=ignored[:, ranked],

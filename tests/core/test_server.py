@@ -164,8 +164,8 @@ process_cpu_seconds_total 1.2e+03 1700000000250\r
 """
 
 
-def samples(page: bytes, *names: str) -> list[tuple[str, dict[str, str], float, float | None]]:
-    return [(s.name, dict(s.labels), s.value, s.stamp_s) for s in page_samples(page, {*names})]
+def samples(page: bytes, *names: str) -> list[tuple[str, dict[str, str], float]]:
+    return [(s.name, dict(s.labels), s.value) for s in page_samples(page, {*names})]
 
 
 def test_samples_of_the_names_that_were_asked_for() -> None:
@@ -174,8 +174,8 @@ def test_samples_of_the_names_that_were_asked_for() -> None:
     pages = (PAGE, b"x 1\n# TYPE x counter\n", b"", b'[{"a": 1}]')
 
     assert samples(PAGE, "vllm:num_requests_running", "process_cpu_seconds_total") == [
-        ("vllm:num_requests_running", labels, 3.0, None),
-        ("process_cpu_seconds_total", {}, 1200.0, 1_700_000_000.25),
+        ("vllm:num_requests_running", labels, 3.0),
+        ("process_cpu_seconds_total", {}, 1200.0),
     ]
     assert [is_page(text) for text in pages] == [True, True, False, False]
 
@@ -185,7 +185,7 @@ def test_what_is_no_sample_is_passed_over() -> None:
         "a", "a ", "a x", "a NaN", "a +Inf", "a 1 2 3", "a{ 1", 'a{b="c} 1', "a{}1", "a 1e999",
         f"a {'9' * 5000}", "a 1_000", "a ٣", "ab 1", "a{b='c'} x", "\x00a 1", "a 0x10",
     ):  # fmt: skip
-        assert samples(f"{line}\na 7\n".encode(), "a") == [("a", {}, 7.0, None)], line
+        assert samples(f"{line}\na 7\n".encode(), "a") == [("a", {}, 7.0)], line
 
 
 @given(st.binary(max_size=200))

@@ -73,7 +73,6 @@ class Paired:
         change: Mean difference, points; negative is worse.
         low, high: The bounds that decide, points.
         correlation: Of the two runs' scores; None where one of them does not vary.
-        binary: Every score is the lowest or the highest of two values.
         unseen: Where a whole data set scored alike: the mean drop that other samples could still
             have, points.
     """
@@ -90,7 +89,6 @@ class Paired:
     down: int = 0
     up: int = 0
     correlation: float | None = None
-    binary: bool = False
     groups: int | None = None
     widened: float = 1.0
     leverage: Leverage | None = None
@@ -223,7 +221,6 @@ def _weigh(pairs: ScorePairs, look: int, errors: Errors, *, all_seen: bool) -> P
         down=down,
         up=up,
         correlation=correlated(before, now),
-        binary=len(values) <= 2,
         groups=bounds.groups,
         widened=bounds.widened,
         leverage=pairs.leverage,
