@@ -17,7 +17,6 @@ from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import AUDITS, Case, Kind
-from pytest_mlperf.core.contention import busiest
 from pytest_mlperf.core.control import clocks_moved, steady
 from pytest_mlperf.core.energy import LABEL, Power
 from pytest_mlperf.core.energy.exporter import LABEL as EXPORTER_LABEL
@@ -30,6 +29,7 @@ from pytest_mlperf.core.errors import (
     SuiteError,
     UnavailableError,
 )
+from pytest_mlperf.core.judge.disturbance import load_notes
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.judge.together import FALLS
@@ -315,11 +315,11 @@ class Bench:
         self, planned: Planned, kind: Kind, kinds: Collection[Kind], phase: Phase
     ) -> Verdict:
         case = self._case(planned)
-        if kind in AUDITS:
-            return self._audited(case, kind)
         answers = {"accuracy": self._accuracy, "efficiency": self._efficiency}
         answer = answers.get(kind, self._performance)
         try:
+            if kind in AUDITS:
+                return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
             first, *more = map(str, error.run.invalid)
@@ -478,8 +478,9 @@ class Bench:
 
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     """Return what is to be said of the runs of a case beside its verdict."""
-    load = busiest([run.contention for run in case.runs]) if case.watched else None
-    beside = (clock_note(case.runs, case.record, outcome), load, case.noise)
+    kept = case.record.runs if case.record else ()
+    load = load_notes(case.runs, kept, case.rule.tolerated)
+    beside = (clock_note(case.runs, case.record, outcome), *load, case.noise)
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
     seen = case.runs[-1].server if case.runs else {}
     server = server_in_words(seen) if seen else ""

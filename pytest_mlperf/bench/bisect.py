@@ -302,7 +302,7 @@ class Bisection:
                     self._rules[test],
                     check=same_rate,
                     done=keep,
-                    now_first=not loaded or case.rate is not None,
+                    leader=before if loaded and case.rate is None else now,
                 )
         except _Broke:
             self._broken += 1

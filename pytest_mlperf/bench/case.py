@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -14,10 +15,10 @@ from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_be
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
 from pytest_mlperf.core.baseline import Baseline, Property, Record, find
 from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
-from pytest_mlperf.core.judge.disturbance import usual_share
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
 from pytest_mlperf.core.paths import placeless
@@ -62,9 +63,9 @@ class CaseRuns(CaseRunner):
         self.file = baseline_file(self._root, case, planned.suite.profile)
         self.formerly: Formerly | None = None
         self.record = self._load(case, identity)
-        self.rule, self.noise = rule_beside(
-            self.file, case.accelerator, calibrated, policy.max_runs
-        )
+        rule, self.noise = rule_beside(self.file, case.accelerator, calibrated, policy.max_runs)
+        bound = tolerated(planned.limits) if conditions.watched else math.inf
+        self.rule = replace(rule, tolerated=bound)
         suite_rate = planned.scenario.rate_on(case.accelerator)
         # A search offers no rate of its own, and one that a baseline was offered is none it found.
         offered = None if planned.scenario.find else self.record
@@ -74,7 +75,6 @@ class CaseRuns(CaseRunner):
             show,
             rate=suite_rate or (offered.target_qps if offered else None),
             record=self.record,
-            usual=usual_share(self.record.runs) if self.record and conditions.watched else 0.0,
         )
         source = "suite" if suite_rate else offered.qps_source if offered else None
         self.rate_source: Literal["suite", "probe"] | None = source
@@ -86,7 +86,6 @@ class CaseRuns(CaseRunner):
         if planned.scorer_name:
             self.scores.load()
         self.machine: tuple[ControlComparison, ...] = ()
-        self.watched = conditions.watched  # a busy machine makes a verdict INVALID
         self.uncompared: str | None = None
         self._broken: RunError | Unjudgeable | None = None
 
@@ -229,14 +228,14 @@ class CaseRuns(CaseRunner):
         """Show a line of progress."""
         self._show(line)
 
-    def audit(self, audit: AuditRun, rate: float) -> Path:
-        """Make one run for a compliance test at this rate; return its folder."""
+    def audit(self, audit: AuditRun, rate: float) -> Run:
+        """Make one run for a compliance test at this rate."""
         at = SearchState(rate=rate, conditions=self._conditions, audit=audit)
         subject = self.subject
         run = self.process(performance=True, ask=None, at=at).run
         self.subject = subject or self.subject
         assert run is not None
-        return Path(run.folder).parent
+        return run
 
     def process(
         self, *, performance: bool, ask: Ask | None, at: SearchState | None = None

@@ -12,8 +12,9 @@ from pytest_mlperf.core import compliance as rules
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.job import AuditRun
-from pytest_mlperf.core.judge.ruling import Ruling
-from pytest_mlperf.core.measurement import Accuracy, median_run
+from pytest_mlperf.core.judge.disturbance import load_in_words
+from pytest_mlperf.core.judge.ruling import Ruling, lost_of
+from pytest_mlperf.core.measurement import Accuracy, Run, median_run
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.rounds import RoundWorkload
 from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
@@ -32,6 +33,12 @@ SCORES = {
     "MultiStream": "early_stopping_latency_ms",
 }
 """LoadGen's figure that a compliance test compares, by its scenario."""
+
+SPEEDS = {"TEST01", "TEST04", "TEST05"}
+"""Tests whose last finding compares speeds."""
+
+JUDGED = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
+"""The metric of LoadGen's figure, by scenario; of others it is throughput."""
 
 SLACK = {"clip": 0.01, "fid": 0.02}
 """By what share scores may differ where the checker names it; else by what the target leaves."""
@@ -91,8 +98,9 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     reference = median_run(case.runs, case.planned.case.scenario) if case.runs else None
     rate = reference.target_qps if reference else case.rate
     assert rate is not None
+    run = _measured(case, test, rate, workload)
     logs = _Logs(
-        folder=_measured(case, test, rate, workload),
+        folder=Path(run.folder).parent,
         reference=Path(reference.folder) if reference else None,
         answers=answers,
     )
@@ -105,6 +113,10 @@ def judge_audit(case: CaseRuns, test: str) -> Audited:
     headline = "; ".join(faults) if faults else TESTS[test].shows
     outcome = Outcome.GATE_FAIL if faults else Outcome.OK
     notes = _notes(test, faults, more)
+    slow = test in SPEEDS and audit.findings[-1].faults
+    runs = (reference, run) if reference and slow and set(faults) == set(slow) else None
+    if runs and _load_explains(test, logs, runs, case.rule.tolerated):
+        outcome, notes = Outcome.INCONCLUSIVE, (load_in_words(runs), *notes)
     ruling = Ruling(outcome=outcome, headline=f"{test}: {headline}", notes=notes)
     return Audited(ruling=ruling, folder=logs.folder)
 
@@ -119,17 +131,17 @@ def _notes(test: str, faults: tuple[str, ...], notes: tuple[str, ...]) -> tuple[
     )
 
 
-def _measured(case: CaseRuns, test: str, rate: float, workload: RoundWorkload) -> Path:
-    """Make the run, again where LoadGen calls one INVALID that must be valid; return its folder."""
+def _measured(case: CaseRuns, test: str, rate: float, workload: RoundWorkload) -> Run:
+    """Make the run, again where LoadGen calls one INVALID that must be valid."""
     settings = audit_settings(test, workload.name)
     seeds = other_seeds(case.planned.suite.round) if test == "TEST05" else None
     audit = AuditRun(test=test, settings=settings, seeds=seeds)
     for _ in range(INVALID_TRIES):
-        folder = case.audit(audit, rate)
-        if "run" not in TESTS[test].needs or parse_detail(folder / "performance" / DETAIL).valid:
+        run = case.audit(audit, rate)
+        if "run" not in TESTS[test].needs or parse_detail(Path(run.folder) / DETAIL).valid:
             break
         rate *= 1.2 if case.planned.case.scenario == "Offline" else 1.0
-    return folder
+    return run
 
 
 def _answers(case: CaseRuns) -> Path:
@@ -157,10 +169,7 @@ def _findings(
     if test in {"TEST01", "TEST08"}:
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
-        speeds = _score(logs.beside), _score(logs.timed)
-        if test == "TEST05":
-            return (rules.other_seeds_speed(*speeds),)
-        return (rules.same_speed(*speeds, one_sample=True),)
+        return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
     width = WIDTHS[_token_type(case)]
     if test == "TEST06":
         end = constants()["tokens"]["end"]
@@ -193,7 +202,15 @@ def _beside_accuracy(
     if test == "TEST08":
         return (rules.same_predictions(accuracy, timed),)
     same = rules.same_answers(accuracy, timed)
-    return (same, rules.same_speed(_score(logs.beside), _score(logs.timed)))
+    return (same, rules.speed(test, _score(logs.beside), _score(logs.timed)))
+
+
+def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
+    """Check whether load explains that the speeds of two runs differ."""
+    scores = _score(logs.beside), _score(logs.timed)
+    metric = JUDGED.get(scores[0].scenario, "throughput")
+    lost = [lost_of(run, metric, tolerated) for run in runs]
+    return rules.load_explains(test, scores, lost)
 
 
 def _score(folder: Path) -> rules.SpeedScore:

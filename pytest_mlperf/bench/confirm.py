@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import random
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -14,6 +15,7 @@ from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import SESSIONS, Record
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.judge.disturbance import explains_gap
 from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, sharing
 from pytest_mlperf.core.judge.ruling import Ruling, ruling_of, values
@@ -78,9 +80,54 @@ def side(
 Turn = TypeVar("Turn", bound=CaseRunner)
 
 
-def turn(first: Turn, second: Turn) -> tuple[Turn, Turn]:
-    """Return two sides in the order of their next pair of runs: A B, B A, A B, …"""
-    return (second, first) if len(first.runs) % 2 else (first, second)
+REPEATS = 2
+"""A pair that load may explain is measured again so many times; then it is left out."""
+
+
+def add_pair(
+    a: Turn,
+    b: Turn,
+    metrics: Collection[str],
+    tolerated: float,
+    *,
+    least: float = 1.0,
+    leader: Turn | None = None,
+    check: Callable[[], None] = lambda: None,
+) -> bool:
+    """Add a run to both sides; measure the pair again if load may explain how they differ.
+
+    Chance draws the order of every other pair, so that load cannot follow it. The pair after it has
+    the reverse order, so that a steady drift of the machine cancels.
+
+    Args:
+        tolerated: See `RuleR`.
+        least: How many times better a is expected to be.
+        leader: The side that runs first in the first pair; None: chance decides.
+        check: Called after each process of the first pair.
+
+    Returns:
+        Whether the pair counts. One that load may explain three times is left out.
+    """
+    for _ in range(1 + REPEATS):
+        made = len(a.runs) + len(a.left_out)
+        drawn = random.Random(f"{a.session} {a.job.case.id} {made // 2}").random() < 0.5
+        ahead = leader is b if leader and made < 2 else drawn
+        for one in (b, a) if ahead != bool(made % 2) else (a, b):
+            one.add_run()
+            if not made:
+                check()
+        if not explains_gap(a.runs[-1], b.runs[-1], metrics, tolerated, least):
+            return True
+        for one in (a, b):
+            one.left_out.append(one.runs.pop())
+    return False
+
+
+def left_out(one: CaseRunner) -> str:
+    """Return how many pairs were left out because of load, in words; "": none."""
+    number = len(one.left_out) // (1 + REPEATS)
+    pairs = "1 pair" if number == 1 else f"{number} pairs"
+    return f"{pairs} left out: load may explain how its sides differ" if number else ""
 
 
 def in_turns(
@@ -91,45 +138,61 @@ def in_turns(
     *,
     check: Callable[[], None] = lambda: None,
     done: Callable[[], None] = lambda: None,
-    now_first: bool = False,
+    leader: CaseRunner | None = None,
 ) -> dict[str, Ratio]:
-    """Run two sides in turns, A B, B A, A B, …, until a drop is proven or all are decided.
+    """Run two sides in turns, in pairs, until a drop is proven or all metrics are decided.
+
+    A pair that is left out counts as one of those that the rule allows.
 
     Args:
-        before: The side that it is set against; runs first. Both may have pairs of runs already.
+        before: The side that it is set against. Both may have pairs of runs already.
         limits: The metrics to judge with their limits, as shares.
-        check: Called after the first process, which may be enough to see that more are of no use.
+        check: Called after each process of the first pair.
         done: Called after each pair.
-        now_first: The other side runs first: it may break.
+        leader: See `add_pair`.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
         Unjudgeable: No try of a run was valid.
     """
-    sides = (now, before) if now_first else (before, now)
-    while not (ratios := decided(now.runs, before.runs, limits, rule)):
-        for one in turn(*sides):
-            one.add_run()
-            if not (now.runs and before.runs):
-                check()
+    missing = 0
+    while not (ratios := decided(now.runs, before.runs, limits, rule, missing)):
+        kept = add_pair(before, now, limits, rule.tolerated, leader=leader, check=check)
+        missing += not kept
         done()
     return ratios
 
 
 def decided(
-    now: Sequence[Run], before: Sequence[Run], limits: Mapping[str, float], rule: RuleR
+    now: Sequence[Run],
+    before: Sequence[Run],
+    limits: Mapping[str, float],
+    rule: RuleR,
+    missing: int = 0,
 ) -> dict[str, Ratio]:
     """Return what pairs of runs say, once a drop is proven or all metrics are decided; else {}.
+
+    Args:
+        missing: Pairs that were left out.
 
     Raises:
         NotComparable: A metric is missing, or may not be judged.
     """
+    last = missing > 0 and len(now) + missing >= rule.max_runs
     if not now:
+        if last:
+            raise NotComparable(f"load differed between the sides of all {missing} pairs")
         return {}
     ratios = _ratios(now, before, limits, rule)
     decisions = {ratio.decision for ratio in ratios.values()}
-    over = Decision.FAIL in decisions or Decision.MORE not in decisions
-    return ratios if over else {}
+    over = last or Decision.FAIL in decisions or Decision.MORE not in decisions
+    return {name: ended(ratio) for name, ratio in ratios.items()} if over else {}
+
+
+def ended(ratio: Ratio) -> Ratio:
+    """Return a ratio after which no pair is made."""
+    open_ = ratio.decision is Decision.MORE
+    return replace(ratio, decision=Decision.INCONCLUSIVE) if open_ else ratio
 
 
 def _ratios(
@@ -215,13 +278,15 @@ class Sides:
     @property
     def runs(self) -> int:
         """Runs so far, of both sides."""
-        return sum(len(one.runs) + len(one.invalid_runs) for one in self._both)
+        return sum(len(one.runs) + len(one.invalid_runs) + len(one.left_out) for one in self._both)
 
     @property
     def how(self) -> str:
         """How they were made, in words."""
         invalid = [run.invalid for one in self._both for run in one.invalid_runs]
-        return f"with {self.build}" + (f"; {measured_again(invalid)}" if invalid else "")
+        again = measured_again(invalid) if invalid else ""
+        without = left_out(self._both[0]) if self._both else ""
+        return "; ".join(filter(None, [f"with {self.build}", again, without]))
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
         """Return what runs in turns say of these metrics.
@@ -324,6 +389,8 @@ def confirm(
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
     why_not = why_no_build(case, conditions)
+    if why_not and answer.outcome is Outcome.INCONCLUSIVE:
+        return answer
     if why_not:
         few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
         note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + MORE_SESSIONS * few
@@ -354,7 +421,7 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 def _may_confirm(answer: Ruling, policy: Policy) -> bool:
     """Whether an answer says that something dropped, and the policy wants that confirmed."""
     drops = answer.outcome in DROPS or any(map(_leans, answer.metrics))
-    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL}
+    judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return judged and drops and policy.confirm != "never"
 
 
@@ -377,7 +444,9 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
 
 
 def _leans(metric: MetricVerdict) -> bool:
-    return metric.outcome is Outcome.PROVISIONAL and metric.leans == "drop"
+    """Whether a metric would be a drop but for what sessions differ by, or for load."""
+    undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
+    return undecided and metric.leans == "drop"
 
 
 # --- answers ---------------------------------------------------------------------------------

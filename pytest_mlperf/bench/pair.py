@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import turn
+from pytest_mlperf.bench.confirm import add_pair, ended, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
@@ -33,17 +33,19 @@ WORDS = {Decision.PASS: "proven", Decision.FAIL: "refuted", Decision.INCONCLUSIV
 def judge_pair(
     pair: PlannedPair, conditions: Conditions, policy: Policy, show: Callable[[str], None]
 ) -> Verdict:
-    """Run both sides in turns, A B, B A, …, each run a fresh process, and judge their ratio."""
+    """Run both sides in pairs, each run a fresh process, and judge their ratio."""
     policy = dataclasses.replace(policy, update=None)
     a, b = (CaseRuns(side, conditions, policy, show) for side in (pair.a, pair.b))
     noisier = max((a, b), key=lambda case: case.rule.prior_sd)
-    ratio: Ratio | None = None
-    while ratio is None or ratio.decision is Decision.MORE:
-        for case in turn(a, b):
-            try:
-                case.add_run()
-            except Unjudgeable as error:
-                return _unjudgeable(pair, a, b, case, error)
+    rule, ratio, decision, missing = noisier.rule, None, Decision.MORE, 0
+    while decision is Decision.MORE and len(a.runs) + missing < rule.max_runs:
+        try:
+            kept = add_pair(a, b, [pair.metric], rule.tolerated, least=pair.least)
+        except Unjudgeable as error:
+            return _unjudgeable(pair, a, b, error)
+        if not kept:
+            missing += 1
+            continue
         if reason := _not_comparable(pair, a) or _not_comparable(pair, b):
             return _verdict(pair, a, b, Outcome.INVALID, reason)
         ratio = judge_ratio(
@@ -51,25 +53,27 @@ def judge_pair(
             values(b.runs, pair.metric),
             direction=METRICS[pair.metric].direction,
             least=pair.least,
-            rule=noisier.rule,
+            rule=rule,
         )
+        decision = ratio.decision
+    if ratio is None:
+        return _verdict(pair, a, b, Outcome.INCONCLUSIVE, left_out(a))
+    ratio = ended(ratio)
     title = METRICS[pair.metric].title
     headline = (
         f"{title} {times(ratio.ratio)} ({times(ratio.low)} to {times(ratio.high)}); "
         f">= {pair.least:g}x {WORDS[ratio.decision]}"
     )
-    notes = [noisier.noise] if noisier.noise else []
+    notes = list(filter(None, [noisier.noise, left_out(a)]))
     verdict = _verdict(pair, a, b, OUTCOMES[ratio.decision], headline, notes)
     return dataclasses.replace(verdict, ratio=_claim(pair, a, b, ratio))
 
 
-def _unjudgeable(
-    pair: PlannedPair, a: CaseRuns, b: CaseRuns, case: CaseRuns, error: Unjudgeable
-) -> Verdict:
+def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable) -> Verdict:
     """Return the verdict of a claim of which no try of one side's run was valid."""
     first, *notes = map(str, error.run.invalid)
+    case, other = (a, b) if any(run is error.run for run in a.invalid_runs) else (b, a)
     headline = f"{_name(case)}: {first}"
-    other = b if case is a else a
     return dataclasses.replace(
         _verdict(pair, a, b, Outcome.INVALID, headline, notes),
         invalid_runs=(*other.invalid_runs, *case.invalid_runs),

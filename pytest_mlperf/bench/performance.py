@@ -14,8 +14,19 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.core.judge.disturbance import busy_drop, busy_miss, outlying
-from pytest_mlperf.core.judge.ruling import Ruling, behind_title, other_length, rule_on
+from pytest_mlperf.core.judge.disturbance import (
+    explains_miss,
+    is_loaded,
+    load_in_words,
+    outlying,
+)
+from pytest_mlperf.core.judge.ruling import (
+    Ruling,
+    behind_title,
+    other_length,
+    rule_on,
+    ruling_of,
+)
 from pytest_mlperf.core.judge.sample import (
     countable,
     in_part,
@@ -28,7 +39,14 @@ from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import BY_EXPORTER, BY_GPUS, BY_METER, METRICS, point_of
 from pytest_mlperf.core.numbers import change, quantity
-from pytest_mlperf.core.recording import APPEND_RUNS, detectable_notes, lacking, provable, recorded
+from pytest_mlperf.core.recording import (
+    APPEND_RUNS,
+    MISSES,
+    detectable_notes,
+    lacking,
+    provable,
+    recorded,
+)
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 
 OUTLIER_EXTRA_RUNS = 2
@@ -54,6 +72,8 @@ LENGTH_BACK = (
     'max_new_tokens; or record anew with --mlperf-update=replace --mlperf-reason "..."'
 )
 
+UNDER_LOAD = "measured under load: an idle machine decides"
+
 CHANGED = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
 """What may be the machine's doing as well; and so may be what leans to a drop."""
 
@@ -77,10 +97,31 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = AL
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
         case.add_run()
+    ruling = _found_under_load(case, ruling)
     answer = unless_off(case, answer_of(case, ruling, case.planned.limits), phase)
     answer = held_to_best(case, answer)
     final = not (phase.once and ruling.more)
     return grow(case, answer) if case.policy.update == "missing" and final else answer
+
+
+def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
+    """Return a ruling on rates that searches found: under load they are lower bounds."""
+    if not case.planned.scenario.find:
+        return ruling
+    drop = any(metric.fails or metric.leans == "drop" for metric in ruling.metrics)
+    unsure = case.runs if drop else case.record.runs if case.record else ()
+    return _undecided(ruling) if is_loaded(unsure, case.rule.tolerated) else ruling
+
+
+def _undecided(ruling: Ruling) -> Ruling:
+    """Return a ruling that load leaves undecided, whatever the intervals say."""
+    metrics = tuple(
+        replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, leans=None, p=None)
+        if m.outcome and m.runs_baseline
+        else m
+        for m in ruling.metrics
+    )
+    return ruling_of(metrics)
 
 
 def _other_length(case: CaseRuns) -> Ruling | None:
@@ -130,6 +171,8 @@ def first_line(case: CaseRuns, ruling: Ruling) -> str:
     if not find or deciding is None or deciding.metric != "throughput" or deciding.now is None:
         return ruling.headline
     rate = f"{quantity('throughput', deciding.now)} {METRICS['throughput'].title}"
+    if is_loaded(case.runs, case.rule.tolerated):
+        rate = f"at least {rate}"
     return f"{rate} at {find.in_words}{behind_title(ruling.outcome, deciding)}"
 
 
@@ -151,9 +194,7 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     control = case.compare_machine() if changed else None
     reason = None
     if changed:
-        before = case.record.runs if case.record else ()
-        busy = busy_drop(answer.metrics, case.runs, before) if case.watched else None
-        reason = control.in_words if control else _locked_clock(case) or busy
+        reason = control.in_words if control else _locked_clock(case)
     if reason is None:
         uncompared = [case.uncompared] if changed and case.uncompared else []
         return replace(answer, notes=(*answer.notes, *uncompared))
@@ -200,16 +241,17 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:
     """Return the answer of a latency limit missed twice; measure again after the first."""
-    missed = [run for run in case.runs if run.limit_missed]
-    if missed and len(case.runs) == 1:
+    if len(case.runs) == 1 and case.runs[0].limit_missed:
         case.add_run()
-        missed = [run for run in case.runs if run.limit_missed]
-    if len(missed) < 2:
+    missed = [run for run in case.runs if run.limit_missed]
+    if len(missed) < MISSES:
         return None
-    before = case.record.runs if case.record else ()
-    busy = busy_miss(missed, case.planned.latency_limits, before) if case.watched else None
-    if busy:
-        return Ruling(outcome=Outcome.INVALID, headline=f"a latency limit was missed, but {busy}")
+    limits, tolerated = case.planned.latency_limits, case.rule.tolerated
+    proven = [run for run in missed if not explains_miss(run, limits, tolerated)]
+    if len(proven) < MISSES:
+        headline = f"a latency limit was missed, but {load_in_words(missed)}"
+        return Ruling(outcome=Outcome.INCONCLUSIVE, headline=headline)
+    missed = proven
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
     shown = against_limits(missed, case.job.settings)
     if case.record:
@@ -277,6 +319,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
     beside += filter(None, [lacking(record)])
+    if is_loaded(record.runs, case.rule.tolerated):
+        load = load_in_words(case.runs)
+        beside.append(f"recorded under load: {load}; sessions on an idle machine prove more")
     notes = (f"{headline}; {provable(record)}; commit it", *beside, *detectable_notes(metrics))
     return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)
 
@@ -312,6 +357,9 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALO
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
         case.add_run()
+    kept = case.record.runs if case.record else ()
+    if is_loaded([*case.runs, *kept], case.rule.tolerated):  # others use energy, and idling too
+        ruling = _undecided(ruling)
     answer = answer_of(case, ruling, gated)
     others = [
         f"{METRICS[name].title} is not judged: {_unknown(case, name)}"

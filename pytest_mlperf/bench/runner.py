@@ -242,6 +242,8 @@ class CaseRunner:
         subject: What was timed, once it is known; where nothing is timed, what was scored.
         scored_subject: What was scored, on its own data.
         invalid_runs: Those that may not, and were measured again as often as is allowed.
+        left_out: Those of pairs that load may explain, see `confirm.add_pair`.
+        session: The id of the session.
     """
 
     def __init__(
@@ -255,7 +257,6 @@ class CaseRunner:
         build: Build | None = None,
         done: int = 0,
         label: str = "",
-        usual: float = 0.0,
         search: bool = True,
         job: Job | None = None,
     ) -> None:
@@ -265,7 +266,6 @@ class CaseRunner:
             rate: The rate, or None to probe it.
             done: Processes of the case so far; the next one's number follows.
             label: What the folders of its runs carry in their names.
-            usual: Share of speed that the baseline's runs lost to the machine's load, where known.
             search: Search the rate where the suite says so.
             job: The case as it was resolved already; None: it is resolved before the first process.
         """
@@ -273,13 +273,14 @@ class CaseRunner:
         self.rate = rate
         self.runs: list[Run] = []
         self.invalid_runs: list[Run] = []
+        self.left_out: list[Run] = []
+        self.session = conditions.session
         self.subject: Subject | None = None
         self.scored_subject: Subject | None = None
         self._conditions = replace(conditions, machine=planned.limited(conditions.machine))
         self._show = show
         self._build = build
         self._label = label
-        self._usual = usual
         self._record = record
         self._search = search
         self._searches: Searches | None = None
@@ -342,7 +343,6 @@ class CaseRunner:
                 performance=performance,
                 ask=ask,
                 number=self._processes,
-                usual=self._usual,
                 build=self._build,
                 label=audit.test if audit else self._label,
                 audit=audit,

@@ -25,6 +25,7 @@ from pytest_mlperf.cli.stored_results import (
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
 from pytest_mlperf.core.baseline import Baseline, Record, differences
+from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.core.judge.ruling import other_length, ruling_of
@@ -200,7 +201,8 @@ def compare_case(
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=other, notes=tuple(notes))
     rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
-        metrics = judge_sides(a.runs, b.runs, limits(a, b), rule)
+        gated = limits(a, b)
+        metrics = judge_sides(a.runs, b.runs, gated, replace(rule, tolerated=tolerated(gated)))
     except ValueError as error:  # a file from elsewhere may hold what no run can measure
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=str(error))
     if len(a.runs) < GATING_RUNS:

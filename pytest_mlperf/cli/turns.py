@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, in_turns, side
+from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out, side
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
@@ -55,13 +55,15 @@ class TurnsResult:
     @property
     def outcomes(self) -> list[Outcome]:
         """The word of each metric."""
-        return [Outcome.INVALID] if self.reason else [_word(one) for one in self.ratios.values()]
+        if self.reason:
+            return [Outcome.INCONCLUSIVE if self.a.left_out else Outcome.INVALID]
+        return [_word(one) for one in self.ratios.values()]
 
 
 HELP = """\
-Measures the cases of A and B in turns, A B, B A, ..., each run a fresh process,
-and judges B against A by the limits of B: what the machine does meanwhile it
-does to both.
+Measures the cases of A and B in pairs of runs, each run a fresh process, in an
+order that chance draws, and judges B against A by the limits of B: what the
+machine does meanwhile it does to both.
 A and B are each one of
   FILE             a suite's only engine entry
   FILE::LABEL      an engine entry: torch, torch-fp32 or torch-fp32-H200
@@ -109,7 +111,7 @@ def run(parsed: argparse.Namespace) -> int:
         machine=detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs)),
         power=False,
         control=False,
-        watched=False,  # a busy machine slows both sides; it is told
+        watched=True,
         warmups=WarmUps("auto", folder / NOTED),
     )
     policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
@@ -138,12 +140,14 @@ def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResu
     limits, reason = b.job.limits, ""
     ratios: Mapping[str, Ratio] = {}
 
+    loaded = case.scenario in LOADED
+
     def same_rate() -> None:
-        if case.scenario in LOADED:
+        if loaded:
             b.rate = a.rate
 
     try:
-        ratios = in_turns(b, a, limits, rule, check=same_rate)
+        ratios = in_turns(b, a, limits, rule, check=same_rate, leader=a if loaded else None)
     except (NotComparable, Unjudgeable) as error:
         reason = str(error)
     return TurnsResult(
@@ -194,13 +198,14 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
             lines.append(one.name)
             # Where INVALID runs ended the case, its reason stands for them.
             invalid = [run.invalid for each in (one.a, one.b) for run in each.invalid_runs]
-            if invalid and not one.reason:
-                lines += fold(measured_again(invalid), columns, first="  ", rest="    ")
+            again = measured_again(invalid) if invalid else ""
+            for line in filter(None, [] if one.reason else [again, left_out(one.a)]):
+                lines += fold(line, columns, first="  ", rest="    ")
         last = one.name
         lines.append(f"  {text}")
         lines += fold(one.reason, columns, first="    ", rest="    ") if one.reason else []
     notes = [
-        "ratio is how many times better B is than A, from runs in turns, A B, B A, …, each a fresh "
+        "ratio is how many times better B is than A, from pairs of runs, each a fresh "
         "process; the ends of the interval decide",
         "accuracy was not run: a fast wrong answer shows only in pytest -k accuracy",
         *dict.fromkeys(one.noise for one in results if one.ratios),
@@ -214,7 +219,7 @@ def _page(results: Sequence[TurnsResult], names: tuple[str, str], folder: Path) 
 
 def _rows(one: TurnsResult) -> list[Mapping[str, str]]:
     if one.reason:
-        return [{"verdict": str(Outcome.INVALID)}]
+        return [{"verdict": str(one.outcomes[0])}]
     return [
         {
             "verdict": str(_word(ratio)),

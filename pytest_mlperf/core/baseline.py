@@ -76,6 +76,7 @@ class BaselineRun:
         control: What the fixed micro-benchmark found just before it; empty: not made.
         state: Clocks, heat and power cap of its GPUs; empty: not sampled.
         busy: The largest share of its speed that the machine's load took; None: not known.
+        late: The largest share of each latency that the client itself took, where it was large.
         warmed: Its accelerator had worked in its session before; None: unknown, as of older files.
         server: What its server's own metrics were, see `Run`; empty: not read.
     """
@@ -90,6 +91,7 @@ class BaselineRun:
     control: dict[str, float] = field(default_factory=dict)
     state: dict[str, float] = field(default_factory=dict)
     busy: float | None = None
+    late: dict[str, float] = field(default_factory=dict)
     warmed: bool | None = None
     server: dict[str, float] = field(default_factory=dict)
 
@@ -101,6 +103,8 @@ class BaselineRun:
         require_positive("control", self.control)
         if self.busy is not None and not 0 <= self.busy <= 1:
             raise ValueError(f"busy is {self.busy!r}; must be from 0 to 1")
+        if not all(0 <= share < 1 for share in self.late.values()):
+            raise ValueError(f"late is {self.late!r}; each must be from 0 to below 1")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from math import log
+from dataclasses import dataclass, field, replace
+from math import exp, inf, log
 
 from pytest_mlperf.core.numbers import change
 
@@ -92,6 +92,29 @@ class Finding:
 
 
 # --- speed ---------------------------------------------------------------------------------
+
+
+def speed(test: str, reference: SpeedScore, timed: SpeedScore) -> Finding:
+    """Compare the speed of a test's run with that of the performance run."""
+    if test == "TEST05":
+        return other_seeds_speed(reference, timed)
+    return same_speed(reference, timed, one_sample=test == "TEST04")
+
+
+def load_explains(test: str, scores: tuple[SpeedScore, SpeedScore], lost: Sequence[float]) -> bool:
+    """Check whether the speeds of two runs may be alike without load.
+
+    Args:
+        scores: Of the performance run, and of the test's run.
+        lost: The largest change for the worse that load explains of each, logarithmic.
+    """
+    speeds = [1 / (one.value or inf) if one.is_latency else one.value for one in scores]
+    slower = speeds.index(min(speeds))
+    raised = min(max(speeds), speeds[slower] * exp(lost[slower]))
+    without = [replace(one, valid=True) if any(lost) else one for one in scores]
+    value = 1 / (raised or inf) if scores[slower].is_latency else raised
+    without[slower] = replace(without[slower], value=value)
+    return any(lost) and not speed(test, *without).faults
 
 
 def same_speed(reference: SpeedScore, test: SpeedScore, *, one_sample: bool = False) -> Finding:

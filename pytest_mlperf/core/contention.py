@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from pytest_mlperf.core.foreign_text import broken
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import METRICS, Dimension, Direction
 from pytest_mlperf.core.numbers import Count, NotNegative, Probability, Seconds, percent, quantity
-from pytest_mlperf.core.reason import Key, Reason
-
-INVALID_SHARE = 0.25
-"""Above this share of a gated latency nobody can say what the server did: twice the largest change
-of a latency that any default limit lets through, and some."""
 
 NOTED_SHARE = 0.10
 """Above this it is told: it is the default limit of a 99th percentile."""
@@ -21,12 +17,12 @@ LEAST_S = 5e-3
 """Less is how an operating system schedules processes, and means nothing."""
 
 
-def client_share(
+def client_note(
     metrics: Mapping[str, float], gated: Iterable[str], client: Mapping[str, float]
-) -> tuple[Reason | None, str | None]:
-    """Return why a run of this client may not be judged, or else what is to be told of it.
+) -> str | None:
+    """Return how much of a gated latency the client took; None if it is small or unknown.
 
-    How late the client was is as of `Engine.client_lateness`; {}: unknown.
+    How late the client was is as of `Engine.client_lateness`.
     """
     shares = {
         name: _late(name, client) / metrics[name]
@@ -35,25 +31,39 @@ def client_share(
     }
     name = max(shares, key=shares.__getitem__, default=None)
     if name is None or _late(name, client) < LEAST_S or shares[name] <= NOTED_SHARE:
-        return None, None
+        return None
     which = name.rpartition("_")[2]
-    issue, loop = (_time(client[f"{part}_{which}"]) for part in ("issue", "loop"))
-    parts = (
+    issue, loop = (_time(_part(name, part, client)) for part in ("issue", "loop"))
+    return (
         f"{METRICS[name].title} is {quantity(name, metrics[name])}, of which this process took up "
         f"to {_time(_late(name, client))}: its requests began {issue} late and its event loop was "
-        f"{loop} late ({which})"
+        f"{loop} late ({which}); give it processor cores that nobody else uses, or measure from "
+        "another machine"
     )
-    advice = "give it processor cores that nobody else uses, or measure from another machine"
-    if shares[name] <= INVALID_SHARE:
-        return None, f"{parts}; {advice}"
-    text = f"the client, not the server, was measured: {parts}; {advice}"
-    return Reason(key=Key.CLIENT_LATE, text=text), None
+
+
+def late_share(metric: str, value: float, client: Mapping[str, float]) -> float:
+    """Return the largest share of a latency that the client itself took; 0 if it is small.
+
+    Args:
+        value: The latency, seconds.
+        client: As of `client_note`.
+    """
+    if metric.partition("_")[0] not in ("ttft", "latency"):
+        return 0.0
+    late_s = _late(metric, client)
+    return min(MOST, late_s / value) if late_s >= max(LEAST_S, NOTED_SHARE * value) else 0.0
 
 
 def _late(name: str, client: Mapping[str, float]) -> float:
     """Return how late it was at both ends of a latency, each at the same percentile."""
-    which = name.rpartition("_")[2]
-    return client.get(f"issue_{which}", 0.0) + client.get(f"loop_{which}", 0.0)
+    return _part(name, "issue", client) + _part(name, "loop", client)
+
+
+def _part(name: str, part: str, client: Mapping[str, float]) -> float:
+    """Return how late the client was at one end; at a point of a curve, else in the whole run."""
+    key = f"{part}_{name.rpartition('_')[2]}"
+    return client.get(key, client.get(key.partition("@")[0], 0.0))
 
 
 def _time(seconds: float) -> str:
@@ -64,11 +74,26 @@ FAULT_S = 10e-3
 """A page comes from a disk within so long; from most in much less."""
 
 TOLERATED = 0.05
-"""A smaller share makes no run INVALID by itself: daemons, the session's own process and a kernel's
-housekeeping take 1 to 4 % of a small machine all the time."""
+"""A smaller share counts as none: daemons, the session's own process and a kernel's housekeeping
+take 1 to 4 % of a small machine all the time."""
 
 OF_LIMIT = 0.5
-"""Nor does one below this part of the smallest limit: the other half is left for the build."""
+"""Nor does one below this part of the smallest limit count: the other half is left for the
+build."""
+
+MOST = 0.999
+"""A larger share counts as this one, so that every bound is finite."""
+
+QUANTILES = {"p90": 0.9, "p99": 0.99, "tps_per_user": 0.9}
+"""The quantile of the times that a metric is made of, by the end of its name; a median moves as the
+mean does."""
+
+UNAFFECTED = {Dimension.MEMORY, Dimension.TOKENS_PER_SAMPLE}
+"""Dimensions that load changes nothing of."""
+
+UNBOUNDED = {"goodput", "slowest_replica"}
+"""Metrics that little load can take to 0: it may delay each request beyond its limit, or one
+replica alone."""
 
 LEAST_WINDOW_S = 0.5
 """The kernel counts processor time in steps of 10 ms: fifty of them tell a share of 2 %, fewer do
@@ -100,6 +125,8 @@ class Contention:
         faults: Page faults of the run that needed the disk.
         swapped_in: Pages that the machine read from swap.
         others: Cores that other processes used, by the names of those that used the most.
+        serves: The processes of the server at `url` were found on this machine, and count as the
+            run's own; False: its load is unknown; None: the run has no server.
         share: The largest share of the run's speed that all this explains, see `lost_share`.
     """
 
@@ -117,6 +144,7 @@ class Contention:
     faults: Count | None = None
     swapped_in: Count | None = None
     others: Mapping[str, NotNegative] = field(default_factory=dict)
+    serves: bool | None = None
     share: Probability | None = None
 
 
@@ -157,22 +185,33 @@ def lost_share(seen: Contention, *, on_cpu: bool) -> float | None:
 
 
 def tolerated(limits: Mapping[str, float]) -> float:
-    """Return the share from which on a run of these limits is INVALID."""
+    """Return the lost share up to which a run of these limits counts as undisturbed."""
     return max(TOLERATED, OF_LIMIT * min(limits.values(), default=0.0))
 
 
-def too_busy(seen: Contention, limits: Mapping[str, float], usual: float) -> Reason | None:
-    """Return why a run may not be judged whose machine was busy beyond what was usual before."""
-    most = tolerated(limits)
-    if seen.share is None or seen.share - usual <= most:
-        return None
-    beyond = f" beyond the baseline's {percent(usual)}" if usual > NOTED else ""
-    text = (
-        f"the machine was busy, which explains up to {percent(seen.share)} of the run's speed, and "
-        f"{percent(most)}{beyond} is tolerated: {in_words(seen)}; free the machine, or measure "
-        "where nobody else works"
-    )
-    return Reason(key=Key.MACHINE_BUSY, text=text)
+def lost_change(metric: str, share: float, *, points: int = 0) -> float:
+    """Return the largest change for the worse of a metric that a lost share of a run explains.
+
+    A run that lost the share s took up to 1 / (1 - s) times as long. A quantile q of its times may
+    have risen by 1 / (1 - q) times as much: all that was lost may lie in the slowest 1 - q of the
+    queries. At one point of a curve may lie all that the whole run lost.
+
+    Args:
+        share: See `lost_share`.
+        points: Points of the curve; 0: the run is none.
+
+    Returns:
+        The logarithmic change, at least 0.
+    """
+    whole = METRICS[metric]
+    if whole.dimension in UNAFFECTED:
+        return 0.0
+    base = metric.partition("@")[0]
+    share = MOST if base in UNBOUNDED and share else min(MOST, share * max(1, points))
+    longer, quantile = share / (1 - share), 0.0
+    if whole.direction is Direction.LOWER or base in QUANTILES:
+        quantile = QUANTILES.get(base, QUANTILES.get(base.rpartition("_")[2], 0.0))
+    return math.log1p(longer / (1 - quantile))
 
 
 def busiest(seen: Sequence[Contention | None]) -> str | None:

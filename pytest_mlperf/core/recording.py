@@ -18,6 +18,7 @@ from pytest_mlperf.core.baseline import (
     geometric_means,
 )
 from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.judge.rule_r import RuleR, minimum_detectable_change
 from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Run, Subject
@@ -74,6 +75,11 @@ def baseline_run(run: Run) -> BaselineRun:
         control=dict(run.control),
         state=dict(run.state),
         busy=run.contention.share if run.contention else None,
+        late={
+            name: share
+            for name, value in run.metrics.items()
+            if (share := late_share(name, value, run.client))
+        },
         warmed=run.warmed,
         server=dict(run.server),
     )
@@ -121,7 +127,7 @@ def new_record(
     return dataclasses.replace(
         base,
         minimum_detectable_change={
-            metric: minimum_detectable_change(values(base.runs, metric), rule=rule)
+            metric: minimum_detectable_change(values(base.runs, metric, rule.tolerated), rule=rule)
             for metric in limits
             if values(base.runs, metric)
         },

@@ -230,7 +230,8 @@ class MetricVerdict:
         p: Chance that an unchanged metric looks this bad at any look of rule R; 1 after a pass,
             None where rule R did not judge.
         confirmed: Runs in turns with the baseline's own build proved the drop as well.
-        leans: Of a PROVISIONAL metric: what it is if sessions differ by no more than is expected.
+        leans: Of a PROVISIONAL metric: what it is if sessions differ by no more than is expected;
+            of an INCONCLUSIVE one: a drop, if load took nothing.
         holds_to: Relative standard deviation of sessions up to which what was decided holds; None
             where nothing was decided.
         lacking: What the baseline lacks for a final word: "few sessions" or "old".

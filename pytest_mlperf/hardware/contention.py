@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Unit of the processor times in /proc."""
@@ -83,6 +84,63 @@ def family(everyone: Mapping[Key, ProcessUsage], leader: int) -> set[int]:
         grew = not children <= inside
         inside |= children
     return inside
+
+
+HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
+"""Hosts of a server on this machine."""
+
+
+def port_here(url: object) -> int | None:
+    """Return the port of a server on this machine; None if the URL names none."""
+    with contextlib.suppress(ValueError):
+        server = urlsplit(str(url or ""))
+        if server.hostname in HERE:
+            return server.port or {"https": 443}.get(server.scheme, 80)
+    return None
+
+
+LISTENS = "0A"
+"""State of a socket that waits for connections, in /proc/net/tcp."""
+
+PROXIES = {"docker-proxy", "rootlessport", "conmon", "pasta", "slirp4netns"}
+"""Processes that listen for a container, whose own processes are no children of theirs."""
+
+
+def listeners(root: Path, port: int) -> set[int]:
+    """Return the processes that listen on a TCP port of this machine, by number.
+
+    Returns:
+        An empty set if none does, if the processes cannot be read, or if a container's proxy does.
+    """
+    sockets = set()
+    for line in (*_lines(root / "proc/net/tcp"), *_lines(root / "proc/net/tcp6")):
+        fields = line.split()
+        if len(fields) > 9 and fields[3] == LISTENS and fields[1].endswith(f":{port:04X}"):
+            sockets.add(f"socket:[{fields[9]}]")
+    pids = {pid for pid in _numbers(root / "proc") if sockets & _open_files(root, pid)}
+    names = {each.name for (pid, _), each in processes(root).items() if pid in pids}
+    return set() if names & PROXIES else pids
+
+
+def _open_files(root: Path, pid: int) -> set[str]:
+    files = set()
+    for descriptor in _numbers(root / f"proc/{pid}/fd"):
+        with contextlib.suppress(OSError):
+            files.add(str((root / f"proc/{pid}/fd/{descriptor}").readlink()))
+    return files
+
+
+def session_of(pid: int) -> int | None:
+    """Return the pytest process that a process works for: of a worker of xdist the controller.
+
+    Returns:
+        None if it has no parent that can be seen, as in a container.
+    """
+    steps = 2 if "PYTEST_XDIST_WORKER" in os.environ else 1
+    parents = {number: each.parent for (number, _), each in processes(LINUX).items()}
+    for _ in range(steps):
+        pid = parents.get(pid, 0)
+    return pid if pid > 1 else None
 
 
 def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
@@ -158,6 +216,7 @@ class UsageTotals:
         busy_s: Processor time that all processes used on the watched cores.
         stolen_s: Time that the hypervisor gave these cores to other machines.
         group: Numbers of those that are watched.
+        serves: The server on this machine was found; None: there is none.
         throttled_s: How long each control group was held back by its processor quota, at most.
         cpu_s: How long some process waited for a core (PSI).
         memory_s: How long some process, and all of them, waited for memory (PSI).
@@ -170,6 +229,7 @@ class UsageTotals:
     everyone: Mapping[Key, ProcessUsage]
     group: Collection[int]
     threads: Mapping[Key, Thread]
+    serves: bool | None
     throttled_s: Mapping[str, tuple[float, float]]
     cpu_s: float | None
     memory_s: tuple[float, float] | None
@@ -183,15 +243,22 @@ class Watch:
         self,
         leader: int,
         *,
+        session: int | None = None,
+        port: int | None = None,
         root: Path = LINUX,
         cores: Collection[int] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """Keep what is watched: a process with its descendants, and the cores that they may use.
 
-        By default those that this thread may use now, so ask before an engine binds its threads.
+        Args:
+            leader: The process.
+            session: Another process that belongs to it with its descendants: see `session_of`.
+            port: Where a server on this machine listens that works for it; None: none does.
+            cores: By default those that this thread may use now, so ask before an engine binds its
+                threads.
         """
-        self._leader = leader
+        self._leader, self._session, self._port = leader, session, port
         self._root = root
         self._cores = frozenset(os.sched_getaffinity(0) if cores is None else cores)
         self._clock = clock
@@ -199,7 +266,9 @@ class Watch:
     def read(self) -> UsageTotals:
         """Read all totals; a millisecond for fifty processes."""
         root, everyone = self._root, processes(self._root)
-        group = family(everyone, self._leader)
+        servers = listeners(root, self._port) if self._port else set()
+        leaders = {self._leader, self._session or self._leader, *servers}
+        group = set[int]().union(*(family(everyone, leader) for leader in leaders))
         busy_s, stolen_s = self._processor()
         memory = _pressure(root, "memory")
         cpu = _pressure(root, "cpu")
@@ -210,6 +279,7 @@ class Watch:
             everyone=everyone,
             group=group,
             threads=threads(root, group),
+            serves=bool(servers) if self._port else None,
             throttled_s=dict(_throttled(root)),
             cpu_s=cpu[0] if cpu else None,
             memory_s=memory,
@@ -262,6 +332,7 @@ class Watch:
                 else max(0, end.swapped_in - start.swapped_in)
             ),
             "others": _others(start, end, window_s),
+            "serves": end.serves if start.serves else start.serves,
         }
 
     def _processor(self) -> tuple[float | None, float | None]:

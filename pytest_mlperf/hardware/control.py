@@ -6,7 +6,8 @@ On the CPU with numpy, in as many threads as its BLAS is set to; with --cuda wit
 so many GPUs in turn, of which the slowest counts: those that work together wait for it. Of several
 each copies to the next one as well, and the slowest pair counts. It prints one JSON object:
 {"matmul_flops":, "copy_bytes_per_s":, "matmul_library":, "peer_bytes_per_s":}, see core.control, or
-{"unavailable": why}. It ends when its stdin, if that is a pipe, ends.
+{"unavailable": why}; beside it "contention", as hardware.contention reads it. It ends when its
+stdin, if that is a pipe, ends.
 
 Sizes, seeds and measuring times are fixed, and so is what a figure is: the median of as many
 repeats as fit, five at least. A change of any of them makes all baselines' controls worthless.
@@ -33,6 +34,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
+from pytest_mlperf.hardware.contention import Watch, Window
 
 FEWEST = 5
 """Repeats, however slow the machine is."""
@@ -284,11 +286,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cuda", type=int, default=0, metavar="COUNT", help="that many GPUs")
     options = parser.parse_args(arguments)
     figures: Mapping[str, object]
+    window = Window(Watch(os.getpid()))
+    window.look()
     try:
         figures = on_gpus(options.cuda) if options.cuda else on_cpu()
     except UnavailableControl as error:
         figures = {"unavailable": str(error)}
-    sys.stdout.write(json.dumps(figures) + "\n")
+    window.look()
+    sys.stdout.write(json.dumps({**figures, "contention": window.seen}) + "\n")
 
 
 if __name__ == "__main__":

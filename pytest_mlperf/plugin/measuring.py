@@ -21,7 +21,7 @@ from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.run.child.process import Patience
-from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, LostGpus, WarmUps
+from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, IdleWait, LostGpus, WarmUps
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.stores.results import digest_of, read_manifest
@@ -106,6 +106,7 @@ def bench_for(
         exporter=find_exporter(options.dcgm, options.dcgm_gpus) if options.dcgm else None,
         control=options.control != "off",
         watched=options.control != "off",
+        idle=IdleWait(options.wait_idle),
         warmups=WarmUps(options.warmup, folder / NOTED),
         lost=LostGpus(folder / LOST),
     )

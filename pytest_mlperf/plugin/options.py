@@ -307,6 +307,15 @@ class Options:
         ini_only=True,
         beside=True,
     )
+    wait_idle: float = _set_by(
+        "SECONDS",
+        "longest wait in a session until no other process uses the processor, before timed runs "
+        "(default 15; 0: none)",
+        15.0,
+        convert=number(float, lambda seconds: seconds == 0 or _is_time(seconds)),
+        ini_only=True,
+        beside=True,
+    )
     judge_benchmarks: Literal["no", "yes"] = _set_by(
         "no|yes",
         "judge tests with pytest-benchmark's fixture as cases are judged: each run is a process of "

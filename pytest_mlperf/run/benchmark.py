@@ -43,7 +43,7 @@ ANSWER = {
 
 
 def benchmarked(
-    job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None], *, usual: float
+    job: Job, conditions: Conditions, folder: Path, show: Callable[[str], None]
 ) -> Evidence:
     """Run the test of a job once and return what it left.
 
@@ -83,7 +83,6 @@ def benchmarked(
         power=None,
         warm_s=finished["ended_s"],  # a test may open a GPU as late as in its call
         notes=(),
-        usual=usual,
     )
 
 
@@ -119,8 +118,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         queries=finished["rounds"],
         duration_s=finished["total_s"],
     )
-    watched = conditions.watched
-    load = load_findings(job, finished["contention"], watched=watched, usual=evidence.usual)
+    load = load_findings(job, finished["contention"])
     # What a window holds beside the rounds makes an energy per call that nobody measured.
     energy = [
         replace(one, metrics={})

@@ -18,10 +18,12 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
+from pytest_mlperf.core.contention import TOLERATED, Contention, in_words, lost_share
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.core.job import Job, LoadGenSettings
+from pytest_mlperf.hardware.contention import Watch, session_of
 from pytest_mlperf.hardware.leases import file_name, lease_folder
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.processes import answer_of, last_line
@@ -234,10 +236,10 @@ def control(
         return {}, f"the control cannot start: {error.strerror}"
     if answer is None:
         return {}, f"the control was not done within {limit_s:g} s"
-    return _read(*answer)
+    return _read(*answer, on_cpu=not gpus)
 
 
-def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]:
+def _read(returncode: int, out: bytes, err: bytes, *, on_cpu: bool) -> tuple[Control, str | None]:
     """Return what the child found, or why it found nothing."""
     if returncode:
         ended = f"exit code {returncode}"
@@ -249,6 +251,9 @@ def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]
         printed = json.loads(last_line(out))
         if "unavailable" in printed:
             return {}, broken(str(printed["unavailable"]))
+        seen = Contention(**(printed.pop("contention", None) or {"window_s": 0.0, "cores": 0}))
+        if (lost_share(seen, on_cpu=on_cpu) or 0.0) > TOLERATED:
+            return {}, f"others used the processor while it was measured: {in_words(seen)}"
         values = {str(name): float(value) for name, value in printed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}, "the control printed no figures"
@@ -278,6 +283,38 @@ class ControlRun:
         return (f"the machine's own speed is not known: {self.unavailable}",)
 
 
+LOOK_S = 0.2
+"""How long others are watched at a time: a share of 5 % of two cores is two ticks of the kernel."""
+
+
+def others_now() -> Contention:
+    """Look for a moment at who uses the processor beside this session."""
+    watch = Watch(os.getpid(), session=session_of(os.getpid()))
+    start = watch.read()
+    time.sleep(LOOK_S)
+    return Contention(**watch.between(start, watch.read()))
+
+
+class IdleWait:
+    """Waits until nobody else uses the processor, for so long in a session at most."""
+
+    def __init__(self, limit_s: float, look: Callable[[], Contention] = others_now) -> None:
+        """Wait for nothing yet; with a limit of 0 never."""
+        self._left_s, self._look = limit_s, look
+
+    def wait(self, show: Callable[[str], None]) -> None:
+        """Wait, and show once for whom."""
+        shown = False
+        while self._left_s > 0:
+            seen = self._look()
+            if (seen.foreign_s or 0.0) <= TOLERATED * seen.cores * seen.window_s:
+                return
+            if not shown:
+                show(f"waiting up to {self._left_s:.0f} s for an idle machine: {in_words(seen)}")
+                shown = True
+            self._left_s -= seen.window_s
+
+
 @dataclass(frozen=True, kw_only=True)
 class Conditions:
     """What all runs of a session share.
@@ -287,7 +324,8 @@ class Conditions:
         handicap: Share of speed taken away from every engine.
         requests: Keep a record of each request of a loop of our own.
         control: Measure the machine by the fixed micro-benchmark before each performance run.
-        watched: A run that a busy machine held up is INVALID; else it is only told.
+        watched: What load can have taken counts in the verdict; else it is only told.
+        idle: Before a timed run others are waited for; None: never.
         warmups: Which accelerators have worked in this session; None: nobody takes note.
         is_held: The machine's GPUs and processors are held already, by whoever passes this on.
         lost: GPUs that the session lost; None: nobody takes note.
@@ -306,6 +344,7 @@ class Conditions:
     exporter: Exporter | None = None
     control: bool = True
     watched: bool = False
+    idle: IdleWait | None = None
     warmups: WarmUps | None = None
     is_held: bool = False
     lost: LostGpus | None = None

@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from types import MappingProxyType
 
-from pytest_mlperf.core.contention import client_share
+from pytest_mlperf.core.contention import client_note
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
@@ -233,11 +233,7 @@ def _late(
     """Return what is to be said of requests that began late, by whoever held them up."""
     at = f"at {point.point:,}"
     names = dict.fromkeys(("latency_p50", *(name.partition("@")[0] for name in gated)))
-    late = {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
-    loop = dict.fromkeys((name.replace("issue", "loop") for name in late), 0.0)
-    reason, note = client_share(point.metrics, names, {**loop, **client, **late})
-    if reason is not None:
-        return Findings(invalid=(Reason(key=reason.key, text=f"{at}: {reason.text}"),))
+    note = client_note(point.metrics, names, {**client, **_lateness(window, client)})
     if at_a_time is not None and window.most > at_a_time:
         text = (
             f"{at}: the client, not the server, was measured: {window.most:,} requests were under "
@@ -246,6 +242,22 @@ def _late(
         )
         return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
     return Findings(notes=() if note is None else (f"{at}: {note}",))
+
+
+def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
+    """Return how late requests of an open loop began, with the engine's own part."""
+    return {name: seconds + client.get(name, 0.0) for name, seconds in window.late.items()}
+
+
+def curve_lateness(log: CurveLog, client: Mapping[str, float]) -> dict[str, float]:
+    """Return how late the client was in the whole curve, and at each point of an open loop."""
+    late = {
+        at_point(name, point.point): seconds
+        for point in log.points
+        if point.open
+        for name, seconds in _lateness(point.open, client).items()
+    }
+    return {**client, **late}
 
 
 def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iterator[Reason]:

@@ -6,9 +6,8 @@ import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import urlsplit
 
-from pytest_mlperf.core.contention import Contention, client_share, lost_share, too_busy
+from pytest_mlperf.core.contention import Contention, client_note, lost_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.judge.sample import ZERO
@@ -24,9 +23,6 @@ from pytest_mlperf.run.worker.clocks import GOODPUT
 LATE_SHARE, LATE_S = 0.25, 1e-3
 """LoadGen times a request from its schedule, our stamps from when the engine was given it: so much
 longer may its p99 be, as a share and seconds on top, before requests count as held up between."""
-
-HERE = {"localhost", "127.0.0.1", "::1", "0.0.0.0"}  # noqa: S104 - compared, nothing is bound
-"""Hosts of a server on this machine."""
 
 MOST_NAMED = 3
 """Other processes that a run keeps the names of."""
@@ -154,34 +150,29 @@ def per_gpu(metrics: Mapping[str, float], accelerator: str) -> dict[str, float]:
 def client_findings(
     metrics: Mapping[str, float], client: Mapping[str, float], job: Job
 ) -> Findings:
-    """Return what is to be said of a client that was late by itself; INVALID if too late."""
-    gated = {**job.limits, **job.latency_limits}
-    reason, note = client_share(metrics, gated, client)
-    if reason is not None:
-        return Findings(invalid=(reason,))
+    """Return what is to be said of a client that was late by itself: a bound, as load is."""
+    note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
     return Findings(notes=(note,), signs=(Sign(key=SignKey.CLIENT_LATE, text=note),))
 
 
-def load_findings(job: Job, seen: Mapping[str, Any] | None, *, watched: bool, usual: float) -> Load:
-    """Return what a run's machine did meanwhile; INVALID where it was too busy.
+def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
+    """Return what a run's machine did meanwhile.
 
     Args:
         seen: What the worker read, see `Contention`; None: nothing.
-        usual: The share of speed that its baseline's runs lost; 0 where that is not known.
     """
     if seen is None:
         return Load()
     others = dict(list(seen["others"].items())[:MOST_NAMED])
     contention = Contention(**{**seen, "others": others})
-    server = urlsplit(str(job.engine.options.get("url") or ""))
-    if server.hostname in HERE:  # its work is that of others, and cannot be told from theirs
+    if contention.serves is False:  # its work cannot be told from that of others
         return Load(contention=contention)
-    on_cpu = job.accelerator == "cpu" and not server.hostname
-    contention = dataclasses.replace(contention, share=lost_share(contention, on_cpu=on_cpu))
-    reason = too_busy(contention, job.limits, usual) if watched else None
-    return Load(contention=contention, invalid=() if reason is None else (reason,))
+    elsewhere = bool(job.engine.options.get("url")) and contention.serves is None
+    share = lost_share(contention, on_cpu=job.accelerator == "cpu" and not elsewhere)
+    serves = False if elsewhere else contention.serves
+    return Load(contention=dataclasses.replace(contention, share=share, serves=serves))
 
 
 def _not_positive(name: str, value: float, log: str) -> RunError:

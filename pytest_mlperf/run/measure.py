@@ -108,7 +108,6 @@ class ProcessTask:
         ask: Do an accuracy pass afterwards, or None; dummy weights have no accuracy.
         number: Which process of the case this is; names its folder.
         label: What its folder carries in its name; a build of a baseline has one of its own.
-        usual: Share of speed that the baseline's runs lost to the machine's load, where known.
         warmup: Its run does not count: it is short, and nothing is sampled beside it.
         audit: It is a compliance test's; its figures are nobody's baseline.
     """
@@ -119,7 +118,6 @@ class ProcessTask:
     number: int
     build: Build | None = None
     label: str = ""
-    usual: float = 0.0
     warmup: bool = False
     audit: AuditRun | None = None
 
@@ -199,6 +197,8 @@ def _work(
         place = stack.enter_context(placed(job.accelerator, case.conditions, show))
         warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
         _wait_for_memory(job, place.conditions, show)
+        if task.performance and case.conditions.idle:
+            case.conditions.idle.wait(show)
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = place.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=place.conditions)
@@ -254,7 +254,6 @@ def _observed(
         exporter=shown,
         warm_s=case.progress.warm_s,
         notes=worker.notes,
-        usual=task.usual,
         build_s=checkpoint.seconds if checkpoint else None,
     )
     return evidence, accuracy
@@ -264,8 +263,7 @@ def _benchmarked(case: _Measured) -> Evidence:
     """Run a test with pytest-benchmark, beside what watches the GPUs."""
     with contextlib.ExitStack() as stack:
         sampling = stack.enter_context(_sampling(case)) if _is_sampled(case) else None
-        show, usual = case.progress.show, case.task.usual
-        evidence = benchmarked(case.job, case.conditions, case.folder, show, usual=usual)
+        evidence = benchmarked(case.job, case.conditions, case.folder, case.progress.show)
         if sampling:
             sampling.linger()
     return dataclasses.replace(evidence, power=sampling.log if sampling else None)

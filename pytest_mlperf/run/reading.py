@@ -31,6 +31,7 @@ from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
     curve_finishes,
+    curve_lateness,
     curve_validity,
     lengths_within,
     read_curve,
@@ -136,7 +137,6 @@ class Evidence:
         power: What was sampled of the GPUs; None: nothing was to be.
         warm_s: When the engine had warmed up, monotonic.
         warmed: The accelerator had worked in this session before; None: nobody takes note.
-        usual: Share of speed that the baseline's runs lost to the machine's load; 0: not known.
         host: What the host's own counters showed, by their names; empty: none may be read.
         server: What its server's metrics were; empty: it has none.
         exporter: What a DCGM exporter showed; None: none is named.
@@ -151,7 +151,6 @@ class Evidence:
     power: PowerLog | None
     warm_s: float
     notes: tuple[str, ...]
-    usual: float
     started: str = ""
     control: ControlRun = field(default_factory=ControlRun)
     warmed: bool | None = None
@@ -192,8 +191,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes, *unspent))
     unlike = _unlike(conditions.machine.differing(job.accelerator))
     client = client_findings(figures.metrics, result["client"], job)
-    busy, watched = result["contention"], conditions.watched
-    load = load_findings(job, busy, watched=watched, usual=evidence.usual)
+    load = load_findings(job, result["contention"])
     witnesses = [validity, figures, *energy, beside, unlike, client, load]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
     if evidence.server:
@@ -204,19 +202,18 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     fields = together(*witnesses)
     # A curve's points have other rates: what they differ by is no scatter.
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
+    late = result["client"]
     if isinstance(timed, CurveLog):
-        within = lengths_within(timed)
-    # Who was late, or had to wait, says nothing about the engine's limit.
-    judged = not client.invalid and not load.invalid
+        within, late = lengths_within(timed), curve_lateness(timed, late)
     return Run(
-        **{**fields, "limit_missed": validity.limit_missed and judged},
+        **fields,
         within_se=within,
         target_qps=evidence.target_qps or 0.0,
         session=conditions.session,
         started=evidence.started,
         commit=conditions.commit,
         folder=str(Path(finished["folder"])),
-        client=result["client"],
+        client=late,
         finishes=finishes,
         control=evidence.control.values,
         warmed=evidence.warmed,

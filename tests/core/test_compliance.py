@@ -11,6 +11,7 @@ from pytest_mlperf.core.compliance import (
     SpeedScore,
     as_accurate,
     as_long,
+    load_explains,
     other_seeds_speed,
     same_answers,
     same_predictions,
@@ -91,6 +92,28 @@ def test_test04_is_not_faster_with_one_sample_and_test05_not_slower_with_other_s
         (score(1e7, MULTI), score(1.06e7, MULTI), False),
     ):
         assert other_seeds_speed(reference, test).passed is passed
+
+
+def test_load_explains_speeds_as_far_as_its_bound_reaches() -> None:
+    """What load took from the slower run is given back, up to the speed of the other run."""
+    for test, reference, timed, lost, explained in (
+        ("TEST01", score(100), score(70), (0.0, 0.4), True),
+        ("TEST01", score(100), score(70), (0.4, 0.0), False),
+        ("TEST01", score(100), score(70), (0.0, 0.2), False),
+        ("TEST01", score(70), score(100), (0.4, 0.0), True),
+        ("TEST01", score(100), score(95), (0.0, 3.0), True),
+        ("TEST01", score(100), score(70, valid=False), (0.0, 0.4), True),
+        ("TEST01", score(100), score(70, valid=False), (0.0, 0.0), False),
+        ("TEST01", score(1e5, SINGLE), score(2e5, SINGLE), (0.0, 0.8), True),
+        ("TEST01", score(1e5, SINGLE), score(2e5, SINGLE), (0.8, 0.0), False),
+        ("TEST01", score(100), score(0), (0.0, 0.8), False),
+        ("TEST04", score(50), score(100), (0.7, 0.0), True),
+        ("TEST04", score(10), score(100), (0.7, 0.0), False),
+        ("TEST05", score(100), score(70), (0.0, 0.4), True),
+        ("TEST05", score(1e6, MULTI), score(2e6, MULTI), (0.0, 0.7), True),
+    ):
+        found = load_explains(test, (reference, timed), lost)
+        assert found is explained, (test, reference, timed, lost)
 
 
 def test_test06_checks_lengths_ends_and_first_tokens() -> None:

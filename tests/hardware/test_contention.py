@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -21,7 +22,9 @@ from pytest_mlperf.hardware.contention import (
     ProcessUsage,
     Watch,
     family,
+    port_here,
     processes,
+    session_of,
 )
 
 ENGINE, SERVER, DAEMON, OTHER = 100, 101, 102, 200
@@ -75,8 +78,23 @@ class Tree:
         status = f"Name:\tx\nvoluntary_ctxt_switches:\t3\nnonvoluntary_ctxt_switches:\t{switches}\n"
         self.write(f"{folder}/status", status)
 
-    def watch(self) -> Watch:
-        return Watch(ENGINE, root=self.root, cores={0, 1}, clock=lambda: self.time_s)
+    def listen(self, pid: int, port: int, *, inode: int = 4711, table: str = "tcp") -> None:
+        """Let a process wait for connections, and be connected to somebody itself."""
+        rows = [
+            f"0: 00000000:{port:04X} 0:0 0A 0:0 0:0 0 0 0 {inode} 1",
+            "1: 0:0050 0:0 01 0:0 0:0 0 0 0 9 1",
+        ]
+        self.write(
+            f"proc/net/{table}",
+            "sl local rem st tx tr retrnsmt uid timeout inode\n" + "\n".join(rows) + "\n",
+        )
+        folder = self.root / f"proc/{pid}/fd"
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "3").unlink(missing_ok=True)
+        (folder / "3").symlink_to(f"socket:[{inode}]")
+
+    def watch(self, **options: Any) -> Watch:
+        return Watch(ENGINE, root=self.root, cores={0, 1}, clock=lambda: self.time_s, **options)
 
 
 @pytest.fixture
@@ -84,9 +102,9 @@ def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
 
 
-def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None) -> Contention:
+def between(tree: Tree, meanwhile: Callable[[], None] = lambda: None, **options: Any) -> Contention:
     """Return what is read of a window of 10 s in which something happens."""
-    watch = tree.watch()
+    watch = tree.watch(**options)
     start = watch.read()
     meanwhile()
     tree.time_s += 10.0
@@ -110,6 +128,75 @@ def test_own_and_others_use_are_told_apart(tree: Tree) -> None:
     assert found.own_s == pytest.approx(8)
     assert found.foreign_s == pytest.approx(7)
     assert found.others == {"a) b (c": pytest.approx(0.5)}
+
+
+PORT = 8000
+
+
+@pytest.mark.parametrize(
+    ("name", "port", "table", "serves", "own_s"),
+    [
+        ("vllm", PORT, "tcp", True, 6.0),
+        ("vllm", PORT, "tcp6", True, 6.0),
+        ("vllm", 80, "tcp", False, 1.0),  # connected there, and nobody listens
+        ("docker-proxy", PORT, "tcp", False, 1.0),
+    ],
+)
+def test_the_server_at_a_port_of_this_machine_is_the_runs_own(
+    tree: Tree, name: str, port: int, table: str, serves: bool, own_s: float
+) -> None:
+    """With what it started; a container's proxy is not the server."""
+
+    def state(factor: float) -> None:
+        tree.cores(busy_s=10 * factor)
+        tree.process(ENGINE, used_s=1 * factor)
+        tree.process(OTHER, name=name, used_s=2 * factor)
+        tree.process(OTHER + 1, parent=OTHER, used_s=3 * factor)
+
+    state(0)
+    tree.listen(OTHER, PORT, table=table)
+    found = between(tree, lambda: state(1), port=port)
+
+    assert found.serves is serves
+    assert found.own_s == pytest.approx(own_s)
+    assert between(tree).serves is None
+
+
+def test_the_session_that_a_run_belongs_to_is_no_neighbour(tree: Tree) -> None:
+    """Neither pytest nor its other workers."""
+
+    def state(factor: float) -> None:
+        tree.cores(busy_s=10 * factor)
+        for pid, parent in ((50, 1), (51, 50), (ENGINE, 51), (52, 50), (OTHER, 1)):
+            tree.process(pid, parent=parent, used_s=factor)
+
+    state(0)
+    found = between(tree, lambda: state(1), session=50)
+
+    assert found.own_s == pytest.approx(4)
+
+
+def test_a_url_of_this_machine_has_a_port() -> None:
+    for url, port in (
+        ("http://localhost:8000/v1", 8000),
+        ("https://[::1]/v1", 443),
+        ("http://127.0.0.1", 80),
+        ("http://10.0.0.7:8000", None),
+        ("localhost:8000", None),
+        ("http://localhost:99999", None),
+        (None, None),
+    ):
+        assert port_here(url) == port, url
+
+
+def test_the_session_of_a_process_is_its_parent_and_of_a_worker_of_xdist_the_controller(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    assert session_of(os.getpid()) == os.getppid()
+    assert session_of(1) is None
+    monkeypatch.setenv("PYTEST_XDIST_WORKER", "gw0")
+    assert session_of(os.getpid()) != os.getppid()
 
 
 def test_a_child_that_came_and_went_counts_once(tree: Tree) -> None:

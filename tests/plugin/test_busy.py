@@ -11,7 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.stores.results import read_results
@@ -85,15 +84,12 @@ def test_unchanged_code_beside_neighbours_that_compute_is_no_drop(project: Proje
         result, found = judged(project)
 
     verdict = found.verdict
-    assert verdict.outcome is Outcome.INVALID
-    assert [reason.key for reason in verdict.reasons] == [Key.MACHINE_BUSY]
-    assert len(verdict.invalid_runs) == 3
-    for run in verdict.invalid_runs:
+    assert verdict.outcome is Outcome.INCONCLUSIVE
+    assert (verdict.invalid_runs, len(verdict.runs)) == ((), 5)
+    for run in verdict.runs:
         assert run.metrics["throughput"] < 0.8 * FASTEST
         assert run.contention is not None
         assert run.contention.share is not None
         assert run.contention.share > 0.2
         assert run.contention.window_s == pytest.approx(run.duration_s, abs=0.2)
-    result.stdout.fnmatch_lines(
-        ["INVALID the machine was busy, which explains up to * of the run's*"]
-    )
+    result.stdout.fnmatch_lines(["*load explains up to * now and 0 % of the baseline*"])

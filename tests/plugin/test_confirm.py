@@ -218,9 +218,14 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
     verdict = found.verdict
     number = len(verdict.runs)
     turns = [folder.name for folder in lab.project.run_folders()[number:]]
-    assert turns[:4] == [
-        f"{ACME.id}.{task}"
-        for task in ("baseline-build.1", number + 1, number + 2, "baseline-build.2")
+    tasks = [folder.removeprefix(f"{ACME.id}.") for folder in turns[:4]]
+    builds = [task.partition(".")[0] == "baseline-build" for task in tasks]
+    assert builds[:2] == builds[3:1:-1] != builds[2:4]
+    assert sorted(tasks) == [
+        str(number + 1),
+        str(number + 2),
+        "baseline-build.1",
+        "baseline-build.2",
     ]
     if slower:
         assert verdict.outcome is Outcome.PERF_DROP
@@ -285,7 +290,7 @@ def test_runs_in_turns_decide(lab: Lab, simulation: Simulation) -> None:
 def test_another_build_than_the_baseline_s_decides_nothing(
     lab: Lab, simulation: Simulation
 ) -> None:
-    """That it is as slow would excuse every drop: one run is enough to see it."""
+    """That it is as slow would excuse every drop: its first run is enough to see it."""
     runs = lab.case(OTHER_BUILD)
     assert runs.record is not None
     runs.record = replace(runs.record, fingerprint={**SAME, "engine.acme": "0.9"})
@@ -298,7 +303,8 @@ def test_another_build_than_the_baseline_s_decides_nothing(
         "there, 1.0 here",
         "busy",
     )
-    assert simulation.tasks == [("baseline-build.1", 0.0)]
+    assert [task for task, _ in simulation.tasks].count("baseline-build.1") == 1
+    assert len(simulation.tasks) <= 2
 
 
 def test_a_drop_stands_where_the_other_build_cannot_be_had(lab: Lab) -> None:
@@ -387,7 +393,8 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
     assert answer.turns is not None
     assert answer.turns.state is Turns.PROVEN
     assert answer.turns.runs == 2 * answer.turns.pairs > 0
-    assert [handicap for _, handicap in simulation.tasks[1:5]] == [0.0, 0.5, 0.5, 0.0]
+    handicaps = [handicap for _, handicap in simulation.tasks[1:5]]
+    assert handicaps[:2] == handicaps[3:1:-1] != handicaps[2:4]
 
 
 def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(

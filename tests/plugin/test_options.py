@@ -38,6 +38,7 @@ SETTINGS = [
     ("meter-offset", "-3600", -3600.0),
     ("dcgm-gpus", "GPU-1,GPU-2", ("GPU-1", "GPU-2")),
     ("lease-timeout", "60", 60.0),
+    ("wait-idle", "5", 5.0),
     ("power", "off", "off"),
     ("warmup", "always", "always"),
     ("neighbours", "yes", "yes"),
@@ -57,9 +58,11 @@ def field(options: Options, name: str) -> object:
 
 
 def read(pytester: pytest.Pytester, *arguments: str, ini: str = "") -> Options:
-    """Return the options of a command line beside an ini file."""
+    """Return the options of a command line beside an ini file, and nothing of the environment."""
     pytester.makeini(f"[pytest]\n{ini}\n")
-    return read_options(pytester.parseconfig("--rootdir", pytester.path, *arguments))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:anyio")
+        return read_options(pytester.parseconfig("--rootdir", pytester.path, *arguments))
 
 
 def set_by(name: str, text: str) -> tuple[str, str]:
@@ -201,6 +204,7 @@ def test_a_bad_value_is_refused_with_the_value_and_what_would_be_valid(
         "handicap": ["100%", "-1%", "half", "nan"],
         "timeout": ["0", "nan", "inf", "1min"],
         "lease-timeout": ["-5"],
+        "wait-idle": ["-1", "nan"],
         "on": ["ray", "ray://head"],
         "confirm": ["nevre"],
         "fail-on": ["skips,no:skips", ","],

@@ -231,8 +231,8 @@ def test_counts_clocks_traffic_and_energy_are_those_of_each_gpu_in_the_window(
         assert {reading.value for reading in clocks} == {mhz}
 
     first, second = watched.run("linked", "unlinked").gpus
-    assert first.state["nvlink_sent"] == pytest.approx(3e9, rel=1e-3)
-    assert first.state["nvlink_received"] == pytest.approx(1e9, rel=1e-3)
+    assert first.state["nvlink_sent"] == pytest.approx(3e9, rel=1e-2)
+    assert first.state["nvlink_received"] == pytest.approx(1e9, rel=1e-2)
     assert "nvlink_sent" not in second.state
     names = [f"GPU {watched.names.index(name)}" for name in ("linked", "unlinked")]
     assert [gpu.name for gpu in (first, second)] == names

@@ -12,16 +12,18 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.hardware.leases import MACHINE_WIDE, lease_folder
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import conditions
-from pytest_mlperf.run.conditions import HeldLeases
+from pytest_mlperf.run.conditions import HeldLeases, IdleWait
 
 HOLDER = """
 import sys, time
@@ -280,3 +282,19 @@ def test_a_held_lease_is_waited_for_and_how_long_is_a_value(tmp_path: Path) -> N
         assert second.waited_s < first.waited_s
     assert other.stdout is not None
     other.stdout.close()
+
+
+def test_others_are_waited_for_until_they_are_done_or_the_sessions_time_is_over() -> None:
+    busy = Contention(window_s=0.2, cores=2, foreign_s=0.2, others={"cc1": 1.0})
+    idle = Contention(window_s=0.2, cores=2, foreign_s=0.01)
+    unknown = Contention(window_s=0.2, cores=2)
+    words = "for an idle machine: others used 1 of 2 cores: cc1 1"
+    for limit_s, looks, left, lines in (
+        (15.0, [busy, busy, idle, busy], 1, [f"waiting up to 15 s {words}"]),
+        (0.5, [busy] * 4, 1, [f"waiting up to 0 s {words}"]),
+        (15.0, [unknown, busy], 1, []),
+        (0.0, [busy], 1, []),
+    ):
+        coming, shown = iter(looks), list[str]()
+        IdleWait(limit_s, partial(next, coming)).wait(shown.append)
+        assert (len(list(coming)), shown) == (left, lines)

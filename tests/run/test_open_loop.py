@@ -19,6 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.contention import late_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
@@ -27,9 +28,11 @@ from pytest_mlperf.run.curve import (
     CurveLog,
     curve_figures,
     curve_finishes,
+    curve_lateness,
     curve_validity,
     read_curve,
 )
+from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.closed_loop import (
     COLUMNS,
     LOG,
@@ -190,9 +193,12 @@ def test_a_client_that_is_held_up_counts_from_when_requests_were_due(tmp_path: P
 
     log, reasons = reasons_of(tmp_path, run(Inline(), asked([100], "constant")))
 
-    assert log.points[0].metrics["latency_p90"] > 0.1
-    late = "at 100: the client, not the server, was measured: p50 latency"
-    assert reasons[Key.CLIENT_LATE].startswith(late)
+    latency_s = log.points[0].metrics["latency_p90"]
+    assert latency_s > 0.1
+    assert Key.CLIENT_LATE not in reasons
+    (note,) = curve_validity(log).notes
+    assert note.startswith("at 100: p50 latency is ")
+    assert late_share("latency_p90@100", latency_s, curve_lateness(log, {})) > 0.5
 
 
 def test_a_trace_is_asked_for_in_its_order_at_its_times_and_faster() -> None:
@@ -261,7 +267,7 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
         ({"unanswered": 130}, "trace", Key.OVERLOADED, "130 of the 240 that had arrived were not"),
         ({"parts": SLOWING}, "poisson", Key.NOT_STEADY, "latency drifted up by"),
         ({"parts": SLOWING}, "trace", None, ""),
-        ({"late": LATE}, "poisson", Key.CLIENT_LATE, "the client, not the server"),
+        ({"late": LATE}, "poisson", None, ""),
         ({"most": 900}, "poisson", None, ""),
         ({"most": 901}, "poisson", Key.CLIENT_LATE, "of which the engine sends 900 at a time"),
     ]
@@ -274,9 +280,11 @@ def test_a_window_must_be_served_as_it_arrives() -> None:
 
 def test_late_tails_means_over_points_and_ends_of_answers_are_told() -> None:
     log = log_of(point(late={**QUIET, "issue_p99": 2.0}))
-    assert not curve_validity(log, ["latency_p50@4"]).invalid
-    (reason,) = curve_validity(log, ["latency_p99@4"]).invalid
-    assert "p99 latency is 5 s, of which this process took up to 2 s" in reason.text
+    assert curve_validity(log, ["latency_p50@4"]) == Findings()
+    (note,) = curve_validity(log, ["latency_p99@4"]).notes
+    assert "p99 latency is 5 s, of which this process took up to 2 s" in note
+    late = curve_lateness(log, {"issue_p99": 0.5, "loop_p99": 0.5})
+    assert late_share("latency_p99@4", 6.0, late) == pytest.approx(3 / 6)
 
     slow = point(8, metrics={"latency_p50": 8.0, "throughput": 8.0})
     metrics = curve_figures(log_of(point(0.5), slow), "cpu").metrics

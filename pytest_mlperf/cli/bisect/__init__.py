@@ -119,7 +119,7 @@ def run(parsed: argparse.Namespace) -> int:
         machine=machine,
         power=False,
         control=False,
-        watched=False,  # a busy machine slows both sides
+        watched=True,
         warmups=WarmUps("auto", folder / NOTED),
     )
     policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())

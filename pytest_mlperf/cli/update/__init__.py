@@ -57,7 +57,7 @@ from pytest_mlperf.stores.results import read_results
 
 REPEATED = re.compile(
     r"--mlperf-(profile=(quick|official)|accelerator=[A-Za-z0-9._]+|power=(auto|require|off)"
-    r"|timeout=[0-9.]+)|-o=mlperf_(control=(auto|off)|lease_timeout=[0-9.]+)"
+    r"|timeout=[0-9.]+)|-o=mlperf_(control=(auto|off)|(lease_timeout|wait_idle)=[0-9.]+)"
 )
 """Options of the session that are given again; a results file may be from elsewhere."""
 

@@ -46,6 +46,7 @@ class RuleR:
         floor_sd: Smallest relative standard deviation believed.
         session_noise: What sessions were seen to differ by, those of the baseline among them; None:
             only those of the baseline tell.
+        tolerated: Share of a run's speed up to which load counts as none; inf: load never counts.
     """
 
     alpha: float = 0.01
@@ -56,6 +57,7 @@ class RuleR:
     session_share: float = 0.25
     floor_sd: float = 0.001
     session_noise: SessionNoise | None = None
+    tolerated: float = math.inf
 
     def __post_init__(self) -> None:
         for ok, name, valid in (
@@ -93,12 +95,15 @@ class Value:
         within_se: Relative standard error inside the run by batch means, 0 when unknown.
         session: Id of the session that made the run; runs of one id share an effect.
         day: When, in days since 1970; None: unknown.
+        lost: Largest logarithmic change for the worse that the machine's load explains: without
+            load the value lies between this one and one better by that.
     """
 
     value: float
     within_se: float = 0.0
     session: str = ""
     day: float | None = None
+    lost: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0 < self.value < math.inf:
@@ -107,6 +112,8 @@ class Value:
             raise ValueError(
                 f"a run's within_se is {self.within_se!r}; it must be finite and at least 0"
             )
+        if not 0 <= self.lost < math.inf:
+            raise ValueError(f"a run's lost is {self.lost!r}; it must be finite and at least 0")
 
 
 Scale = Callable[[Value], float]
@@ -137,6 +144,9 @@ class Judged:
         low: Lower end of its interval; the two ends are the bounds that decided.
         sd: Relative standard deviation of a run as estimated at the decision.
         mde: The smallest drop the baseline can prove, as a share.
+        se: Standard error of the logarithmic change at the decision.
+        lost: Mean of what load can have taken from the runs of now, logarithmic.
+        lost_before: The same of the baseline.
         p_value: Chance that an unchanged case looks this bad at any look; 1 after a pass.
     """
 
@@ -150,6 +160,9 @@ class Judged:
     runs_baseline: int
     sd: float
     df: float
+    se: float
+    lost: float
+    lost_before: float
     mde: float
     advisory: bool
     p_value: float
@@ -162,19 +175,32 @@ class Judged:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _RunLook:
-    """The statistics after k runs; `d` is a log ratio, below 0 is worse."""
+    """The statistics after k runs; `d` is a log ratio, below 0 is worse.
+
+    Load only makes a run worse, so that the change without it lies from `worst` to `best`.
+    """
 
     k: int
     d: float
     sd: float
     df: float
     se: float
+    lost: float = 0.0
+    lost_before: float = 0.0
+
+    @property
+    def worst(self) -> float:
+        return self.d - self.lost_before
+
+    @property
+    def best(self) -> float:
+        return self.d + self.lost
 
     def low(self, rule: RuleR) -> float:
-        return self.d - t_isf(rule.beta / rule.max_runs, self.df) * self.se
+        return self.worst - t_isf(rule.beta / rule.max_runs, self.df) * self.se
 
     def high(self, rule: RuleR) -> float:
-        return self.d + t_isf(rule.alpha / (rule.max_runs - 1), self.df) * self.se
+        return self.best + t_isf(rule.alpha / (rule.max_runs - 1), self.df) * self.se
 
 
 def judge(
@@ -192,6 +218,9 @@ def judge(
     fresh process, after the decision are ignored. Where the baseline cannot show what sessions
     differ by, and that could turn the decision, it is PROVISIONAL (`standing`). The limit is a
     share: a drop where higher is better (then below 1), a rise where lower is better.
+
+    What load can have taken (`Value.lost`) is added to the runs before a drop is said, and to the
+    baseline before a pass, so that both error rates hold whatever part of it the load took.
 
     Source: moderated t (G. K. Smyth, 2004, doi:10.2202/1544-6115.1027) on log values, two one-sided
         bounds, error shared evenly among the looks.
@@ -213,7 +242,7 @@ def walk(
     for k in range(1, min(len(runs), rule.max_runs) + 1):
         look = look_at(baseline, runs[:k], scale, rule)
         if k > 1:
-            p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.d / look.se, look.df))
+            p_value = min(p_value, (rule.max_runs - 1) * t_sf(-look.best / look.se, look.df))
         plain = _decide(look, bound, rule)
         stray = _strays(baseline, runs[:k], scale, rule)
         if stray and plain is Decision.PASS and k < rule.max_runs:
@@ -223,10 +252,11 @@ def walk(
         if decision is not Decision.MORE:
             break
     passing = plain is Decision.PASS
+    hidden = decision is Decision.INCONCLUSIVE and look.high(rule) < look.lost
     word = stands.passing if passing else stands.failing
     return Judged(
         decision=decision,
-        improved=decision is Decision.PASS and look.d - t_isf(rule.alpha, look.df) * look.se > 0,
+        improved=decision is Decision.PASS and look.worst > t_isf(rule.alpha, look.df) * look.se,
         change=look.d,
         low=look.low(rule),
         high=look.high(rule),
@@ -235,10 +265,15 @@ def walk(
         runs_baseline=len(baseline),
         sd=look.sd,
         df=look.df,
+        se=look.se,
+        lost=look.lost,
+        lost_before=look.lost_before,
         mde=_detectable(baseline, scale, rule),
         advisory=len(baseline) < GATING_RUNS,
         p_value=1.0 if passing else p_value,
-        leans=("ok" if passing else "drop") if decision is Decision.PROVISIONAL else None,
+        leans=("ok" if passing else "drop")
+        if decision is Decision.PROVISIONAL or hidden  # by load: without it this were a drop
+        else None,
         stands=stands.failing.stands,
         holds_to=word.holds_to if plain in {Decision.PASS, Decision.FAIL} else None,
         lacking=word.lacks,
@@ -261,6 +296,8 @@ def _standing(
     sample = Sample(
         baseline=by_session(baseline, scale),
         now=[scale(run) for run in runs],
+        lost=fmean(run.lost for run in runs),
+        lost_before=fmean(run.lost for run in baseline),
         expected=(1 - share) * rule.prior_sd**2 + within,
         prior_df=rule.prior_df,
         ratio=share / (1 - share),
@@ -284,13 +321,13 @@ def _strays(baseline: Sequence[Value], runs: Sequence[Value], scale: Scale, rule
     sd = moderated_sd(baseline, squares(x0), df, rule)
     far = t_isf(RARE, df) * sd * math.sqrt(1 + 1 / len(baseline))
     least = min(*x0, fmean(x0) - far)
-    count = sum(scale(run) < least for run in runs)
+    count = sum(scale(run) + run.lost < least for run in runs)
     return count if count < len(runs) else 0
 
 
 def _decide(look: _RunLook, bound: float, rule: RuleR) -> Decision:
     # A single run that is much too fast (a boosted clock, skipped work) would hide a real drop.
-    believable = look.k > 1 or look.d <= t_isf(_TOO_FAST, look.df) * look.se
+    believable = look.k > 1 or look.worst <= t_isf(_TOO_FAST, look.df) * look.se
     if look.low(rule) > bound and believable:
         return Decision.PASS
     if look.k > 1 and look.high(rule) < 0:
@@ -306,7 +343,15 @@ def look_at(
     df = rule.prior_df + len(x0) - 1 + len(x1) - 1
     sd = moderated_sd([*baseline, *runs], squares(x0) + squares(x1), df, rule)
     se = sd * _se_factor(baseline, len(x1), rule)
-    return _RunLook(k=len(x1), d=fmean(x1) - fmean(x0), sd=sd, df=df, se=se)
+    return _RunLook(
+        k=len(x1),
+        d=fmean(x1) - fmean(x0),
+        sd=sd,
+        df=df,
+        se=se,
+        lost=fmean(run.lost for run in runs),
+        lost_before=fmean(run.lost for run in baseline),
+    )
 
 
 def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
@@ -314,7 +359,8 @@ def _detectable(baseline: Sequence[Value], scale: Scale, rule: RuleR) -> float:
     sd = moderated_sd(baseline, squares([scale(run) for run in baseline]), df, rule)
     last = df + rule.max_runs - 1
     quantiles = t_isf(rule.alpha / (rule.max_runs - 1), last) + t_isf(rule.beta, last)
-    return quantiles * sd * _se_factor(baseline, rule.max_runs, rule)
+    provable = quantiles * sd * _se_factor(baseline, rule.max_runs, rule)
+    return provable + fmean(run.lost for run in baseline)  # a drop hides in what load took before
 
 
 def moderated_sd(runs: Sequence[Value], squares: float, df: float, rule: RuleR) -> float:

@@ -9,6 +9,7 @@ from functools import partial
 from statistics import NormalDist, fmean, geometric_mean
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise, surer
+from pytest_mlperf.core.contention import late_share, lost_change
 from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.many import FEW, rule_among
 from pytest_mlperf.core.judge.rule_r import (
@@ -87,7 +88,8 @@ def _compared(
     session: str = "",
 ) -> Look:
     look = look_at(baseline, runs, log_scale(direction), rule)
-    return Look(change=look.d, se=look.se, df=look.df, session=session)
+    change = look.d if session else look.best
+    return Look(change=change, se=look.se, df=look.df, session=session)
 
 
 def other_count(
@@ -293,10 +295,15 @@ def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
     return None if metric is None or outcome in {Outcome.OK, Outcome.IMPROVED} else metric
 
 
-def values(runs: Sequence[Run | BaselineRun], metric: str) -> list[Value]:
+def values(
+    runs: Sequence[Run | BaselineRun], metric: str, tolerated: float = math.inf
+) -> list[Value]:
     """Return what rule R needs of each run, measured or kept, that has the metric.
 
     Whoever judges by them says of the others that they are none: see `sample`.
+
+    Args:
+        tolerated: See `RuleR`.
     """
     return [
         Value(
@@ -304,10 +311,36 @@ def values(runs: Sequence[Run | BaselineRun], metric: str) -> list[Value]:
             within_se=run.within_se.get(metric, 0.0),
             session=run.session,
             day=_day(run.started),
+            lost=lost_of(run, metric, tolerated),
         )
         for run in runs
         if metric in run.metrics
     ]
+
+
+def share_of(run: Run | BaselineRun) -> float | None:
+    """Return the largest share of a run's speed that its machine's load took; None: unknown."""
+    if isinstance(run, BaselineRun):
+        return run.busy
+    return run.contention.share if run.contention else None
+
+
+def lost_of(run: Run | BaselineRun, metric: str, tolerated: float) -> float:
+    """Return what load and a late client can have taken from a metric of a run, logarithmic.
+
+    Args:
+        tolerated: See `RuleR`; inf: neither counts.
+    """
+    if math.isinf(tolerated):
+        return 0.0
+    late = (
+        run.late.get(metric, 0.0)
+        if isinstance(run, BaselineRun)
+        else late_share(metric, run.metrics[metric], run.client)
+    )
+    share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
+    of_load = lost_change(metric, share, points=points) if share > tolerated else 0.0
+    return of_load - math.log1p(-late)
 
 
 def _day(started: str) -> float | None:
@@ -345,7 +378,9 @@ def _gated(
     few = too_few(runs, name, record)
     if few and name not in countable(runs, {name: limit}, record):
         return _reported(name, runs, record, note=few), False
-    now, before = values(runs, name), values(record.runs, name) if record else []
+    tolerated = judging.rule.tolerated
+    now = values(runs, name, tolerated)
+    before = values(record.runs, name, tolerated) if record else []
     if not before:
         return _without_baseline(name, limit, runs, record), False
     if record and len(now) < len(runs):
@@ -371,6 +406,13 @@ def _without_baseline(
     )
 
 
+_LEANING = {
+    Decision.PROVISIONAL: Outcome.PROVISIONAL,
+    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
+}
+"""Words that may lean to another one."""
+
+
 def _compared_by_rule(
     name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
@@ -394,7 +436,7 @@ def _compared_by_rule(
         runs_baseline=len(before),
         note=note,
         p=judged.p_value,
-        leans=judged.leans if outcome is Outcome.PROVISIONAL else None,
+        leans=judged.leans if outcome is _LEANING.get(judged.decision) else None,
         holds_to=judged.holds_to,
         lacking=judged.lacking,
         stands=judged.stands,
@@ -416,14 +458,13 @@ def _as_alone(
     """
     rule, looks = judging.rule, judging.rule.max_runs - 1
     higher = direction is Direction.HIGHER
-    middle, end = (math.log1p(x) for x in (judged.change, judged.high if higher else judged.low))
-    se = abs(end - middle) / t_isf(judging.among.alpha / looks, judged.df)
-    away = t_isf(rule.alpha / looks, judged.df) * se
-    better = math.expm1(middle + (away if higher else -away))
-    gain = middle if higher else -middle
+    gain = math.log1p(judged.change) * (1 if higher else -1)
+    best = gain + judged.lost + t_isf(rule.alpha / looks, judged.df) * judged.se
+    better = math.expm1(best if higher else -best)
+    proven = gain - judged.lost_before > t_isf(rule.alpha, judged.df) * judged.se
     return replace(
         judged,
-        improved=judged.decision is Decision.PASS and gain > t_isf(rule.alpha, judged.df) * se,
+        improved=judged.decision is Decision.PASS and proven,
         low=judged.low if higher else better,
         high=better if higher else judged.high,
         mde=minimum_detectable_change(baseline, rule=rule),
@@ -443,7 +484,24 @@ def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
                 return Outcome.INCONCLUSIVE, note
             return judging.failing, _beside(judged, judging.pairs)
         case _:
-            return Outcome.INCONCLUSIVE, note
+            load = of_load(judged.lost, judged.lost_before, "now", "of the baseline")
+            return Outcome.INCONCLUSIVE, note or load
+
+
+def of_load(lost: float, lost_before: float, now: str, before: str) -> str:
+    """Return what load can have taken from both sides, and what decides; "": nothing.
+
+    Args:
+        lost: From the runs of now, logarithmic.
+        now: What they are called.
+    """
+    if not lost and not lost_before:
+        return ""
+    shares = [percent(-math.expm1(-each)) for each in (lost, lost_before)]
+    return (
+        f"load explains up to {shares[0]} {now} and {shares[1]} {before}: an idle machine or "
+        "interleaving decides"
+    )
 
 
 def _beside(judged: Judged, pairs: int) -> str:

@@ -11,7 +11,7 @@ from typing import Literal
 from pytest_mlperf.core.judge.formulas import bound_of, raw, t_isf, t_sf
 from pytest_mlperf.core.judge.many import FALSE_SHARE, benjamini_hochberg
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR, Value, by_session, log_scale
-from pytest_mlperf.core.judge.ruling import mean_value, reported, values
+from pytest_mlperf.core.judge.ruling import mean_value, of_load, reported, values
 from pytest_mlperf.core.judge.sample import unmeasured
 from pytest_mlperf.core.judge.standing import CANDIDATE_DF, WIDEST
 from pytest_mlperf.core.measurement import Run
@@ -72,9 +72,14 @@ class Pooled:
         """Return how far a one-sided bound with this error lies off the change."""
         return max(one.reach(error) for one in (self.spread, self.least, self.separate))
 
-    def p(self, sign: int) -> float:
-        """Return the chance that equal sides lie so far apart this way (1: up, -1: down)."""
-        return max(one.p(sign * self.change) for one in (self.spread, self.least, self.separate))
+    def p(self, sign: int, lost: float = 0.0) -> float:
+        """Return the chance that equal sides lie so far apart this way (1: up, -1: down).
+
+        Args:
+            lost: What load can have taken from the side of now, logarithmic.
+        """
+        away = sign * self.change - lost
+        return max(one.p(away) for one in (self.spread, self.least, self.separate))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,7 +264,7 @@ def judge_together(
 def _gated(
     name: str, limit: float, before: Sequence[Run], now: Sequence[Run], rule: RuleR
 ) -> MetricVerdict:
-    old, new = values(before, name), values(now, name)
+    old, new = (values(runs, name, rule.tolerated) for runs in (before, now))
     fewest = METRICS[name].min_queries
     if min(run.queries for run in before) < fewest:
         note = f"under {fewest:,} queries a run, only reported"
@@ -289,10 +294,14 @@ def _judged(
     sign = 1 if direction is Direction.HIGHER else -1
     ratio = pooled(old, new, rule=rule)
     middle, bound = sign * ratio.change, bound_of(direction, limit)
-    outcome, note, leans = _word(ratio, middle, bound, min(len(old), len(new)), rule)
+    lost, lost_before = (max(map(fmean, by_session(side, _lost))) for side in (new, old))
+    worst, best = middle - lost_before, middle + lost
+    outcome, note, leans = _word(ratio, (worst, best), bound, min(len(old), len(new)), rule)
+    if outcome is Outcome.INCONCLUSIVE:
+        note = note or of_load(lost, lost_before, "of B", "of A")
     if outcome is Outcome.PERF_DROP and len(old) < GATING_RUNS:
         outcome = Outcome.INCONCLUSIVE
-    ends = (middle - ratio.reach(rule.beta), middle, middle + ratio.reach(rule.alpha))
+    ends = (worst - ratio.reach(rule.beta), middle, best + ratio.reach(rule.alpha))
     low, change, high = sorted(raw(x, direction) for x in ends)
     return MetricVerdict(
         metric=name,
@@ -306,38 +315,49 @@ def _judged(
         runs=len(new),
         runs_baseline=len(old),
         note=note,
-        p=ratio.p(-sign) if outcome is Outcome.PERF_DROP else 1.0,
+        p=ratio.p(-sign, lost) if outcome is Outcome.PERF_DROP else 1.0,
         leans=leans,
     )
 
 
+def _lost(value: Value) -> float:
+    return value.lost
+
+
 def _word(
-    ratio: Pooled, middle: float, bound: float, fewest: int, rule: RuleR
+    ratio: Pooled, change: tuple[float, float], bound: float, fewest: int, rule: RuleR
 ) -> tuple[Outcome, str, Literal["ok", "drop"] | None]:
-    """Return the word, what explains it, and what a provisional one leans to; below 0 is worse."""
-    if middle - ratio.reach(rule.beta) > bound:
-        improved = middle > ratio.reach(rule.alpha)
+    """Return the word, what explains it, and what a provisional one leans to.
+
+    Args:
+        change: The logarithmic change, below 0 is worse, from the worst to the best that load
+            leaves possible.
+    """
+    worst, best = change
+    if worst - ratio.reach(rule.beta) > bound:
+        improved = worst > ratio.reach(rule.alpha)
         return (Outcome.IMPROVED if improved else Outcome.OK), "", None
-    if middle + ratio.reach(rule.alpha) < 0:
+    if best + ratio.reach(rule.alpha) < 0:
         if fewest > 1:
             return Outcome.PERF_DROP, "", None
         return Outcome.INCONCLUSIVE, ONE_RUN, None
     if ratio.by_sessions:
         return Outcome.INCONCLUSIVE, "", None
-    return _by_few_sessions(ratio, middle, bound, rule)
+    return _by_few_sessions(ratio, change, bound, rule)
 
 
 def _by_few_sessions(
-    ratio: Pooled, middle: float, bound: float, rule: RuleR
+    ratio: Pooled, change: tuple[float, float], bound: float, rule: RuleR
 ) -> tuple[Outcome, str, Literal["ok", "drop"] | None]:
     lacking = SPARE_SESSIONS + 2 - ratio.sessions
     reason = (
         f"{ratio.sessions} sessions in all do not show what sessions differ by, which may be "
         f"{WIDEST:g} times what runs do; {lacking} more on other days settle it"
     )
-    if middle - ratio.plain.reach(rule.beta) > bound:
+    worst, best = change
+    if worst - ratio.plain.reach(rule.beta) > bound:
         return Outcome.PROVISIONAL, f"leans to ok: {reason}", "ok"
-    if middle + ratio.plain.reach(rule.alpha) < 0:
+    if best + ratio.plain.reach(rule.alpha) < 0:
         return Outcome.PROVISIONAL, f"leans to a drop: {reason}", "drop"
     return Outcome.INCONCLUSIVE, reason, None
 

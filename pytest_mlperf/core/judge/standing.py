@@ -49,6 +49,8 @@ class Sample:
 
     Attributes:
         baseline: Values by session, each of at least one run.
+        lost: Mean of what load can have taken from the runs of now.
+        lost_before: The same of the baseline.
         expected: Variance of a run within its session that is expected beforehand.
         prior_df: Degrees of freedom that the expectation weighs.
         ratio: Expected variance of a session over that of a run.
@@ -60,6 +62,8 @@ class Sample:
 
     baseline: Sequence[Sequence[float]]
     now: Sequence[float]
+    lost: float = 0.0
+    lost_before: float = 0.0
     expected: float
     prior_df: float
     ratio: float
@@ -106,8 +110,8 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
         return FinalWord(stands=seen and bears, holds_to=holds_to, lacks=lacks)
 
     return Standing(
-        passing=word(parts.change - bound, beta / 2, SESSIONS - 1),
-        failing=word(-parts.change, alpha / 2, KNOWN_DF),
+        passing=word(parts.change - sample.lost_before - bound, beta / 2, SESSIONS - 1),
+        failing=word(-parts.change - sample.lost, alpha / 2, KNOWN_DF),
     )
 
 

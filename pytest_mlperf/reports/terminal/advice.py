@@ -167,7 +167,8 @@ def _words(results: Results) -> str:
         for word in (Outcome.PERF_DROP, Outcome.POWER_DROP)
         if counts[word]
     ]
-    if leaning := sum(metric.leans == "drop" for metric in metrics):
+    provisional = [m for m in metrics if m.outcome is Outcome.PROVISIONAL]
+    if leaning := sum(metric.leans == "drop" for metric in provisional):
         parts.append(unbroken(plural(leaning, "PROVISIONAL drop")))
     if counts[Outcome.SUSPECT]:
         suspect = unbroken(f"{counts[Outcome.SUSPECT]} SUSPECT")

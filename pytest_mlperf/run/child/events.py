@@ -130,6 +130,7 @@ CONTENTION = record(
     window_s=is_duration,
     cores=is_count,
     others=by_name(is_duration),
+    serves=optional(is_flag),
 )
 
 OF_WORKER: Mapping[str, Fields] = {

@@ -28,7 +28,7 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings
 from pytest_mlperf.engines import devices
-from pytest_mlperf.hardware.contention import Watch, Window
+from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
 from pytest_mlperf.registry import check_call, resolve
 from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
@@ -200,7 +200,9 @@ class EngineWorker:
         self._folder = Path(spec.folder)
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
-        self._watch = Watch(os.getpid())  # before an engine binds this thread to some cores
+        # Before an engine binds this thread to some cores.
+        pid, port = os.getpid(), port_here(spec.engine.options.get("url"))
+        self._watch = Watch(pid, session=session_of(pid), port=port)
         self._trace: Sequence[float] = ()
         self._dataset: Dataset
         self._engine: Engine

@@ -1,0 +1,165 @@
+"""Pairs of runs: chance draws their order, and load that differs between their sides counts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.bench import bench
+from pytest_mlperf.bench.confirm import REPEATS, NotComparable, add_pair, in_turns, left_out
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
+from pytest_mlperf.core.contention import Contention
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.standing import Decision
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.hardware.machine import detect
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.suite.plan import plan_suite
+from tests.core.made import make_run
+from tests.jobs import job_of
+
+RULE = RuleR(tolerated=0.05)
+LIMITS = {"throughput": 0.05}
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Job:
+    file = tmp_path / "s.mlperf.toml"
+    file.write_text(
+        'schema = 1\nround = "v4.1"\n[workload]\nname = "mine"\n'
+        '[[engines]]\nuse = "null"\naccelerators = ["cpu"]\n[[scenarios]]\nname = "Offline"\n',
+        "utf-8",
+    )
+    return job_of(plan_suite(file)[0])
+
+
+class Side(CaseRunner):
+    """A side whose runs are written down: throughput, and the share that load can have taken."""
+
+    def __init__(
+        self, name: str, job: Job, log: list[str], runs: Sequence[tuple[float, float]], session: str
+    ) -> None:
+        self.name, self.log, self.session = name, log, session
+        self.runs: list[Run] = []
+        self.left_out: list[Run] = []
+        self.invalid_runs: list[Run] = []
+        self._job_given = job
+        self._script: Iterator[tuple[float, float]] = iter(runs)
+
+    @property
+    def job(self) -> Job:
+        return self._job_given
+
+    def add_run(self, **_: object) -> Run:
+        throughput, share = next(self._script)
+        self.log.append(self.name)
+        seen = Contention(window_s=10.0, cores=2, foreign_s=1.0, share=share)
+        run = replace(make_run(metrics={"throughput": throughput}), contention=seen)
+        self.runs.append(run)
+        return run
+
+
+def sides(
+    job: Job,
+    before: Sequence[tuple[float, float]],
+    now: Sequence[tuple[float, float]],
+    session: str = "s",
+) -> tuple[Side, Side]:
+    log: list[str] = []
+    return Side("before", job, log, before, session), Side("now", job, log, now, session)
+
+
+def orders(job: Job, session: str, leader: bool) -> list[bool]:
+    """Return for each of eight pairs whether the baseline's side ran first."""
+    before, now = sides(job, [(100.0, 0.0)] * 8, [(100.0, 0.0)] * 8, session)
+    for _ in range(8):
+        add_pair(before, now, LIMITS, 0.05, leader=now if leader else None)
+    return [name == "before" for name in before.log[::2]]
+
+
+def test_chance_draws_the_order_and_a_drift_cancels(job: Job) -> None:
+    found = [orders(job, f"session {number}", leader=False) for number in range(40)]
+    for order in found:
+        assert order[1::2] == [not first for first in order[::2]]
+    for pair in range(8):
+        assert 8 <= sum(order[pair] for order in found) <= 32, pair
+    assert found[0] == orders(job, "session 0", leader=False)
+    led = [orders(job, f"session {number}", leader=True) for number in range(40)]
+    assert all(order[:2] == [False, True] for order in led)
+    assert 8 <= sum(order[2] for order in led) <= 32
+
+
+def test_a_pair_that_load_may_explain_is_measured_again_then_left_out(job: Job) -> None:
+    """Load explains that its side is worse. It does not explain that the other side is worse."""
+    alike, hidden = (100.0, 0.3), (99.0, 0.36)
+    for before, now, repeats in (
+        (alike, (50.0, 0.3), 0),
+        (alike, (50.0, 0.34), 0),
+        (alike, (50.0, 0.0), 0),
+        (alike, (120.0, 0.0), REPEATS + 1),
+        (alike, (99.0, 0.36), REPEATS + 1),
+        (hidden, (100.0, 0.3), REPEATS + 1),
+        ((100.0, 0.04), (99.0, 0.0), 0),
+    ):
+        a, b = sides(job, [before] * 3, [now] * 3)
+        kept = add_pair(a, b, LIMITS, 0.05)
+        assert kept is (repeats == 0), (before, now)
+        assert len(a.left_out) == len(b.left_out) == repeats
+        assert len(a.runs) == len(b.runs) == kept
+    a, b = sides(job, [alike] * 2, [(99.0, 0.36), (99.0, 0.3)])
+    assert add_pair(a, b, LIMITS, 0.05)
+    assert (len(a.runs), len(a.left_out), left_out(a)) == (1, 1, "")
+    assert add_pair(*sides(job, [alike], [(50.0, 0.9)]), LIMITS, float("inf"))
+
+
+def test_a_claim_is_held_against_its_own_factor(job: Job) -> None:
+    """Half the claimed speed beside more load proves nothing, twice the claimed speed does."""
+    for faster, kept in ((1.5, False), (4.0, True)):
+        a, b = sides(job, [(100.0 * faster, 0.3)] * 3, [(100.0, 0.0)] * 3)
+        assert add_pair(a, b, LIMITS, 0.05, least=2.0) is kept
+
+
+def test_pairs_that_are_left_out_end_the_comparison(job: Job) -> None:
+    """They count as pairs that the rule allows; those that are left decide, or leave it open."""
+    rule = replace(RULE, max_runs=4)
+    unlike, even = (99.0, 0.9), (100.0, 0.3)
+    a, b = sides(job, [even] * 20, [unlike] * 20)
+    with pytest.raises(NotComparable, match="load differed between the sides of all 4 pairs"):
+        in_turns(b, a, LIMITS, rule)
+    assert len(a.log) == 2 * 4 * (1 + REPEATS)
+
+    a, b = sides(job, [even] * 20, [unlike] * 9 + [(100.1, 0.3)])
+    ratios = in_turns(b, a, LIMITS, rule)
+    assert (ratios["throughput"].decision, ratios["throughput"].pairs) == (Decision.INCONCLUSIVE, 1)
+    assert left_out(a) == "3 pairs left out: load may explain how its sides differ"
+
+    a, b = sides(job, [even] * 20, [unlike] * 3 + [(50.0, 0.3), (50.2, 0.3), (49.9, 0.3)])
+    assert in_turns(b, a, LIMITS, rule)["throughput"].decision is Decision.FAIL
+
+
+def test_a_compliance_test_without_a_valid_run_is_invalid_and_says_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: Job
+) -> None:
+    """The reasons are those of its last run."""
+    too_short = Reason(key=Key.LOADGEN, text="LoadGen: the run was too short")
+
+    def audit(*_: object) -> None:
+        raise Unjudgeable(make_run(invalid=(too_short,), folder=str(tmp_path / "runs" / "timed")))
+
+    monkeypatch.setattr(bench, "judge_audit", audit)
+    conditions = Conditions(folder=tmp_path, session="s", machine=detect(gpus=False))
+    (planned,) = plan_suite(tmp_path / "s.mlperf.toml")
+    policy = Policy(root=tmp_path, accuracy=tmp_path / "accuracy")
+
+    verdict = bench.Bench(conditions, policy, print).verdict(planned, "TEST01", ["TEST01"])
+
+    assert (verdict.outcome, verdict.kind) == (Outcome.INVALID, "TEST01")
+    assert verdict.headline == too_short.text
+    assert verdict.case == job.case
