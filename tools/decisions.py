@@ -34,6 +34,7 @@ FURTHER: Mapping[str, Callable[[float], Any]] = {
     "two": further.two,
     "rare": further.rare_breaks,
     "whole": further.whole,
+    "load": further.under_load,
 }
 
 PASSES, SESSIONS, SMALL_SESSIONS, WORLD_CASES = 10_000, 2_500, 10_000, 20_000

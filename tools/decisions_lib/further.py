@@ -6,7 +6,16 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from decisions_lib import curves, first_runs, many_cases, many_days, rare, two_sides, whole_data
+from decisions_lib import (
+    curves,
+    first_runs,
+    load,
+    many_cases,
+    many_days,
+    rare,
+    two_sides,
+    whole_data,
+)
 
 Z95 = 1.959964
 FIRST_CASES = 1_000
@@ -27,6 +36,7 @@ class Further:
         two: `compare`, trends, runs in turns.
         rare: Accuracy where few samples break, or share an effect.
         whole: Scores of a whole data set, mAP and AUC.
+        load: Load that is known as a bound.
     """
 
     first: Sequence[first_runs.Row]
@@ -36,6 +46,7 @@ class Further:
     two: Sequence[two_sides.Row]
     rare: Sequence[rare.Row]
     whole: Sequence[whole_data.Row]
+    load: Sequence[load.Row]
 
 
 def first(scale: float) -> list[first_runs.Row]:
@@ -74,6 +85,11 @@ def whole(scale: float) -> list[whole_data.Row]:
     return whole_data.rows(max(50, round(scale * whole_data.PASSES)))
 
 
+def under_load(scale: float) -> list[load.Row]:
+    """Simulate load that is known as a bound."""
+    return load.rows(scale)
+
+
 def above(share: float, promised: float, count: int) -> bool:
     """Whether a share lies above what is promised by more than the simulation's error."""
     return share - Z95 * math.sqrt(promised * (1 - promised) / count) > promised
@@ -96,6 +112,15 @@ def broken(found: Further) -> list[tuple[str, int, list[str]]]:
         for row in every
         if above(row.passed, 0.05, row.passes) or above(row.failed, 0.01, row.passes)
     ]
+    loaded = [
+        f"{row.load}, {row.taken}"
+        for row in found.load
+        if above(row.fails, 0.01, row.cases) or above(row.passes, 0.05, row.cases)
+    ]
+    (quiet,) = (row for row in found.load if row.load == load.IDLE)
+    met = quiet.runs <= load.MOST_RUNS and not above(
+        1 - quiet.found, 1 - load.LEAST_FOUND, quiet.cases
+    )
     missed = [row.text for row in found.two if not row.met]
     return [
         ("first runs, after a warm-up that does not count", len(warmed), cold),
@@ -111,6 +136,8 @@ def broken(found: Further) -> list[tuple[str, int, list[str]]]:
             [row.noise for row in found.curves if not row.holds],
         ),
         ("compare, trends, runs in turns", len(found.two), missed),
+        ("load as a bound: false drops, and drops of the limit", len(found.load), loaded),
+        ("an idle machine: runs, and drops that are found", 1, [] if met else [f"{quiet}"]),
         ("accuracy, rare breaks, groups, mAP and AUC", len(found.rare) + len(found.whole), scores),
     ]
 
@@ -207,6 +234,22 @@ def tables(found: Further) -> dict[str, str]:
                     f"{row.runs:.2f}" if row.runs is not None else "",
                 )
                 for row in found.two
+            ],
+        ),
+        "load": table(
+            ("load", "taken", "unchanged: drop", "limit: ok", "limit: found", "half: found",
+             "runs, unchanged"),
+            [
+                (
+                    row.load,
+                    row.taken,
+                    percent(row.fails),
+                    percent(row.passes),
+                    percent(row.found),
+                    percent(row.large),
+                    f"{row.runs:.2f}",
+                )
+                for row in found.load
             ],
         ),
         "rare breaks": table(
