@@ -65,7 +65,7 @@ ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTES
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
 QUIET := { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo first-contact quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(MAKE_VENV)
@@ -86,8 +86,9 @@ $(REWRITTEN): $(READY)
 
 # What the demo needs, and no more.
 $(DEMO): pyproject.toml constraints.txt
+	@echo "Installing ONNX Runtime and torch into $(VENV): 2 minutes with a warm package cache"
 	$(MAKE_VENV)
-	$(INSTALL) --no-compile -e '.[onnx,lm]'
+	$(subst --quiet ,,$(INSTALL)) --no-compile -e '.[onnx,lm]'
 	touch $@
 
 # A real KServe v2 server to test engine triton against; it needs an environment of its own, and
@@ -122,6 +123,10 @@ mlcommons: $(READY)
 
 demo: $(DEMO)
 	$(BIN)/python tools/demo.py
+
+# README's quick start and the demo beside other processes: FIRST_CONTACT="--neighbours 2 --tries 5"
+first-contact: $(DEMO)
+	$(BIN)/python tools/first_contact.py $(FIRST_CONTACT)
 
 quick: $(QUICK_READY)
 	$(QUICK)

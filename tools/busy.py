@@ -1,37 +1,37 @@
-"""`make busy`: what verdicts are worth beside neighbours that compute, on this machine.
+"""`make busy`: what verdicts are worth beside neighbours, on this machine, in an hour.
 
-An engine whose speed is known computes half a millisecond for each sample, on one core. Its
-baseline is that speed, as on a quiet machine. It is compared N times unchanged while one, two or
-four other processes compute: none may be a drop. Beside the same neighbours an engine that mostly
-sleeps is compared N times at half its speed: all must be drops. So is the first one where nobody
-else computes either.
+Two engines run one thread each: one computes, one copies memory. The baseline of each is measured
+beside every kind of neighbour: none, processes that compute, processes that copy memory. Then each
+engine is compared with these baselines, unchanged and at half its speed, beside the same neighbours
+and beside others, and under a processor quota. No unchanged comparison may be a drop, no half speed
+may pass, and every session must end with a verdict. Half speed is decided by interleaving with the
+build without the handicap wherever load leaves it open.
+
+For a drop beside neighbours that copy memory, the last table says by how much runs were slower than
+their bound allows: that is what the margin for shared memory must cover.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
+import math
 import os
 import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
-from pytest_mlperf.bench.case import baseline_file
-from pytest_mlperf.core.baseline import Baseline, BaselineRun, HistoryEntry, Record
-from pytest_mlperf.core.case import Case
-from pytest_mlperf.hardware import host as cpu
-from pytest_mlperf.stores import baselines
+from pytest_mlperf.core.contention import lost_change
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / ".mlperf" / "busy"
-
-RATES = {"computes": 2000.0, "sleeps": 100.0}
-"""Samples per second of the two engines when nobody disturbs them."""
 
 SUITE = """
 schema = 1
@@ -43,77 +43,181 @@ name = "busy"
 dataset = { use = "synthetic", samples = 64 }
 
 [[engines]]
-name = "computes"
-use = "null"
+use = "one_thread:Computes"
 accelerators = ["cpu"]
-options = { latency_s = 0.0005 }
 
 [[engines]]
-name = "sleeps"
-use = "null"
+use = "one_thread:Copies"
 accelerators = ["cpu"]
-options = { latency_s = 0.01, batch_size = 20, threads = 1 }
 
 [[scenarios]]
 name = "Offline"
 min_duration = "2s"
 
 [limits]
-throughput = { max_drop = "20%" }
+throughput = { max_drop = "10%" }
 """
 
-NEIGHBOURS = (1, 2, 4)
+ENGINES = '''
+import numpy as np
 
-BURN = """
-import os
-parent = os.getppid()
-print(flush=True)
-while os.getppid() == parent:
-    sum(range(10_000))
-"""
-"""Computes as long as whoever started it lives."""
+from pytest_mlperf.core.extension import Engine
+
+
+class Computes(Engine):
+    """Works in the processor's registers and first cache."""
+
+    def __init__(self, **_):
+        self.data = np.full(1_000, 1.01)
+
+    def submit(self, ids, indices, sink):
+        for one in ids:
+            for _ in range(500):
+                np.sqrt(self.data, out=self.data)
+            sink.done([one])
+
+
+class Copies(Engine):
+    """Copies more than caches hold."""
+
+    def __init__(self, **_):
+        self.data, self.copy = np.ones(8_000_000), np.ones(8_000_000)
+
+    def submit(self, ids, indices, sink):
+        for one in ids:
+            np.copyto(self.copy, self.data)
+            sink.done([one])
+'''
+
+ALIVE = "import os\nparent = os.getppid()\nprint(flush=True)\nwhile os.getppid() == parent:\n"
+"""Begins a neighbour that lives as long as whoever started it."""
+
+NEIGHBOURS = {
+    "compute": ALIVE + "    sum(range(10_000))\n",
+    "copy": "import numpy as np\na, b = np.ones(8_000_000), np.ones(8_000_000)\n"
+    + ALIVE
+    + "    np.copyto(a, b)\n",
+}
+
+
+@dataclass(frozen=True, order=True)
+class Beside:
+    """What runs beside a session: so many neighbours of a kind, or a quota of half the cores."""
+
+    kind: str = "none"
+    count: int = 0
+
+    def __str__(self) -> str:
+        """As tables show it."""
+        return self.kind if self.kind in {"none", "quota"} else f"{self.count} {self.kind}"
+
+
+NONE, QUOTA = Beside(), Beside("quota")
+RECORDED = [NONE, Beside("compute", 1), Beside("compute", 2), Beside("copy", 2)]
+"""What baselines are measured beside."""
+
+COMPARED = [NONE, *(Beside(kind, n) for kind in NEIGHBOURS for n in (1, 2, 4)), QUOTA]
+"""What comparisons are made beside."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One comparison.
+
+    Attributes:
+        beyond: By how much its runs were slower than their bound explains, logarithmic.
+    """
+
+    engine: str
+    before: Beside
+    now: Beside
+    half: bool
+    outcome: str
+    how: str
+    beyond: float
 
 
 def main() -> int:
-    """Compare and print what came out; return 1 on a false alarm or a miss."""
+    """Compare and print what came out; return 1 on a false alarm, a miss, or no verdict."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("-n", type=int, default=20, help="comparisons of each kind (default 20)")
-    count = parser.parse_args().n
+    parser.add_argument("--unchanged", type=int, default=100, metavar="N")
+    parser.add_argument("--half", type=int, default=40, metavar="N")
+    parsed = parser.parse_args()
     folder = FOLDER / time.strftime("%Y%m%d-%H%M%S", time.gmtime())
-    write(folder)
-    words: dict[str, Counter[str]] = {kind: Counter() for kind in ("unchanged", "half", "quiet")}
-    for number in range(count):
-        many = NEIGHBOURS[number % len(NEIGHBOURS)]
-        with neighbours(many):
-            for kind, engine, more in (
-                ("unchanged", "computes", ()),
-                ("half", "sleeps", ("--mlperf-handicap=50%",)),
-            ):
-                told = compare(folder, engine, *more)
-                words[kind][told.split()[0]] += 1
-                print(
-                    f"{number + 1:3d}  {many} neighbours  {engine:8s}  {kind:9s}  {told}",
-                    flush=True,
-                )
-        if not number or number == count - 1:
-            told = compare(folder, "computes", "--mlperf-handicap=50%")
-            words["quiet"][told.split()[0]] += 1
-            print(f"{number + 1:3d}  no neighbours of ours  computes  half  {told}", flush=True)
-    for kind, found in words.items():
-        print(f"{kind:9s}  {', '.join(f'{n} {word}' for word, n in found.most_common())}")
-    false_alarms, misses = words["unchanged"]["PERF_DROP"], count - words["half"]["PERF_DROP"]
-    # A drop that nobody else explains is red; where others compute here as well, it is INVALID.
-    print(f"false alarms {false_alarms} of {count}, misses {misses} of {count}")
-    return 1 if false_alarms or misses else 0
+    folder.mkdir(parents=True)
+    (folder / "one_thread.py").write_text(ENGINES, "utf-8")
+    (folder / "suites").mkdir()
+    (folder / "suites" / "busy.mlperf.toml").write_text(SUITE, "utf-8")
+    began = time.monotonic()
+    with quota(folder) as limited:
+        compared = [one for one in COMPARED if one != QUOTA or limited]
+        for before in RECORDED:
+            print(f"{_minutes(began)}  recording beside {before}", flush=True)
+            record(folder, before)
+        plan = [(e, b, n) for n in compared for b in RECORDED for e in ("Computes", "Copies")]
+        seen = []
+        for half, count in ((False, parsed.unchanged), (True, parsed.half)):
+            for number in range(count):
+                # A stride that has no factor in common with the plan's length visits all of it.
+                engine, before, now = plan[number * _stride(len(plan)) % len(plan)]
+                one = compare(folder, engine, before, now, half=half, limited=limited)
+                seen.append(one)
+                print(_line(_minutes(began), one), flush=True)
+    return told(seen)
 
 
-@contextmanager
-def neighbours(count: int) -> Iterator[None]:
-    """Keep some processes that compute, wherever the kernel puts them."""
+def _stride(length: int) -> int:
+    return next(n for n in range(length * 5 // 8, length) if math.gcd(n, length) == 1)
+
+
+def _minutes(began: float) -> str:
+    return f"{(time.monotonic() - began) / 60:5.1f} min"
+
+
+def _line(at: str, one: Seen) -> str:
+    speed = "half" if one.half else "unchanged"
+    return f"{at}  {one.engine:8s}  {one.before!s:>9s} -> {one.now!s:9s}  {speed:9s}  {one.how}"
+
+
+def told(seen: Sequence[Seen]) -> int:
+    """Print how often each outcome came; return 1 if one is wrong."""
+    print()
+    for half in (False, True):
+        for now in sorted({one.now for one in seen}):
+            words = Counter(one.outcome for one in seen if one.half is half and one.now == now)
+            if words:
+                found = ", ".join(f"{n} {word}" for word, n in words.most_common())
+                print(f"{'half' if half else 'unchanged':9s}  {now!s:9s}  {found}")
+    unchanged = [one for one in seen if not one.half]
+    alarms = sum(one.outcome in {"PERF DROP", "SUSPECT"} for one in unchanged)
+    halves = [one for one in seen if one.half]
+    misses = sum(one.outcome in {"ok", "improved", "PROVISIONAL"} for one in halves)
+    undecided = sum(one.outcome == "INCONCLUSIVE" for one in halves)
+    known = {"ok", "improved", "PERF DROP", "SUSPECT", "PROVISIONAL", "INCONCLUSIVE"}
+    without = sum(one.outcome not in known for one in seen)
+    print(
+        f"false alarms {alarms} of {len(unchanged)}; half speed passed {misses} and undecided "
+        f"{undecided} of {len(halves)}; no verdict {without} of {len(seen)}"
+    )
+    for engine in ("Computes", "Copies"):
+        beyond = [one.beyond for one in unchanged if one.engine == engine and one.now != one.before]
+        if beyond:
+            most = math.expm1(max(*beyond, 0.0))
+            print(f"{engine:8s}  slower than its bound explains by at most {most:.1%}")
+    return 1 if alarms or misses or without else 0
+
+
+# --- the machine -----------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def neighbours(beside: Beside) -> Iterator[None]:
+    """Keep some processes that work, wherever the kernel puts them."""
     started: list[subprocess.Popen[bytes]] = []
     try:
-        for _ in range(count):
-            process = subprocess.Popen([sys.executable, "-c", BURN], stdout=subprocess.PIPE)
+        for _ in range(beside.count):
+            command = [sys.executable, "-c", NEIGHBOURS[beside.kind]]
+            process = subprocess.Popen(command, stdout=subprocess.PIPE)
             started.append(process)
             assert process.stdout is not None
             process.stdout.readline()
@@ -124,78 +228,90 @@ def neighbours(count: int) -> Iterator[None]:
             process.communicate()
 
 
-def compare(folder: Path, engine: str, *more: str) -> str:
-    """Run pytest once and return the outcome with what each run gave and lost."""
+@contextlib.contextmanager
+def quota(folder: Path) -> Iterator[Path | None]:
+    """Keep a control group that may use half of the cores; None if this user may not make one."""
+    cores = len(os.sched_getaffinity(0)) / 2
+    version2 = Path("/sys/fs/cgroup/cgroup.controllers").exists()
+    group = Path("/sys/fs/cgroup") / ("" if version2 else "cpu") / f"mlperf-{folder.name}"
+    limit = ("cpu.max", f"{cores * 100_000:.0f} 100000")
+    if not version2:
+        limit = ("cpu.cfs_quota_us", f"{cores * 100_000:.0f}")
+    try:
+        group.mkdir()
+        (group / limit[0]).write_text(limit[1], "ascii")
+    except OSError as error:
+        print(f"no comparisons under a processor quota: {error}")
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        yield None
+        return
+    try:
+        yield group
+    finally:
+        group.rmdir()
+
+
+# --- sessions --------------------------------------------------------------------------------
+
+
+def record(folder: Path, before: Beside) -> None:
+    """Measure baselines of both engines: four sessions of two runs."""
+    with neighbours(before):
+        for _ in range(4):
+            session(folder, before, "--mlperf-update=missing", "-omlperf_baseline_runs=2")
+
+
+def compare(
+    folder: Path, engine: str, before: Beside, now: Beside, *, half: bool, limited: Path | None
+) -> Seen:
+    """Compare an engine once."""
+    more = ["--mlperf-handicap=50%"] if half else []
+    group = limited if now == QUOTA else None
+    with neighbours(now):
+        cases = session(folder, before, "-k", engine, *more, group=group)
+    verdict: dict[str, Any] = cases[0]["verdict"] if cases else {"outcome": "no results"}
+    (metric,) = verdict.get("metrics") or [{}]
+    runs = verdict.get("runs", [])
+    shares = [(run["contention"] or {}).get("share") or 0.0 for run in runs]
+    beyond = 0.0
+    if runs and metric.get("baseline"):
+        lost = [lost_change("throughput", share) for share in shares]
+        speeds = [
+            run["metrics"]["throughput"] * math.exp(d) for run, d in zip(runs, lost, strict=True)
+        ]
+        beyond = math.log(metric["baseline"] / geometric_mean(speeds))
+    turns = verdict.get("turns") or {}
+    change = metric.get("change")
+    how = (
+        f"{verdict['outcome']}, {len(runs)} runs, bound {max(shares, default=0.0):.0%}, change "
+        f"{'unknown' if change is None else f'{change:+.1%}'}"
+        + (f", {turns['pairs']} pairs {turns['state']}" if turns.get("pairs") else "")
+    )
+    return Seen(engine, before, now, half, verdict["outcome"], how, beyond)
+
+
+def session(
+    folder: Path, before: Beside, *more: str, group: Path | None = None
+) -> list[Mapping[str, Any]]:
+    """Run pytest once and return the cases of its results."""
     results = folder / "last.json"
     results.unlink(missing_ok=True)
+    baselines = folder / "baselines" / str(before).replace(" ", "-")
     command = [sys.executable, "-m", "pytest", "suites", "-q", "-p", "no:cacheprovider"]
-    command += ["-k", f"performance and {engine}", f"--mlperf-json={results}", *more]
-    environment = {**os.environ, "PYTEST_ADDOPTS": ""}
+    command += [f"--mlperf-baselines={baselines}", f"--mlperf-json={results}"]
+    command += ["-omlperf_wait_idle=0", *more]
+    if group:
+        command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
+    environment = {**os.environ, "PYTEST_ADDOPTS": "", "PYTHONPATH": f"{folder}:{ROOT}"}
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, env=environment
     )
     if not results.exists():
         print(done.stdout, done.stderr)
-        return "no_results"
-    verdict = json.loads(results.read_text("utf-8"))["cases"][0]["verdict"]
-    runs = [_run(run) for run in (*verdict["runs"], *verdict["invalid_runs"])]
-    return f"{verdict['outcome'].replace(' ', '_')}  {', '.join(runs)}"
-
-
-def _run(run: dict[str, Any]) -> str:
-    seen = run["contention"] or {}
-    share = seen.get("share")
-    lost = "unknown" if share is None else f"{share:.0%}"
-    return f"{run['metrics']['throughput']:.0f}/s (explained up to {lost})"
-
-
-def write(folder: Path) -> None:
-    """Write the suite, and baselines of four sessions at the speed that the engines have."""
-    suite = folder / "suites" / "busy.mlperf.toml"
-    suite.parent.mkdir(parents=True)
-    suite.write_text(SUITE, "utf-8")
-    for engine, rate in RATES.items():
-        case = Case(
-            workload="busy", scenario="Offline", engine=engine, precision="fp32", accelerator="cpu"
-        )
-        runs = tuple(_kept(rate * (1 + 0.005 * (-1) ** n), n // 2) for n in range(8))
-        entry = HistoryEntry(
-            date="2026-11-01", commit=None, reason="known", action="record", runs=8, old={},
-            new={"throughput": rate},
-        )  # fmt: skip
-        record = Record(
-            identity=dict(cpu.identity()),
-            target_qps=rate,
-            qps_source="suite",
-            fingerprint={"engine": "null"},
-            runs=runs,
-            minimum_detectable_change={"throughput": 0.1},
-            history=(entry,),
-        )
-        path = baseline_file(folder / "baselines", case, "quick")
-        baselines.save(
-            path,
-            Baseline(
-                round="v4.1", profile="quick", workload="busy", scenario="Offline", engine=engine,
-                precision="fp32", accelerator="cpu", records=(record,),
-            ),
-        )  # fmt: skip
-
-
-def _kept(rate: float, session: int) -> BaselineRun:
-    day = time.strftime(
-        "%Y-%m-%dT12:00:00+00:00", time.gmtime(time.time() - 86_400 * (4 - session))
-    )
-    return BaselineRun(
-        metrics={"throughput": rate},
-        within_se={},
-        session=f"session-{session}",
-        started=day,
-        samples=1000,
-        duration_s=2.0,
-        commit=None,
-        busy=0.0,
-    )
+        return []
+    cases: list[Mapping[str, Any]] = json.loads(results.read_text("utf-8"))["cases"]
+    return cases
 
 
 if __name__ == "__main__":
