@@ -28,6 +28,7 @@ NOT_RUN = {
     "bisect.md": 1,
     "calibration.md": 1,
     "openai.md": 1,
+    "own-model.md": 1,
     "serving.md": 2,
     "submission.md": 1,
     "tensorrt-llm.md": 2,
