@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.child.events import is_flag, is_text
 
 DETAIL = "mlperf_log_detail.txt"
 
@@ -88,6 +87,14 @@ def _is_rate(value: object) -> bool:
     return value is None or type(value) is float or _is_whole(value)
 
 
+def _is_flag(value: object) -> bool:
+    return type(value) is bool
+
+
+def _is_text(value: object) -> bool:
+    return type(value) is str
+
+
 def _is_time(value: object) -> bool:
     try:
         return type(value) is str and math.isfinite(_wall_s(value))
@@ -100,8 +107,8 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
     (re.compile(r"result_.*_percentile_\w*ns|result_min_latency_ns"), _is_whole, "whole ns"),
     (re.compile(r"result_\w+_(samples|tokens)_per_sec(ond)?"), _is_rate, "a number"),
     (re.compile("result_(samples|tokens)_per_second"), _is_rate, "a number"),
-    (re.compile(r"result_\w+_met|early_stopping_met"), is_flag, "true or false"),
-    (re.compile("effective_test_mode|loadgen_version"), is_text, "a text"),
+    (re.compile(r"result_\w+_met|early_stopping_met"), _is_flag, "true or false"),
+    (re.compile("effective_test_mode|loadgen_version"), _is_text, "a text"),
     (re.compile("power_begin|power_end"), _is_time, "a time as 12-31-2025 23:59:59.123"),
 )
 """What the values that are read must be, by key; the others are handed on as they are."""

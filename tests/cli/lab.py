@@ -116,7 +116,12 @@ def build(path: Path, leases: Path) -> Lab:
     (path / SUITE).write_text(TEXT, "utf-8")
     (path / "acme.py").write_text(ENGINE, "utf-8")
     (path / ".gitignore").write_text(".mlperf/\n__pycache__/\n", "utf-8")
-    recorded = session(path, leases, "1.0", "--mlperf-update=missing", "-omlperf_baseline_runs=5")
+    record = ("--mlperf-update=missing", "-omlperf_baseline_runs=5")
+    recorded = session(path, leases, "1.0", *record)
+    for _ in range(2):  # a neighbour can disturb one of five runs of 0.1 s
+        if not (path / BASELINE).exists():
+            shutil.rmtree(recorded.parent)
+            recorded = session(path, leases, "1.0", *record)
     spread(path / BASELINE)
     git(path, "init", "-q", "-b", "main")
     git(path, "add", ".")

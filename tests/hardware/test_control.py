@@ -198,7 +198,7 @@ def test_started_by_hand_it_prints_one_line_and_ends_when_a_pipe_at_its_stdin_ha
     done = subprocess.run(
         COMMAND, stdin=subprocess.DEVNULL, capture_output=True, timeout=LIMIT_S, check=True
     )
-    assert set(json.loads(done.stdout)) == {MATMUL, COPY, LIBRARY}
+    assert set(json.loads(done.stdout)) == {MATMUL, COPY, LIBRARY, "contention"}
     assert (done.stdout.count(b"\n"), done.stderr) == (1, b"")
 
     done = subprocess.run(COMMAND, input=b"", capture_output=True, timeout=LIMIT_S, check=False)
