@@ -253,7 +253,7 @@ def _read(returncode: int, out: bytes, err: bytes, *, on_cpu: bool) -> tuple[Con
             return {}, broken(str(printed["unavailable"]))
         seen = Contention(**(printed.pop("contention", None) or {"window_s": 0.0, "cores": 0}))
         if (lost_share(seen, on_cpu=on_cpu) or 0.0) > TOLERATED:
-            return {}, f"others used the processor while it was measured: {in_words(seen)}"
+            return {}, "other processes used the processor while it was measured"
         values = {str(name): float(value) for name, value in printed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}, "the control printed no figures"

@@ -7,8 +7,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from pytest_mlperf.core.judge.ruling import of_load
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Outcome
+from pytest_mlperf.reports.terminal.advice import what_decides
 from pytest_mlperf.reports.terminal.text import summary
 from tests.reports import verdicts
 from tests.reports.verdicts import metric, result, session, texts_of
@@ -171,6 +173,16 @@ def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
         "          (min_duration), more of them (--mlperf-max-runs) or a quieter machine",
         "          would decide",
     ]
+
+
+def test_load_is_no_reason_for_a_longer_baseline() -> None:
+    for note, advised in (
+        (of_load(0.7, 0.0, "now", "of the baseline"), False),
+        ("advisory: 2 of 5 baseline runs", True),
+    ):
+        undecided = replace(verdicts.OK.metrics[0], outcome=Outcome.INCONCLUSIVE, note=note)
+        verdict = replace(verdicts.OK, outcome=Outcome.INCONCLUSIVE, metrics=(undecided,))
+        assert ("--mlperf-update=append" in what_decides(verdict)) is advised
 
 
 class Counted(tuple[CaseResult, ...]):

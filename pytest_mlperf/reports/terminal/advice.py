@@ -64,7 +64,9 @@ def what_decides(verdict: Verdict) -> str:
     if metric.interrupted:
         return f"{metric.note}; run it again"
     if metric.note:
-        return f"{metric.note}; add a session to the baseline: {unbroken(APPEND)}"
+        advice = f"; add a session to the baseline: {unbroken(APPEND)}"
+        # One session more does not decide what load hides.
+        return metric.note + advice * (not metric.note.endswith(" decides"))
     detectable = percent(metric.detectable) if metric.detectable else "more"
     return (
         f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
