@@ -176,11 +176,13 @@ def test_a_claim_that_stays_open_says_what_would_decide_it() -> None:
 
 
 def test_load_is_no_reason_for_a_longer_baseline() -> None:
-    for note, advised in (
-        (of_load(0.7, 0.0, "now", "of the baseline"), False),
-        ("advisory: 2 of 5 baseline runs", True),
+    for note, runs, advised in (
+        (of_load(0.7, 0.0, "now", "of the baseline"), 8, False),
+        ("advisory: 2 of 5 baseline runs", 2, True),
     ):
-        undecided = replace(verdicts.OK.metrics[0], outcome=Outcome.INCONCLUSIVE, note=note)
+        undecided = replace(
+            verdicts.OK.metrics[0], outcome=Outcome.INCONCLUSIVE, note=note, runs_baseline=runs
+        )
         verdict = replace(verdicts.OK, outcome=Outcome.INCONCLUSIVE, metrics=(undecided,))
         assert ("--mlperf-update=append" in what_decides(verdict)) is advised
 

@@ -10,7 +10,7 @@ from itertools import chain
 
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.judge.many import Null
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.core.judge.together import nulls
 from pytest_mlperf.core.numbers import change, percent, plural
 from pytest_mlperf.core.promise import APPEND
@@ -65,8 +65,7 @@ def what_decides(verdict: Verdict) -> str:
         return f"{metric.note}; run it again"
     if metric.note:
         advice = f"; add a session to the baseline: {unbroken(APPEND)}"
-        # One session more does not decide what load hides.
-        return metric.note + advice * (not metric.note.endswith(" decides"))
+        return metric.note + advice * (metric.runs_baseline < GATING_RUNS)
     detectable = percent(metric.detectable) if metric.detectable else "more"
     return (
         f"after {plural(metric.runs, 'run')} {title(metric.metric)} could prove changes of "
