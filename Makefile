@@ -63,7 +63,7 @@ TEST := $(COMPILED) && { $(TORCH) > $(VENV)/torch.log 2>&1 & torch=$$!; \
 # A quiet test that fails is run once more with the machine to itself, and both runs are shown.
 ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTEST) -m quiet --lf --lfnf=none; }
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
-QUIET := { $(PYTEST) -n 2 -m quiet --durations=10 || $(ALONE); }
+QUIET := { $(PYTEST) -p no:xdist -m quiet --durations=10 || $(ALONE); }
 
 .PHONY: demo first-contact quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 

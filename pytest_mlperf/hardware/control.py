@@ -34,7 +34,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.control import COPY, LIBRARY, MATMUL, PEER
-from pytest_mlperf.hardware.contention import Watch, Window
+from pytest_mlperf.hardware.contention import Watch, Window, session_of
 
 FEWEST = 5
 """Repeats, however slow the machine is."""
@@ -286,7 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--cuda", type=int, default=0, metavar="COUNT", help="that many GPUs")
     options = parser.parse_args(arguments)
     figures: Mapping[str, object]
-    window = Window(Watch(os.getpid()))
+    window = Window(Watch(os.getpid(), session=session_of(os.getpid())))
     window.look()
     try:
         figures = on_gpus(options.cuda) if options.cuda else on_cpu()

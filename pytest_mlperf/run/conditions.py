@@ -18,7 +18,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, TypeVar
 
-from pytest_mlperf.core.contention import TOLERATED, Contention, in_words, lost_share
+from pytest_mlperf.core.contention import TOLERATED, Contention, in_words
 from pytest_mlperf.core.control import COPY, MATMUL, Control
 from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.foreign_text import broken
@@ -236,10 +236,15 @@ def control(
         return {}, f"the control cannot start: {error.strerror}"
     if answer is None:
         return {}, f"the control was not done within {limit_s:g} s"
-    return _read(*answer, on_cpu=not gpus)
+    return _read(*answer)
 
 
-def _read(returncode: int, out: bytes, err: bytes, *, on_cpu: bool) -> tuple[Control, str | None]:
+def _is_idle(seen: Contention) -> bool:
+    """Check whether others used at most the tolerated share of the cores."""
+    return (seen.foreign_s or 0.0) <= TOLERATED * seen.cores * seen.window_s
+
+
+def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]:
     """Return what the child found, or why it found nothing."""
     if returncode:
         ended = f"exit code {returncode}"
@@ -252,7 +257,7 @@ def _read(returncode: int, out: bytes, err: bytes, *, on_cpu: bool) -> tuple[Con
         if "unavailable" in printed:
             return {}, broken(str(printed["unavailable"]))
         seen = Contention(**(printed.pop("contention", None) or {"window_s": 0.0, "cores": 0}))
-        if (lost_share(seen, on_cpu=on_cpu) or 0.0) > TOLERATED:
+        if not _is_idle(seen):
             return {}, "other processes used the processor while it was measured"
         values = {str(name): float(value) for name, value in printed.items()}
     except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
@@ -307,7 +312,7 @@ class IdleWait:
         shown = False
         while self._left_s > 0:
             seen = self._look()
-            if (seen.foreign_s or 0.0) <= TOLERATED * seen.cores * seen.window_s:
+            if _is_idle(seen):
                 return
             if not shown:
                 show(f"waiting up to {self._left_s:.0f} s for an idle machine: {in_words(seen)}")
