@@ -187,8 +187,8 @@ class CaseAccuracy:
         if self.accepted is None or self.by_reference:
             return False
         theirs = self.accepted.baseline
-        ours = (dict(subject.fingerprint), dict(subject.identity), self._scorer)
-        return ours == (theirs.fingerprint, theirs.identity, theirs.scorer)
+        ours = (dict(subject.identity), self._scorer)
+        return ours == (theirs.identity, theirs.scorer) and not self.changes(subject)
 
     def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
         """Return by metric how far passes of one build are apart, points; empty where unknown.

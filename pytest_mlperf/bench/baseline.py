@@ -17,6 +17,7 @@ from pytest_mlperf.core.baseline import (
     Baseline,
     Record,
     SessionNoise,
+    changed_keys,
     differences,
     find,
     surer,
@@ -151,7 +152,7 @@ def _unchanged(result: CaseResult, record: Record) -> bool:
         and not (result.handicap or result.pretended)
         and verdict.subject is not None
         and not differences(verdict.subject.identity, record.identity)
-        and verdict.subject.fingerprint == record.fingerprint
+        and not changed_keys(record.fingerprint, verdict.subject.fingerprint)
         and result.target_qps == record.target_qps
     )
 

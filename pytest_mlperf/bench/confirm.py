@@ -12,7 +12,7 @@ from typing import TypeVar
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
-from pytest_mlperf.core.baseline import SESSIONS, Record
+from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.disturbance import explains_gap
@@ -252,7 +252,7 @@ def _same_engine(case: CaseRuns) -> bool:
     """Whether engine, weights, options and data are those of the baseline."""
     if case.record is None or case.subject is None:
         return False
-    return dict(case.subject.fingerprint) == dict(case.record.fingerprint)
+    return not changed_keys(case.record.fingerprint, case.subject.fingerprint)
 
 
 def _same_commit(case: CaseRuns, conditions: Conditions) -> bool:

@@ -245,6 +245,22 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
     return dataclasses.replace(baseline, records=records)
 
 
+ADDED_FACTS = frozenset(
+    f"engine.{name}_sha256" for name in ("weights", "external_data", "model_files", "option_files")
+)
+"""Facts that older records lack, and that a server behind a url never has: unknown, not changed."""
+
+
+def changed_keys(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
+    """Return the keys in which two fingerprints differ; digests that one side lacks are unknown."""
+    return [
+        key
+        for key in sorted({*before, *now})
+        if before.get(key) != now.get(key)
+        and not (key in ADDED_FACTS and (key not in before or key not in now))
+    ]
+
+
 def append_runs(
     record: Record, runs: Sequence[BaselineRun], fingerprint: Mapping[str, str]
 ) -> Record:
@@ -258,8 +274,7 @@ def append_runs(
     before = record.fingerprint
     changed = [
         f"{key} ({before.get(key, 'absent')!r} → {fingerprint.get(key, 'absent')!r})"
-        for key in sorted({*before, *fingerprint})
-        if before.get(key) != fingerprint.get(key)
+        for key in changed_keys(before, fingerprint)
     ]
     if changed:
         raise BaselineError(

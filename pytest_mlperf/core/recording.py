@@ -15,6 +15,7 @@ from pytest_mlperf.core.baseline import (
     HistoryEntry,
     Record,
     append_runs,
+    changed_keys,
     geometric_means,
 )
 from pytest_mlperf.core.case import Case
@@ -139,8 +140,7 @@ def changes(before: Mapping[str, str], now: Mapping[str, str]) -> tuple[str, ...
     """Return what differs from the baseline's fingerprint: "engine.version 1.2.0 → 1.2.1"."""
     return tuple(
         f"{key} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
-        for key in sorted({*before, *now})
-        if before.get(key) != now.get(key)
+        for key in changed_keys(before, now)
     )
 
 

@@ -73,6 +73,9 @@ def _named(index: Path) -> list[str]:
     return sorted(named)
 
 
+HASHED: set[Path] = set()
+"""Files that `sha256` read in this process: engines say their digests by themselves."""
+
 TOLD_S = 10.0
 """Time between two lines in the log while large files are hashed."""
 
@@ -84,6 +87,7 @@ def sha256(files: Sequence[Path]) -> str:
     is kept in the user's cache, by place, device, number, size and times of each, and not where one
     changed a moment ago, when the next change could leave all of these as they are.
     """
+    HASHED.update(path.resolve() for path in files)
     looks = _looks(files)
     if sum(look[3] for look in looks) < WORTH_BYTES:
         return _hashed(files)

@@ -17,6 +17,7 @@ from pytest_mlperf.core.baseline import (
     AccuracyBaseline,
     Baseline,
     Record,
+    changed_keys,
     find,
     geometric_means,
     with_record,
@@ -185,7 +186,7 @@ def _grows(result: CaseResult, old: Record) -> bool:
         verdict.outcome is Outcome.RECORDED
         and len(verdict.runs) < GATING_RUNS
         and verdict.subject is not None
-        and verdict.subject.fingerprint == old.fingerprint
+        and not changed_keys(old.fingerprint, verdict.subject.fingerprint)
         and len(old.sessions) < SESSIONS
     )
 
@@ -217,7 +218,7 @@ def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -
     if old is None or subject is None or words - unmoved or dropped:
         return False
     few = len(result.verdict.runs) < GATING_RUNS
-    same = old.fingerprint == subject.fingerprint
+    same = not changed_keys(old.fingerprint, subject.fingerprint)
     return same and (few or Outcome.INCONCLUSIVE not in words)
 
 
@@ -247,7 +248,9 @@ def _scores(result: CaseResult, root: Path, terms: Terms) -> ToMeasure | Kept:
     old = accuracy_baselines.FILE.load(file)
     if verdict.outcome is Outcome.ACC_DROP:
         require_accepted(result, f"{verdict.outcome} {verdict.headline}", terms)
-    elif old and old.fingerprint == verdict.subject.fingerprint and case.id not in terms.chosen:
+    elif old and not (
+        changed_keys(old.fingerprint, verdict.subject.fingerprint) or case.id in terms.chosen
+    ):
         return Kept(reason="ok, and the build is the baseline's: its scores stay")
     return _to_measure(result, root, terms, {})
 

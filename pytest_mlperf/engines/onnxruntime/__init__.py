@@ -45,11 +45,15 @@ class Contents:
 
     An inner graph's nodes come before the node that has it. Types of weights and constants, and how
     many numbers there are of each, are as ONNX numbers them.
+
+    Attributes:
+        external: Files that hold weights, by their path relative to the model's folder.
     """
 
     nodes: list[Node] = field(default_factory=list)
     types: dict[str, int] = field(default_factory=dict)
     elements: Counter[int] = field(default_factory=Counter)
+    external: set[str] = field(default_factory=set)
 
     def add_graph(self, graph: Any) -> None:
         for tensor in graph.initializer:
@@ -73,6 +77,7 @@ class Contents:
     def _add_tensor(self, tensor: Any, name: str) -> None:
         self.types[name] = tensor.data_type
         self.elements[tensor.data_type] += prod(tensor.dims)
+        self.external.update(e.value for e in tensor.external_data if e.key == "location")
 
 
 def read(path: Path) -> Contents | None:
@@ -192,6 +197,13 @@ def check_model(
         contents = read(path)
     except (ValueError, OSError) as error:
         raise graph.refuse(f"cannot be read to see what it holds: {error}") from error
+    return check_contents(contents, graph, precision, providers)
+
+
+def check_contents(
+    contents: Contents | None, graph: Graph, precision: str, providers: Providers
+) -> Mapping[str, str]:
+    """Refuse contents of another precision, see `check_model`."""
     if contents is None or any(node.kind == "EPContext" for node in contents.nodes):
         check_inputs(graph, precision)
         return {}
@@ -315,16 +327,25 @@ class OnnxRuntimeEngine(TaskEngine):
 
     def __enter__(self) -> Self:
         self._version = str(load_library().__version__)
-        self._weights_sha256 = sha256([self._model])
+        try:
+            contents = read(self._model)
+        except (ValueError, OSError):
+            contents = None  # onnxruntime or check_model names the defect
+        self._digests = digests(self._model, contents)
         graph = open_graph(
             self._model,
             providers=self._providers,
-            weights_sha256=self._weights_sha256,
+            model_key="-".join(self._digests.values()),
             threads=self._options.threads,
             graph_optimization=self._options.graph_optimization,
             engine=self.name,
         )
-        self._quantised = check_model(self._model, graph, self._precision, self._providers)
+        arguments = graph, self._precision, self._providers
+        self._quantised = (
+            check_contents(contents, *arguments)
+            if contents
+            else check_model(self._model, *arguments)
+        )
         self._bind(graph, self._options.workers)
         return self
 
@@ -332,7 +353,7 @@ class OnnxRuntimeEngine(TaskEngine):
         return {
             "engine": self.name,
             "onnxruntime": self._version,
-            "weights_sha256": self._weights_sha256[:16],
+            **self._digests,
             **self._quantised,
             **self._providers.describe(),
             "threads": str(self._options.threads),
@@ -341,6 +362,18 @@ class OnnxRuntimeEngine(TaskEngine):
             "graph_optimization": self._options.graph_optimization,
             **self._task.describe(),
         }
+
+
+def digests(model: Path, contents: Contents | None) -> Mapping[str, str]:
+    """Return 16 hex digits of the SHA-256 of a model file, and of the files of its weights.
+
+    The two are apart, as baselines from before have the first alone.
+    """
+    digest = {"weights_sha256": sha256([model])[:16]}
+    external = [model.parent / name for name in sorted(contents.external)] if contents else []
+    if present := [file for file in external if file.is_file()]:
+        digest["external_data_sha256"] = sha256(present)[:16]
+    return digest
 
 
 def _find_model(engine: str, model: str | None) -> Path:

@@ -102,7 +102,7 @@ class Providers:
             if options.get(f"trt_{name}_enable", "").lower() in {"1", "true"}
         )
 
-    def arguments(self, weights_sha256: str) -> list[tuple[str, dict[str, str]]]:
+    def arguments(self, model_key: str) -> list[tuple[str, dict[str, str]]]:
         """Return what onnxruntime takes, and make the folder for TensorRT's engines.
 
         Each model has a folder of its own, so that none is given the engines of an older one of its
@@ -110,7 +110,7 @@ class Providers:
         """
         by_provider = {name: dict(self.options.get(name, {})) for name in self.names}
         if self.engine_cache is not None:
-            folder = self.engine_cache / weights_sha256[:16]
+            folder = self.engine_cache / model_key
             try:
                 folder.mkdir(parents=True, exist_ok=True)
             except OSError as error:
@@ -345,7 +345,7 @@ def open_graph(
     path: Path,
     *,
     providers: Providers,
-    weights_sha256: str,
+    model_key: str,
     threads: int,
     graph_optimization: str,
     engine: str,
@@ -361,7 +361,7 @@ def open_graph(
         options.add_session_config_entry("session.disable_cpu_ep_fallback", "1")
     if providers.names != [CPU]:
         options.add_session_config_entry(PLACEMENT, "1")
-    asked = providers.arguments(weights_sha256)
+    asked = providers.arguments(model_key)
     unopened = Graph(where=str(path), inputs=(), outputs=())
     try:
         # Else a provider that fails, now or in the middle of a run, is replaced by the next.

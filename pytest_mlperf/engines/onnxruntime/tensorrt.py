@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 from pytest_mlperf.core.case import PrecisionName
 from pytest_mlperf.core.errors import SuiteError, UnavailableError, require_options
 from pytest_mlperf.core.extension import Dataset
-from pytest_mlperf.engines import engine_error, one_of
+from pytest_mlperf.engines import engine_error, one_of, sha256
 from pytest_mlperf.engines.onnxruntime import Kinds, OnnxRuntimeEngine, read
 from pytest_mlperf.engines.onnxruntime._session import (
     TENSORRT,
@@ -169,6 +169,8 @@ class TensorRtPlan(TensorRtOptions):
         if self.engine_cache is None:
             return None
         text = json.dumps(self.for_provider(), sort_keys=True)
+        if self.calibration_table is not None:
+            text += sha256([Path(self.calibration_table)])
         return str(Path(self.engine_cache) / hashlib.sha256(text.encode()).hexdigest()[:12])
 
     def lacks(self, inputs: Sequence[Tensor], batch_size: int) -> str:

@@ -50,6 +50,7 @@ from pytest_mlperf.run.worker.closed_loop import (
     write_requests,
 )
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
+from pytest_mlperf.run.worker.model_files import model_files_facts
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
 from pytest_mlperf.run.worker.samples import (
     as_dataset,
@@ -263,6 +264,7 @@ class EngineWorker:
                     'alone: LoadGen takes them as they come; set count_tokens = "server"',
                 )
         self._spent["load_s"] = perf_counter() - begun_s
+        described = model_files_facts(self._spec.model, self._spec.engine.options) | described
         self._reporter.event(
             "loaded",
             engine=described,

@@ -18,7 +18,15 @@ from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.onnxruntime import Contents, Kinds, Node, check_model, check_word, read
+from pytest_mlperf.engines.onnxruntime import (
+    Contents,
+    Kinds,
+    Node,
+    check_model,
+    check_word,
+    digests,
+    read,
+)
 from pytest_mlperf.engines.onnxruntime._session import Providers
 from pytest_mlperf.engines.tasks import PRECISIONS
 from pytest_mlperf.engines.tasks.graph import Graph
@@ -208,6 +216,24 @@ def test_inner_graphs_functions_constants_and_weights_beside_the_file_are_read(
     assert contents is not None
     assert str(Kinds.of(contents)) == PLAIN.format("fp32")
     assert contents.elements == {FLOAT: 64}
+
+
+def test_weights_in_files_of_their_own_are_hashed(tmp_path: Path) -> None:
+    """torch exports them so; the key of TensorRT's engine cache consists of the same digests."""
+    inside, apart = made(tmp_path, "fp32"), tmp_path / "apart.onnx"
+    onnx.save(
+        onnx.load(inside), apart, save_as_external_data=True, location="w.data", size_threshold=0
+    )
+    before = digests(apart, read(apart))
+    data = tmp_path / "w.data"
+    data.write_bytes(data.read_bytes()[:-1] + b"\x01")
+    now = digests(apart, read(apart))
+
+    assert before.keys() == now.keys() == {"weights_sha256", "external_data_sha256"}
+    assert [key for key in before if before[key] != now[key]] == ["external_data_sha256"]
+    assert digests(Path(inside), read(Path(inside))).keys() == {"weights_sha256"}
+    data.unlink()
+    assert digests(apart, read(apart)).keys() == {"weights_sha256"}
 
 
 def test_operators_are_known_by_name_types_and_bits() -> None:

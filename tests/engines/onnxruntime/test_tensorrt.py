@@ -251,7 +251,7 @@ def test_onnxruntime_tells_which_provider_runs_what(tmp_path: Path) -> None:
         pytest.skip(f"this build of onnxruntime has no {first}, which runs no operators itself")
     if not hasattr(onnxruntime.InferenceSession, "get_provider_graph_assignment_info"):
         pytest.skip("onnxruntime before 1.24 does not tell")
-    given: dict[str, Any] = {"weights_sha256": "0" * 64, "threads": 1}
+    given: dict[str, Any] = {"model_key": "0" * 16, "threads": 1}
     given |= {"graph_optimization": "all", "engine": "onnxruntime"}
     path = Path(segmenter(tmp_path))
 

@@ -1,0 +1,87 @@
+"""Fingerprint the files that an engine may load beside those it hashed by itself."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pytest_mlperf import engines
+
+NEVER_LOADED = frozenset({".md", ".lock", ".log", ".pyc"})
+"""Suffixes of files that no engine loads: documentation, and what a run writes itself."""
+
+MOST_FILES = 10_000
+"""A folder with more files is no model: a whole disk, or a data set."""
+
+MODEL_SUFFIXES = re.compile(
+    r"\.(bin|cache|data|engine|gguf|jinja|json|model|onnx|plan|pt|pth|safetensors|tiktoken|ya?ml)"
+)
+"""Suffixes of files in options that are a part of what runs: adapters, tables, templates."""
+
+MODEL_FOLDERS = ("config.json", "adapter_config.json")
+"""A folder named in options is loaded if it has one of these."""
+
+
+def model_files_facts(model: str | None, options: Mapping[str, Any]) -> dict[str, str]:
+    """Return digests of a model's files that its engine did not hash, and of files in its options.
+
+    Args:
+        model: File or folder of the model, or a name that is no path.
+        options: Options of the engine; paths in them are absolute.
+
+    Returns:
+        16 hex digits of SHA-256 by fact; nothing where there are no such files.
+    """
+    of_model = list(_files(Path(model))) if model else []
+    named = [file for path in sorted(set(_paths(options))) for file in _files(path)]
+    facts = {"model_files_sha256": of_model, "option_files_sha256": named}
+    return {
+        key: digest
+        for key, files in facts.items()
+        if (digest := _digest([one for one in files if one.resolve() not in engines.HASHED]))
+    }
+
+
+def _files(path: Path) -> Iterator[Path]:
+    """Yield a file, or the files of a folder that holds a model."""
+    if not path.is_dir():
+        yield from [path] if path.is_file() else []
+        return
+    files: list[Path] = []
+    for file in path.rglob("*"):
+        inside = file.relative_to(path).parts
+        if any(part.startswith((".", "__pycache__")) for part in inside):
+            continue
+        if file.name.endswith(".mlperf.toml") or len(files) > MOST_FILES:
+            return
+        if file.suffix not in NEVER_LOADED and file.is_file():
+            files.append(file)
+    yield from sorted(files)
+
+
+def _paths(value: Any) -> Iterator[Path]:
+    """Yield the paths of model files and folders among the texts of options."""
+    if isinstance(value, Mapping):
+        for item in value.values():
+            yield from _paths(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _paths(item)
+    elif isinstance(value, str):
+        for text in {value, value.rpartition("=")[2]}:
+            path = Path(text)
+            if "/" not in text or "\0" in text or not path.exists():
+                continue
+            in_folder = any((path / name).is_file() for name in MODEL_FOLDERS)
+            if in_folder or MODEL_SUFFIXES.fullmatch(path.suffix):
+                yield path
+
+
+def _digest(files: Sequence[Path]) -> str:
+    if not files:
+        return ""
+    lines = [f"{file.name} {engines.sha256([file])}" for file in files]
+    return hashlib.sha256("\n".join(lines).encode()).hexdigest()[:16]
