@@ -8,6 +8,7 @@ from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from pytest_mlperf.bench.accuracy import CaseAccuracy
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
@@ -15,7 +16,8 @@ from pytest_mlperf.bench.pair import judge_pair
 from pytest_mlperf.bench.performance import judge_efficiency, judge_performance, reported
 from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
-from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.bench.tree import tree_changes
+from pytest_mlperf.core.baseline import Record, unknown_facts
 from pytest_mlperf.core.case import AUDITS, Case, Kind
 from pytest_mlperf.core.control import clocks_moved, steady
 from pytest_mlperf.core.energy import LABEL, Power
@@ -431,7 +433,8 @@ class Bench:
     def _verdict(self, case: CaseRuns, kind: Kind, answer: Ruling) -> Verdict:
         scores = kind == "accuracy"
         subject = case.scored_subject if scores else case.subject
-        against = case.scores if scores else case
+        against = case.scores if scores or answer.by_scores else case
+        changed, unknown = self._since_baseline(case, against)
         notes = answer.notes + (case.notes if kind == "accuracy" else _notes(case, answer.outcome))
         if kind != "accuracy" and answer.outcome is Outcome.NO_BASELINE and case.formerly:
             notes = (case.formerly.in_words, *notes)
@@ -454,7 +457,8 @@ class Bench:
             accuracy=case.accuracy,
             gate=case.judged.gate if case.judged else None,
             subject=subject,
-            changed=against.changes(subject) if subject else (),
+            changed=changed,
+            unknown=unknown,
             notes=notes,
             baseline_file=self._policy.shown(against.file),
             baseline_set=against.set_by,
@@ -467,6 +471,26 @@ class Bench:
             handicap=self._conditions.handicap,
         )
         return self._with_files(verdict, case.runs[-1] if case.runs else case.accuracy)
+
+    def _since_baseline(
+        self, case: CaseRuns, against: CaseRuns | CaseAccuracy
+    ) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """Return what changed since one of the two baselines of a case, and what is not known."""
+        if against is case and case.record:
+            kept, commit = case.record.fingerprint, case.record.runs[-1].commit
+            job, subject, files = case.job, case.subject, case.files
+        elif against is case.scores and case.scores.accepted:
+            baseline = case.scores.accepted.baseline
+            kept, history = baseline.fingerprint, baseline.history
+            commit = history[-1].commit if history else None
+            job, subject, files = case.scoring_job, case.scored_subject, case.scored_files
+        else:
+            return (), ()
+        if subject is None:
+            return (), ()
+        lines, unknown = tree_changes(self._policy, commit, job, case.planned.path, files)
+        changed = (*lines, *against.changes(subject))
+        return changed, (*unknown_facts(kept, subject.fingerprint), *unknown)
 
     def _with_files(self, verdict: Verdict, last: Run | Accuracy | None) -> Verdict:
         """Return a verdict with where what a run or pass left lies, as messages show it."""

@@ -12,7 +12,7 @@ from typing import TypeVar
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
-from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys
+from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys, unknown_facts
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.disturbance import explains_gap
@@ -256,9 +256,11 @@ def _same_engine(case: CaseRuns) -> bool:
 
 
 def _same_commit(case: CaseRuns, conditions: Conditions) -> bool:
-    """Whether the tested project is at the commit of the baseline, and nothing in it differs."""
-    now, runs = conditions.commit, case.record.runs if case.record else ()
-    return bool(now) and not str(now).endswith("+") and {run.commit for run in runs} == {now}
+    """Whether the tested project is known to be what it was at the commit of the baseline."""
+    now, record, subject = conditions.commit, case.record, case.subject
+    if record is None or subject is None or unknown_facts(record.fingerprint, subject.fingerprint):
+        return False
+    return bool(now) and not str(now).endswith("+") and {run.commit for run in record.runs} == {now}
 
 
 class NoBuild(Exception):

@@ -184,7 +184,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
     if answer is None or not answer.failed:
         return None
     headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
-    return Ruling(outcome=Outcome.INVALID, headline=headline)
+    return Ruling(outcome=Outcome.INVALID, headline=headline, by_scores=True)
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:

@@ -241,6 +241,8 @@ class CaseRunner:
         runs: Performance runs that may be judged, oldest first.
         subject: What was timed, once it is known; where nothing is timed, what was scored.
         scored_subject: What was scored, on its own data.
+        files: What the processes of `subject` imported, of the tested project.
+        scored_files: The same of `scored_subject`.
         invalid_runs: Those that may not, and were measured again as often as is allowed.
         left_out: Those of pairs that load may explain, see `confirm.add_pair`.
         session: The id of the session.
@@ -277,6 +279,8 @@ class CaseRunner:
         self.session = conditions.session
         self.subject: Subject | None = None
         self.scored_subject: Subject | None = None
+        self.files: tuple[str, ...] = ()
+        self.scored_files: tuple[str, ...] = ()
         self._conditions = replace(conditions, machine=planned.limited(conditions.machine))
         self._show = show
         self._build = build
@@ -349,9 +353,9 @@ class CaseRunner:
             ),
         )
         if performance or self.planned.shares_data:
-            self.subject = process.subject
+            self.subject, self.files = process.subject, process.files
         if not performance or self.planned.shares_data:
-            self.scored_subject = process.subject
+            self.scored_subject, self.scored_files = process.subject, process.files
         if process.probed and not at:
             self.rate = process.target_qps
         return process

@@ -24,7 +24,7 @@ from pytest_mlperf.cli.stored_results import (
     rule_here,
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.core.baseline import Baseline, Record, differences
+from pytest_mlperf.core.baseline import Baseline, Record, differences, unknown_facts
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
@@ -214,7 +214,7 @@ def compare_case(
         case=case,
         outcome=ruling_of(metrics).outcome,
         metrics=metrics,
-        changed=changed,
+        changed=(*changed, *unknown_facts(a.fingerprint, b.fingerprint, "A")),
         notes=(*notes, source),
     )
 

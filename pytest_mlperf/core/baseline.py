@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -245,10 +246,16 @@ def with_record(baseline: Baseline, record: Record) -> Baseline:
     return dataclasses.replace(baseline, records=records)
 
 
-ADDED_FACTS = frozenset(
-    f"engine.{name}_sha256" for name in ("weights", "external_data", "model_files", "option_files")
-)
-"""Facts that older records lack, and that a server behind a url never has: unknown, not changed."""
+ADDED_FACTS = {
+    "engine.weights_sha256": "weights",
+    "engine.external_data_sha256": "external weights",
+    "engine.model_files_sha256": "model files",
+    "engine.option_files_sha256": "files named in options",
+    "inputs.first": "inputs",
+    "inputs.first_16": "inputs after the first",
+}
+"""Facts, with their names in words, that older records lack, that a server behind a url never has,
+or that nobody can digest: unknown where one side lacks them, not changed."""
 
 
 def changed_keys(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
@@ -259,6 +266,34 @@ def changed_keys(before: Mapping[str, str], now: Mapping[str, str]) -> list[str]
         if before.get(key) != now.get(key)
         and not (key in ADDED_FACTS and (key not in before or key not in now))
     ]
+
+
+def unknown_facts(
+    before: Mapping[str, str], now: Mapping[str, str], whose: str = "the baseline"
+) -> tuple[str, ...]:
+    """Return what cannot be compared: "inputs: not recorded in the baseline"."""
+    lacking = {
+        name: f"{name}: not recorded in {whose}" if key in now else f"{name}: not known now"
+        for key, name in ADDED_FACTS.items()
+        if (key in before) != (key in now)
+    }
+    if "dataset" in now and "inputs.first" not in now:
+        lacking["inputs"] = "inputs: not known now, they are of a kind that has no digest"
+    if "inputs" in lacking:
+        lacking.pop("inputs after the first", None)
+    if "engine.weights" in before or "engine.weights" in now:
+        lacking.pop("weights", None)
+    elif "engine.weights_sha256" not in now and _is_behind_url(now):
+        lacking["weights"] = "weights: not known, the server runs behind a url"
+    return tuple(lacking.values())
+
+
+def _is_behind_url(fingerprint: Mapping[str, str]) -> bool:
+    try:
+        options = json.loads(fingerprint.get("options", ""))
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(options, dict) and bool(options.get("url"))
 
 
 def append_runs(

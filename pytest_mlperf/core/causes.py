@@ -267,7 +267,8 @@ def causes(
         return ()
     facts = _Facts(
         verdict=verdict,
-        baseline=baseline,
+        # A record of performance explains no scores.
+        baseline=None if verdict.kind == "accuracy" else baseline,
         siblings=siblings_of(verdict, siblings, direction),
         direction=direction,
     )
@@ -289,34 +290,59 @@ def _handicap(facts: _Facts) -> Iterator[Cause]:
         yield Cause(rule="handicap", says=says, strength=Strength.CERTAIN)
 
 
+LOADED_FILES, OTHER_FILES = "files.loaded", "files.other"
+
+PARTS = {
+    **dict.fromkeys(("dataset", "dataset.options"), "data"),
+    **dict.fromkeys(("inputs.first", "inputs.first_16"), "inputs"),
+    **{name: name for name in (LOADED_FILES, OTHER_FILES)},
+}
+"""Parts of what changed, by the key of its line; others are of the engine, or of the machine."""
+
+HEADS = {
+    "data": "other data than the baseline's: ",
+    "inputs": "inputs differ, input() of the data set gave others for the baseline: ",
+    LOADED_FILES: "files that the run loaded changed: ",
+    OTHER_FILES: "files changed, none of which the run is known to load: ",
+}
+"""What is said before the lines of a part."""
+
+
 def _environment(facts: _Facts) -> Iterator[Cause]:
     """Engine, weights and options, and what is beside them, as far as they changed."""
     groups: dict[str, list[str]] = {}
     for text in facts.verdict.changed:
-        groups.setdefault(_part_of(text, facts.verdict), []).append(shortened(text))
+        part = _part_of(text, facts.verdict)
+        line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
+        groups.setdefault(part, []).append(line)
     for name, texts in groups.items():
         shown = ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
-        only = "; nothing else that is recorded changed" if len(groups) == 1 else ""
-        other = "other data than the baseline's: " if name == "data" else ""
-        since = "" if other else " since the baseline"
-        strength = _weight(name, facts.siblings, alone=bool(only))
-        yield Cause(rule=name, says=f"{other}{shown}{since}{only}", strength=strength)
+        certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.unknown
+        only = "; nothing else that is recorded changed" if certain else ""
+        head = HEADS.get(name, "")
+        since = "" if head else " since the baseline"
+        alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # which others may have changed
+        strength = _weight(name, facts.siblings, alone=alone)
+        yield Cause(rule=name, says=f"{head}{shown}{since}{only}", strength=strength)
 
 
 def _part_of(text: str, verdict: Verdict) -> str:
     """Return which part of the environment a line of "what changed" speaks of."""
     key = text.split(" ", 1)[0]
-    if key in {"dataset", "dataset.options"}:
-        return "data"
+    if part := PARTS.get(key):
+        return part
     beside = verdict.subject.surroundings if verdict.subject else {}
     return "machine" if key.startswith("machine.") or key in beside else "engine"
 
 
 def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
     """Return how much a change explains, in the light of where else it got worse."""
-    if siblings.points_to and name in {"engine", "machine"}:
-        return Strength.STRONG if siblings.points_to == name else Strength.HINT
-    return Strength.STRONG if alone or name == "data" else Strength.PLAUSIBLE
+    if name == OTHER_FILES:
+        return Strength.HINT
+    if siblings.points_to and name in {"engine", "machine", LOADED_FILES}:
+        machine = siblings.points_to == "machine"
+        return Strength.STRONG if machine == (name == "machine") else Strength.HINT
+    return Strength.STRONG if alone or name in {"data", "inputs"} else Strength.PLAUSIBLE
 
 
 def shortened(text: str) -> str:
@@ -373,8 +399,6 @@ def _length(value: float) -> str:
 
 def _server(facts: _Facts) -> Iterator[Cause]:
     """What the server's own metrics showed that the baseline's did not, beside what got worse."""
-    if facts.verdict.kind == "accuracy":
-        return
     if not (changes := _server_changes(facts)):
         return
     by_point = {point: [c for c in changes if c.point == point] for point in _by_size(facts)}
@@ -485,7 +509,7 @@ def _replicas(facts: _Facts) -> Iterator[Cause]:
 
 
 def _machine(facts: _Facts) -> Iterator[Cause]:
-    if facts.baseline is None or facts.verdict.kind == "accuracy":
+    if facts.baseline is None:
         return
     runs, before = facts.verdict.runs, facts.baseline.runs
     if (clock := _clocks(runs, before)) and clock.differs:
@@ -614,12 +638,15 @@ def _none(facts: _Facts) -> Cause:
 
 def _unchanged(facts: _Facts) -> Iterator[str]:
     verdict = facts.verdict
-    if verdict.baseline_set and not verdict.changed:
+    if verdict.baseline_set and not (verdict.changed or verdict.unknown):
         yield "engine, weights, options and data are the baseline's"
+    if verdict.changed:
+        yield "what changed is a hint alone"
+    yield from verdict.unknown
     for title, before, now in _lengths(facts):
         if abs(now / before - 1) < OUTPUT:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"
-    if facts.baseline is not None and verdict.kind != "accuracy":
+    if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
         if all(any(run.server for run in side) for side in sides) and not _server_changes(facts):
             yield "the server's queue, cache and drafts are as in the baseline"

@@ -391,7 +391,9 @@ class Verdict:
         gate: What that pass says of its gate, and on how many samples; None: no pass, or an older
             release.
         subject: Machine, engine and data.
-        changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint.
+        changed: "engine 1.2.0 -> 1.2.1": differences from the baseline's fingerprint, and files
+            that changed in git since its commit.
+        unknown: "weights: not known, …": what cannot be compared with the baseline's.
         notes: Sentences for the failure message, most important first.
         baseline_file: Path of the baseline file, or where it would be.
         baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
@@ -424,6 +426,7 @@ class Verdict:
     gate: Gate | None = None
     subject: Subject | None = None
     changed: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     baseline_file: str | None = None
     baseline_set: str | None = None

@@ -85,6 +85,7 @@ class ProcessResult:
     Attributes:
         unscored: Why there are none, when only the scorer broke: the run is good all the same.
         notes: What else is to be said of it; those of a run are its own.
+        files: Those that it imported, but for Python's and what is installed.
         waited_s: How long others held the accelerator first.
     """
 
@@ -96,6 +97,7 @@ class ProcessResult:
     target_qps: float | None
     probed: bool
     notes: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     waited_s: float = 0.0
 
 
@@ -165,6 +167,7 @@ def measure(
         target_qps=task.target_qps if evidence.target_qps is None else evidence.target_qps,
         probed=case.progress.probed,
         notes=() if run else evidence.notes,
+        files=tuple(evidence.loaded.get("files", ())),
         waited_s=place.waited_s,
     )
 

@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.case import path_part
@@ -132,6 +132,34 @@ def code_differs(
     if diff is None or diff.returncode > 1:
         return f"commit {then} is not in this clone"
     return f"commit {then} → {now}" if diff.returncode else None
+
+
+def files_since(
+    folder: Path, commit: str, loaded: Iterable[str], recorded: Sequence[Path] = ()
+) -> tuple[list[Path], list[Path]] | None:
+    """Return the files that differ from a commit, in the work tree too, and what git does not have.
+
+    Args:
+        commit: From a file; a short name will do.
+        loaded: Paths; those that git neither has nor ignores are the second list.
+        recorded: See `commit_of`.
+
+    Returns:
+        Absolute paths, baselines left out; None: the commit is not in this clone, or there is none.
+    """
+    top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
+    if top is not None and _NAME.fullmatch(commit):
+        words = ("diff", "--name-only", "--no-renames", "-z", commit)
+        diff = git(*words, *_code(folder, recorded), folder=folder)
+    if top is None or diff is None:
+        return None
+    root = Path(os.fsdecode(top.removesuffix(b"\n")))
+    inside = [path for path in loaded if Path(path).is_relative_to(root)]
+    ask = ("--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--full-name", "-z")
+    new = git(*ask, "--", *inside, folder=folder) if inside else b""
+    names = (os.fsdecode(out or b"").split("\0") for out in (diff, new))
+    changed, others = ([root / name for name in each if name] for each in names)
+    return changed, others
 
 
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:

@@ -120,6 +120,7 @@ def _fingerprint(job: Job, loaded: Event) -> dict[str, str]:
         **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
         **{key: job.facts[key] for key in ("engine", "options")},
         "dataset": str(loaded["dataset"]["digest"]),
+        **loaded["dataset"]["inputs"],
         **job.facts,
     }
 

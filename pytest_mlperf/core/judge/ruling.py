@@ -177,6 +177,7 @@ class Ruling:
         deciding: The metric of rule R that made the outcome, or None.
         gate: Of accuracy, whether the gate was evaluated, and on how many samples.
         unchecked: Of speed and energy, why accuracy is not vouched for.
+        by_scores: Of speed and energy, it is the scores that failed: these are to be explained.
     """
 
     outcome: Outcome
@@ -189,6 +190,7 @@ class Ruling:
     gate: Gate | None = None
     turns: InTurns | None = None
     unchecked: Unchecked | None = None
+    by_scores: bool = False
 
     @property
     def failed(self) -> bool:

@@ -126,7 +126,10 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         yield [line("baseline", str(verdict.baseline_file))]
         yield paragraph("", verdict.baseline_set, width)
         unchanged = "nothing that is recorded: engine, weights, options and data are the same"
+        if verdict.unknown:
+            unchanged = "nothing that both sides know"
         yield paragraphs("changed", verdict.changed or [unchanged], width)
+        yield paragraphs("unknown", verdict.unknown, width)
 
 
 def _deciding(verdict: Verdict) -> MetricVerdict | None:

@@ -145,7 +145,14 @@ OF_WORKER: Mapping[str, Fields] = {
     "loading": {},
     "loaded": {
         "engine": by_name(is_text),
-        "dataset": record(digest=is_text, samples=is_count, sizes=by_name(is_number)),
+        "dataset": record(
+            digest=is_text,
+            samples=is_count,
+            sizes=by_name(is_number),
+            inputs=by_name(is_text),
+            input_s=optional(is_duration),
+        ),
+        "files": each(is_text),
         "load_s": is_duration,
         "pages": optional(each(is_text)),
     },

@@ -151,6 +151,7 @@ class ReplicatedEngine(Engine):
 
     Attributes:
         called: What the number of processes is called in a fingerprint.
+        files: What they imported, see `imported_files`.
     """
 
     called: ClassVar[str] = "replicas"
@@ -177,6 +178,7 @@ class ReplicatedEngine(Engine):
         self._numbers = count()
         self._cost: dict[int, float] = {}
         self._facts: dict[str, str] = {}
+        self.files: list[str] = []
         self._pages: tuple[str, ...] | None = None
         self._leaving = threading.Event()
         self._gathering = wire.Gathering(self._submit_gathered, "replicas-gathering")
@@ -197,8 +199,9 @@ class ReplicatedEngine(Engine):
             self._replicas.append(replica)
         threading.Thread(target=self._listen, name="replicas-listening", daemon=True).start()
         loaded = list(self._answers(wire.LOADED, "loading its model"))
-        self._facts = self._agreed([dict(facts) for _, facts, _ in loaded])
-        asked = [pages for _, _, pages in loaded if pages is not None]
+        self._facts = self._agreed([dict(facts) for _, facts, *_ in loaded])
+        asked = [pages for _, _, pages, _ in loaded if pages is not None]
+        self.files = list(chain.from_iterable(files for *_, files in loaded))
         self._pages = tuple(dict.fromkeys(chain(*asked))) if asked else None
         batch = self._facts.get("work.batch") or self._facts.get("batch_size") or "1"
         self._batch = self._batch_of(max(1, int(batch)) if batch.isdigit() else 1)

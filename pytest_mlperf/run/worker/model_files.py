@@ -62,22 +62,24 @@ def _files(path: Path) -> Iterator[Path]:
     yield from sorted(files)
 
 
-def _paths(value: Any) -> Iterator[Path]:
+def _paths(options: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the paths of model files and folders among the texts of options."""
-    if isinstance(value, Mapping):
-        for item in value.values():
-            yield from _paths(item)
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _paths(item)
-    elif isinstance(value, str):
-        for text in {value, value.rpartition("=")[2]}:
-            path = Path(text)
-            if "/" not in text or "\0" in text or not path.exists():
-                continue
-            in_folder = any((path / name).is_file() for name in MODEL_FOLDERS)
-            if in_folder or MODEL_SUFFIXES.fullmatch(path.suffix):
-                yield path
+    for text in texts(options):
+        path = Path(text)
+        if "/" not in text or "\0" in text or not path.exists():
+            continue
+        in_folder = any((path / name).is_file() for name in MODEL_FOLDERS)
+        if in_folder or MODEL_SUFFIXES.fullmatch(path.suffix):
+            yield path
+
+
+def texts(value: Any) -> Iterator[str]:
+    """Yield the texts in options that may be paths, of "--name=path" the path as well."""
+    if isinstance(value, str):
+        yield from {value, value.rpartition("=")[2]} - {""}
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value.values() if isinstance(value, Mapping) else value:
+            yield from texts(one)
 
 
 def _digest(files: Sequence[Path]) -> str:

@@ -26,6 +26,7 @@ from pytest_mlperf.run.child.reporter import FAILED, described, leave
 from pytest_mlperf.run.worker import _pipe as wire
 from pytest_mlperf.run.worker._replicas import LATENESS
 from pytest_mlperf.run.worker.clocks import SHARES, percentile
+from pytest_mlperf.run.worker.provenance import imported_files
 from pytest_mlperf.run.worker.samples import as_dataset
 from pytest_mlperf.run.worker.worker import (
     SWITCH_INTERVAL_S,
@@ -224,7 +225,7 @@ class Replica:
             pages = self._engine.metrics_pages()
         except BaseException as error:
             self.fail("engine", error)
-        self._send([(wire.LOADED, facts, pages)])
+        self._send([(wire.LOADED, facts, pages, imported_files())])
 
     def _obey(self, message: wire.Message) -> None:
         try:

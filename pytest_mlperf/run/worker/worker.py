@@ -52,6 +52,7 @@ from pytest_mlperf.run.worker.closed_loop import (
 from pytest_mlperf.run.worker.conversations import Conversations, conversations
 from pytest_mlperf.run.worker.model_files import model_files_facts
 from pytest_mlperf.run.worker.open_loop import OpenLoop, recorded
+from pytest_mlperf.run.worker.provenance import fed, imported_files
 from pytest_mlperf.run.worker.samples import (
     as_dataset,
     check_count,
@@ -264,11 +265,17 @@ class EngineWorker:
                     'alone: LoadGen takes them as they come; set count_tokens = "server"',
                 )
         self._spent["load_s"] = perf_counter() - begun_s
-        described = model_files_facts(self._spec.model, self._spec.engine.options) | described
+        # What lies here beside a server that runs already is none of its files.
+        options = self._spec.engine.options
+        model = None if options.get("url") else self._spec.model
+        described = model_files_facts(model, options) | described
+        with self._reporter.blaming("dataset"):
+            inputs, input_s = fed(self._dataset, self._asked.indices)
         self._reporter.event(
             "loaded",
             engine=described,
-            dataset=facts,
+            dataset={**facts, "inputs": inputs, "input_s": input_s},
+            files=sorted({*imported_files(), *getattr(self._engine, "files", ())}),
             load_s=self._spent["load_s"],
             pages=None if pages is None else list(pages),
         )

@@ -1,0 +1,69 @@
+"""Which files changed in git since the commit of a baseline, and which of them a run loaded."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.run.project import CHANGED, files_since
+from pytest_mlperf.run.worker.model_files import texts
+
+MOST_PATHS = 3
+"""Files that a line names; the rest are counted."""
+
+
+def tree_changes(
+    policy: Policy, commit: str | None, job: Job, suite: Path, imported: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Return lines of what changed since a baseline's commit, and of what is not known of it.
+
+    Args:
+        commit: None: it was recorded outside git, and nothing is claimed.
+        job: Names model, data and further files; the scorer too, where scores are explained.
+        imported: Files that the worker imported.
+    """
+    if commit is None:
+        return [], []
+    loaded = {os.path.realpath(path) for path in (*imported, str(suite), *_named(job, suite))}
+    recorded = [policy.baselines] if policy.baselines else []
+    files = files_since(policy.root, commit.removesuffix(CHANGED), loaded, recorded)
+    if files is None:
+        return [], [f"files: not known, there is no clone here that has commit {commit}"]
+    if commit != commit.removesuffix(CHANGED):
+        return [], [f"files: not known, the baseline has changes without a commit ({commit})"]
+    changed, new = files
+    groups: dict[str, list[Path]] = {"files.loaded": [], "files.other": []}
+    for file in changed:
+        places = map(str, (file.resolve(), *file.resolve().parents))
+        groups["files.other" if loaded.isdisjoint(places) else "files.loaded"].append(file)
+    lines = [
+        f"{key} {len(group)} in git since {commit}: {_listed(policy, group)}"
+        for key, group in groups.items()
+        if group
+    ]
+    unknown = f"files: not in git, so not known whether they changed: {_listed(policy, new)}"
+    return lines, [unknown] if new else []
+
+
+def _listed(policy: Policy, files: Sequence[Path]) -> str:
+    more = f" and {len(files) - MOST_PATHS} more" if len(files) > MOST_PATHS else ""
+    return ", ".join(map(policy.shown, files[:MOST_PATHS])) + more
+
+
+def _named(job: Job, suite: Path) -> Iterator[str]:
+    """Yield the files and folders that a case names; a folder around its suite says nothing."""
+    factories = [job.engine, job.dataset, *filter(None, [job.scorer])]
+    for text in texts([job.model, *(one.options for one in factories)]):
+        with contextlib.suppress(OSError, ValueError):  # most texts are no path
+            path = (suite.parent / text).resolve(strict=True)
+            if not suite.resolve().is_relative_to(path):
+                yield str(path)
+    for one in factories:
+        with contextlib.suppress(Exception):  # a package around it may raise what it likes
+            spec = find_spec(one.target.partition(":")[0])
+            yield from filter(None, [spec and spec.origin])

@@ -1,0 +1,119 @@
+"""What a run was made of, as far as its worker sees it: fed inputs, and imported files."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+import sys
+import sysconfig
+from collections.abc import Iterator, Mapping, Sequence, Set
+from itertools import chain, islice
+from pathlib import Path, PurePath
+from statistics import fmean
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+
+from pytest_mlperf import engines
+from pytest_mlperf.core.extension import Dataset
+
+FIRST = 16
+"""Samples whose inputs are digested."""
+
+LONGEST_S = 2.0
+"""No further sample is asked for after so long; only the first one has a digest then."""
+
+LARGEST_BYTES = 2**30
+"""A larger file that an input names is not read."""
+
+
+def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float | None]:
+    """Return digests of the first inputs, and the mean seconds that `input()` takes of a sample.
+
+    A kind of input that cannot be digested has none. Where `input()` raises nothing more is told:
+    the engine will meet the same error, and say whose it is. The first call, which may import and
+    open, counts in the mean only where it is the only one.
+    """
+    facts: dict[str, str] = {}
+    spent_s: list[float] = []
+    total, indices = hashlib.sha256(), list(islice(indices, FIRST))
+    digestible, begun_s = True, perf_counter()
+    for number, index in enumerate(indices, start=1):
+        asked_s = perf_counter()
+        try:
+            sample = dataset.input(index)
+            spent_s.append(perf_counter() - asked_s)
+        except Exception:
+            return {}, None
+        try:
+            for part in _parts(sample) if digestible else ():
+                total.update(part)
+        except Exception:  # arrays, too, raise what they like
+            facts, digestible = {}, False
+        if digestible and number == 1:
+            facts["inputs.first"] = total.hexdigest()[:16]
+        if digestible and number == len(indices):
+            facts["inputs.first_16"] = total.hexdigest()[:16]
+        if perf_counter() - begun_s > LONGEST_S:
+            break
+    return facts, fmean(spent_s[1:] or spent_s) if spent_s else None
+
+
+def _parts(value: Any) -> Iterator[bytes | memoryview]:
+    """Yield bytes that are equal of equal values alone, in every process.
+
+    Raises:
+        TypeError: It is of another kind, of which nobody knows what tells two apart.
+    """
+    if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        array = np.asarray(value)
+        yield f"array {array.dtype.str} {array.shape};".encode()
+        if array.dtype.hasobject or array.dtype.names:
+            yield from _parts(array.tolist())
+        else:
+            yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+    elif value is None or isinstance(value, bool | int | float | complex):
+        yield f"{value!r};".encode()
+    elif isinstance(value, PurePath) or (isinstance(value, str) and _names_file(value)):
+        yield from _parts(_file(Path(value)))
+    elif isinstance(value, str | bytes | bytearray | memoryview):
+        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
+        yield f"{'text' if isinstance(value, str) else 'bytes'} {len(data)};".encode()
+        yield data
+    elif isinstance(value, Mapping):
+        items = sorted(value.items(), key=lambda item: (type(item[0]).__name__, str(item[0])))
+        yield f"table {len(items)};".encode()
+        yield from chain.from_iterable(map(_parts, chain.from_iterable(items)))
+    elif isinstance(value, list | tuple):
+        yield f"list {len(value)};".encode()
+        yield from chain.from_iterable(map(_parts, value))
+    elif isinstance(value, Set):
+        yield from _parts(sorted(b"".join(_parts(one)) for one in value))
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        yield from _parts({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
+    else:
+        raise TypeError(f"no digest of {type(value).__name__}")
+
+
+def _names_file(text: str) -> bool:
+    try:
+        return "/" in text and Path(text).is_file()
+    except (OSError, ValueError):  # it is too long for a path, or holds a zero
+        return False
+
+
+def _file(path: Path) -> tuple[str, str]:
+    """Return name and digest of a file: where it lies is another place on every machine."""
+    if path.stat().st_size > LARGEST_BYTES:
+        raise TypeError(f"no digest of {path}, which is too large")
+    return path.name, engines.sha256([path])
+
+
+def imported_files() -> list[str]:
+    """Return the files of imported modules that are neither Python's own nor installed."""
+    paths = sysconfig.get_paths()
+    places = [paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")]
+    files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
+    return sorted(f for f in files if isinstance(f, str) and not f.startswith(tuple(places)))

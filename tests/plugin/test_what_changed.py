@@ -1,0 +1,81 @@
+"""What changed since a baseline, in git and outside, as a session tells it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.run.project import commit_of
+from tests.core.made import present
+from tests.plugin.project import Project
+from tests.stores.killed import git
+
+DATA = """
+import pixels
+from pytest_mlperf.run.worker.samples import Samples
+
+class Pictures(Samples):
+    def __init__(self, path):
+        super().__init__([[1, 2], [3, 4]] * 8)
+
+    digest = "of the files"
+
+    def input(self, index):
+        return pixels.scaled(super().input(index))
+"""
+
+
+SYNTHETIC = 'dataset = { use = "synthetic", samples = 32 }'
+
+
+def committed(project: Project, **files: str) -> str:
+    for name, content in files.items():
+        (project.path / name.replace("_", ".")).write_text(content)
+    git(project.path, "add", "--all")
+    git(project.path, "commit", "--quiet", "--message=change")
+    return present(commit_of(project.path))
+
+
+@pytest.fixture
+def own(project: Project) -> Project:
+    """Return a project in git whose data set imports a module of its own."""
+    git(project.path, "init", "--quiet")
+    suite = project.suite()
+    data = 'dataset = { use = "data:Pictures", path = "../files" }'
+    suite.write_text(suite.read_text().replace(SYNTHETIC, data))
+    (project.path / "files").mkdir()
+    (project.path / "files" / "labels.txt").write_text("1")
+    project.pytester.syspathinsert()
+    return project
+
+
+def last(project: Project) -> Verdict:
+    files = project.path.glob(".mlperf/runs/*/results.json")
+    newest = max(files, key=lambda file: file.stat().st_mtime_ns)
+    return project.verdicts(str(newest))["performance"]
+
+
+@pytest.mark.process
+def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own: Project) -> None:
+    scaled = "def scaled(pixels):\n    return [one / 4 for one in pixels]\n"
+    then = committed(own, data_py=DATA, pixels_py=scaled, other_py="", README_md="first")
+    assert own.record("suites", "-k", "performance").ret == 0
+    committed(own)
+    unchanged = last(own)
+    assert (unchanged.changed, unchanged.unknown) == ((), ())
+
+    own.run("suites", "-k", "performance")
+    same = last(own)
+    committed(own, pixels_py=scaled.replace("4", "5"), other_py="1 / 0", README_md="second")
+    (own.path / "files" / "labels.txt").write_text("2")
+    own.run("suites", "-k", "performance")
+    fell = last(own)
+
+    assert (same.changed, same.unknown) == ((), ())
+    loaded, others, first, sixteen = fell.changed
+    assert loaded == f"files.loaded 2 in git since {then}: files/labels.txt, pixels.py"
+    assert others == f"files.other 2 in git since {then}: README.md, other.py"
+    assert (first[:13], sixteen[:16]) == ("inputs.first ", "inputs.first_16 ")
+    assert fell.unknown == ()
