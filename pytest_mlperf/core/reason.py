@@ -91,6 +91,7 @@ class SignKey(StrEnum):
     TOKENS_TOGETHER = "tokens_together"
     IN_ONE_PIECE = "in_one_piece"
     ANSWERS_CUT = "answers_cut"
+    UNTIMED_INPUT = "untimed_input"
 
 
 SEVERAL = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})

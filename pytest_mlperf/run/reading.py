@@ -21,6 +21,7 @@ from pytest_mlperf.core.metrics import (
     PEAK_DEVICE_MEMORY,
     PEAK_HOST_MEMORY,
 )
+from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.machine import Machine, split
@@ -200,6 +201,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         witnesses.append(served(evidence.server, timed, shared))
     if may_have_light(job, evidence.subject.identity):
         witnesses.append(_light(evidence, job, figures, energy))
+    input_s = evidence.loaded["dataset"].get("input_s")
+    witnesses.append(untimed_input(input_s, evidence.settings, figures))
     fields = together(*witnesses)
     # A curve's points have other rates: what they differ by is no scatter.
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
@@ -219,6 +222,27 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         control=evidence.control.values,
         warmed=evidence.warmed,
     )
+
+
+UNTIMED_SHARE, UNTIMED_S = 0.1, 1e-5
+"""What `input()` takes is told from this share of what a sample takes on, and from so much time."""
+
+
+def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Figures) -> Findings:
+    """Return what a data set's `input()` takes of a sample, where that is much."""
+    latencies_s = [s for n, s in figures.metrics.items() if n.partition("@")[0] == "latency_p50"]
+    sample_s = min(latencies_s, default=figures.duration_s / max(1, figures.samples))
+    if settings.scenario == "MultiStream":
+        sample_s /= settings.samples_per_query
+    if input_s is None or input_s <= max(UNTIMED_SHARE * sample_s, UNTIMED_S):
+        return Findings()
+    took, engine = (quantity("latency_p50", s) for s in (input_s, sample_s))
+    text = (
+        f"input() took {took} a sample, untimed; the engine {engine}: docs/own-model.md says how "
+        "to time preprocessing"
+    )
+    sign = Sign(key=SignKey.UNTIMED_INPUT, text=text)
+    return Findings(notes=(text,), signs=(sign,))
 
 
 def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:

@@ -44,6 +44,9 @@ DIGEST = "6b57b985f9b11a708a2b01f985b056950dc2501b08656e59cdc0e66943beee72"
 
 ALONE = "; nothing else that is recorded changed"
 
+LOADED = "files.loaded 2 in git since 3f2c1ab0d9e8: data.py, suites/a.mlperf.toml"
+OTHER = "files.other 1 in git since 3f2c1ab0d9e8: README.md"
+
 
 def test_what_changed_since_the_baseline_is_told() -> None:
     cases: list[tuple[list[str], list[str]]] = [
@@ -63,6 +66,21 @@ def test_what_changed_since_the_baseline_is_told() -> None:
         ([f"dataset {DIGEST} → {DIGEST[::-1]}", "engine.version 1 → 2"],
          ["other data than the baseline's: dataset 6b57b985… → 27eeeb34…",
           "engine.version 1 → 2 since the baseline"]),
+        ([LOADED], [f"files that the run loaded changed: {LOADED[13:]}{ALONE}"]),
+        ([LOADED, OTHER],
+         [f"files that the run loaded changed: {LOADED[13:]}",
+          f"files changed, none of which the run is known to load: {OTHER[12:]}"]),
+        ([LOADED, "engine.version 1 → 2", "inputs.first 3f → 4a"],
+         ["inputs differ, input() of the data set gave others for the baseline: inputs.first 3f → "
+          "4a", f"files that the run loaded changed: {LOADED[13:]}", "engine.version 1 → 2 since "
+          "the baseline"]),
+        ([LOADED, "inputs.first 3f → 4a"],
+         [f"files that the run loaded changed: {LOADED[13:]}",
+          "inputs differ, input() of the data set gave others for the baseline: inputs.first 3f → "
+          "4a"]),
+        ([OTHER, "engine.version 1 → 2"],
+         ["engine.version 1 → 2 since the baseline",
+          f"files changed, none of which the run is known to load: {OTHER[12:]}"]),
         (['dataset.options {"samples": 32} → {"samples": 64}'],
          [f"other data than the baseline's: dataset.options: samples 32 → 64{ALONE}"]),
     ]  # fmt: skip
@@ -333,6 +351,16 @@ def test_the_handicap_comes_first_and_hints_alone_are_no_cause() -> None:
     assert hint.says == "only this case: 0 of 1 other cases of onnxruntime got worse"
     assert (hint.strength, none.strength) == (Strength.HINT, Strength.NONE)
     assert none.says == ("no cause found: engine, weights, options and data are the baseline's")
+    unsure = drop(baseline_set=SET, unknown=("weights: not known now", "inputs: not known now"))
+    assert told(causes(unsure, None, ())) == [
+        "no cause found: weights: not known now; inputs: not known now"
+    ]
+    assert told(causes(replace(unsure, changed=("engine.version 1 → 2",)), None, ())) == [
+        "engine.version 1 → 2 since the baseline"
+    ]
+    assert told(causes(drop(OTHER, baseline_set=SET), None, ()))[1:] == [
+        "no cause found: what changed is a hint alone"
+    ]
     assert told(causes(drop(runs=missed), None, ())) == [
         "LoadGen's latency limit was missed in 2 of 3 runs at 25000/s"
     ]
@@ -358,6 +386,7 @@ def of_names(names: str, values: st.SearchStrategy[float]) -> st.SearchStrategy[
 numbers = st.floats(min_value=-1e300, max_value=1e300)
 positive = st.floats(min_value=1e-300, max_value=1e300)
 changes = ["engine.version 1 → 2", "machine.driver 1 → 2", f"dataset {DIGEST} → {DIGEST}"]
+changes += [LOADED, OTHER, "inputs.first 1 → 2"]
 changes += ['options {"a": [1]} → {"b": {}}', "options {} → {}"]
 texts = st.text(max_size=30) | st.sampled_from(changes)
 metrics = st.builds(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record
+from pytest_mlperf.core.baseline import BaselineRun, HistoryEntry, Record, unknown_facts
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.energy import Power
 from pytest_mlperf.core.energy.exporter import ExportedEnergy
@@ -165,6 +165,45 @@ def test_what_changed_since_the_baseline_is_listed_by_key() -> None:
     assert set_by(()) is None
     outside_git = replace(record.history[0], commit=None)
     assert set_by((outside_git,)) == 'set 2026-11-20: "first"'
+
+
+def test_what_one_side_does_not_know_is_neither_the_same_nor_changed() -> None:
+    """A server behind a url has weights that no folder here tells; dummy weights are known."""
+    whole = {
+        "dataset": "ab",
+        "engine.weights_sha256": "1",
+        "engine.model_files_sha256": "2",
+        "inputs.first": "3",
+        "inputs.first_16": "4",
+    }
+    less = {n: {k: v for k, v in whole.items() if k != n} for n in whole}
+    served = {**less["engine.weights_sha256"], "options": '{"url": "http://127.0.0.1:8000"}'}
+    behind = "weights: not known, the server runs behind a url"
+    no_inputs = {key: value for key, value in whole.items() if not key.startswith("inputs.")}
+    of_a_kind = "inputs: not known now, they are of a kind that has no digest"
+    cases: list[tuple[dict[str, str], dict[str, str], tuple[str, ...]]] = [
+        (whole, whole, ()),
+        ({"engine": "pytest-benchmark"}, {"engine": "pytest-benchmark"}, ()),
+        (less["engine.model_files_sha256"], whole, ("model files: not recorded in the baseline",)),
+        (whole, less["engine.model_files_sha256"], ("model files: not known now",)),
+        (no_inputs, whole, ("inputs: not recorded in the baseline",)),
+        (less["inputs.first_16"], whole, ("inputs after the first: not recorded in the baseline",)),
+        (whole, no_inputs, (of_a_kind,)),
+        (no_inputs, no_inputs, (of_a_kind,)),
+        (served, served, (behind,)),
+        (whole, served, (behind,)),
+        (served, {**served, "engine.weights": "dummy"}, ()),
+        (served, {**whole, **served, "engine.weights_sha256": "1"},
+         ("weights: not recorded in the baseline",)),
+        *(({"options": text}, {"options": text}, ()) for text in ("", "{", "[]", "[" * 9**5, "{}")),
+    ]  # fmt: skip
+    for before, now, expected in cases:
+        assert unknown_facts(before, now) == expected
+        assert {text.split(" ")[0] for text in changes(before, now)} <= {"engine.weights"} | {
+            "options"
+        }
+    assert unknown_facts({}, whole, "A")[0] == "weights: not recorded in A"
+    assert changes(whole, {**whole, "inputs.first": "5"}) == ("inputs.first 3 → 5",)
 
 
 def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:

@@ -412,19 +412,21 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 
 def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
     commit, no_build = "0123456789ab", (Turns.NO_BUILD, NO_BUILD + MORE_SESSIONS)
+    same = {"engine": "same"}
     rows = [
-        (commit, commit, "same", (Turns.UNCHANGED, UNCHANGED)),
-        (f"{commit}+", commit, "same", no_build),
-        ("aaaaaaaaaaaa", commit, "same", no_build),
-        (None, None, "same", no_build),
-        (commit, commit, "other", no_build),
+        (commit, commit, same, (Turns.UNCHANGED, UNCHANGED)),
+        (commit, commit, {**same, "engine.weights_sha256": "not known now"}, no_build),
+        (f"{commit}+", commit, same, no_build),
+        ("aaaaaaaaaaaa", commit, same, no_build),
+        (None, None, same, no_build),
+        (commit, commit, {"engine": "other"}, no_build),
     ]
-    for now, then, engine, (state, note) in rows:
+    for now, then, kept, (state, note) in rows:
         runs = lab.case()
         assert runs.record is not None
-        runs.subject = Subject(identity={}, fingerprint={"engine": "same"})
+        runs.subject = Subject(identity={}, fingerprint=same)
         before = tuple(replace(run, commit=then) for run in runs.record.runs)
-        runs.record = replace(runs.record, fingerprint={"engine": engine}, runs=before)
+        runs.record = replace(runs.record, fingerprint=kept, runs=before)
 
         answer = lab.confirm(runs, provisional(), "auto", commit=now)
 

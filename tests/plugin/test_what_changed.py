@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.run.project import commit_of
 from tests.core.made import present
 from tests.plugin.project import Project
@@ -51,10 +49,10 @@ def own(project: Project) -> Project:
     return project
 
 
-def last(project: Project) -> Verdict:
+def last(project: Project, kind: str = "performance") -> Verdict:
     files = project.path.glob(".mlperf/runs/*/results.json")
     newest = max(files, key=lambda file: file.stat().st_mtime_ns)
-    return project.verdicts(str(newest))["performance"]
+    return project.verdicts(str(newest))[kind]
 
 
 @pytest.mark.process
@@ -79,3 +77,28 @@ def test_changed_files_are_told_apart_by_whether_the_run_loaded_them(own: Projec
     assert others == f"files.other 2 in git since {then}: README.md, other.py"
     assert (first[:13], sixteen[:16]) == ("inputs.first ", "inputs.first_16 ")
     assert fell.unknown == ()
+
+
+ANSWERS = '[[engines]]\nuse = "tests.bench.answers:Answers"\noptions = {{ wrong = {} }}\n'
+
+
+@pytest.mark.process
+def test_what_changed_since_one_baseline_is_no_cause_against_the_other(project: Project) -> None:
+    """Where scores failed, speed is not judged: what changed since the scores' baseline is told."""
+    reference = 'scorer = { use = "top1" }'
+    for wrong, options in (
+        (0, ("-k", "accuracy", "--mlperf-update=missing")),
+        (1, ("-k", "performance", "--mlperf-update=missing", "-omlperf_baseline_runs=1")),
+        (40, ()),
+    ):
+        suite = project.suite(engines=ANSWERS.format(wrong))
+        data = SYNTHETIC.replace("32", "400")
+        suite.write_text(suite.read_text().replace(SYNTHETIC, f"{data}\n{reference}"))
+        ended = project.run("suites", *options)
+
+    accuracy, performance = (last(project, kind) for kind in ("accuracy", "performance"))
+
+    assert (accuracy.outcome, performance.outcome) == (Outcome.ACC_DROP, Outcome.INVALID)
+    assert accuracy.changed == performance.changed == ('options {"wrong": 0} → {"wrong": 40}',)
+    assert performance.baseline_file == accuracy.baseline_file
+    assert '"wrong": 1' not in ended.stdout.str()

@@ -94,8 +94,14 @@ def test_a_metric_that_was_not_measured_has_no_figure_and_a_note_that_is_said_on
 def test_what_did_not_change_or_was_not_judged_is_said_too() -> None:
     (judged, *others), note = verdicts.DROP.metrics, verdicts.FEW_QUERIES.metrics[0]
     unchanged = "nothing that is recorded: engine, weights, options and data are the same"
+    behind = "weights: not known, the server runs behind a url"
     expected = {
         f"changed   {unchanged}": {"changed": ()},
+        f"changed   nothing that both sides know\nunknown   {behind}\n": {
+            "changed": (),
+            "unknown": (behind,),
+        },
+        f"changed   a 1 → 2\nunknown   {behind}\n": {"changed": ("a 1 → 2",), "unknown": (behind,)},
         f"note      p99 latency: {note.note}": {"metrics": (judged, *others, note)},
         "rule      1 run now, 8 in the baseline;": {"metrics": (replace(judged, runs=1),)},
     }

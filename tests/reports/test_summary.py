@@ -124,6 +124,27 @@ def test_what_changed_is_told_beside_a_verdict_that_stands_the_machine_first() -
     assert not [line for line in failed if line.startswith("changed")]
 
 
+def test_what_changed_since_two_baselines_of_a_case_is_kept_apart() -> None:
+    """What changed since both is told once, files that nothing is known to load not at all."""
+
+    def lines(scores: tuple[str, ...], speed: tuple[str, ...] | None) -> list[str]:
+        fields: dict[str, Any] = {"outcome": Outcome.OK, "baseline_set": "set"}
+        accuracy = replace(verdicts.ACC_DROP, **fields, changed=scores, case=verdicts.CASE)
+        fields["baseline_set"] = None if speed is None else "set"
+        timed = replace(verdicts.OK, **fields, changed=speed or ())
+        told = summary(session(result(accuracy), result(timed)), 200, colour=False)
+        head = f"changed   {verdicts.CASE.id}: "
+        return [line.removeprefix(head) for line in told if line.startswith("changed")]
+
+    threads, other = "options.threads 1 → 2", "files.other 1 in git since 3f2c: README.md"
+    assert lines((threads,), ()) == [f"{threads} since the accuracy baseline"]
+    assert lines((), (threads,)) == [f"{threads} since the performance baseline"]
+    assert lines((threads,), (threads,)) == [f"{threads} since the baseline"]
+    assert lines((threads,), None) == [f"{threads} since the baseline"]
+    assert lines((other, threads), (other, threads)) == [f"{threads} since the baseline"]
+    assert lines((other,), (other,)) == []
+
+
 def test_suites_without_baseline_are_named_once_each() -> None:
     """What may not be recorded is not proposed."""
 

@@ -16,8 +16,9 @@ from pytest_mlperf.core.metrics import RESOURCES
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions, ControlRun
+from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.logs import DETAIL
-from pytest_mlperf.run.reading import Evidence, read_run
+from pytest_mlperf.run.reading import Evidence, read_run, untimed_input
 from tests.run.harness import entry, result_of, settings
 from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED, job
 
@@ -36,11 +37,18 @@ LATE = {"issue_p99": 0.0, "loop_p99": 0.04}
 BUSY = {**SEEN, "foreign_s": 18.0, "waited_s": 8.0, "own_s": 1.0}
 
 
-def evidence(folder: Path, result: dict[str, Any], **changes: Any) -> Evidence:
+def evidence(
+    folder: Path, result: dict[str, Any], *, input_s: float | None = None, **changes: Any
+) -> Evidence:
     """Return what is left of a run whose log lies in a folder."""
     usual: dict[str, Any] = {
         "settings": settings("Server"),
-        "loaded": {"event": "loaded", "engine": {}, "dataset": {"sizes": {}}, "load_s": 12.5},
+        "loaded": {
+            "event": "loaded",
+            "engine": {},
+            "load_s": 12.5,
+            "dataset": {"sizes": {}, "input_s": input_s},
+        },
         "finished": {"event": "finished", "folder": str(folder), "result": result},
         "subject": Subject(identity={}, fingerprint={}),
         "target_qps": 12.5,
@@ -60,6 +68,7 @@ def read(
     *,
     host: dict[str, Counted] | None = None,
     build_s: float | None = None,
+    input_s: float | None = None,
     **seen: Any,
 ) -> Run:
     """Read a run of Server with this log, of which this was seen besides."""
@@ -68,7 +77,7 @@ def read(
     result = result_of(peak_bytes=3 * 2**30, **seen)
     here = detect(gpus=False)
     conditions = Conditions(folder=folder, session="s", machine=here, watched=True)
-    told = evidence(folder, result, host=host or {}, build_s=build_s)
+    told = evidence(folder, result, host=host or {}, build_s=build_s, input_s=input_s)
     run = read_run(told, job(folder, SERVED), conditions)
     assert run is not None
     return run
@@ -127,3 +136,41 @@ def test_every_witness_fills_in_fields_of_the_run(tmp_path: Path) -> None:
     taken = {name: value for name, value in built.metrics.items() if name in RESOURCES}
     assert taken == {"peak_host_memory": 3.0 * 2**30, "load_time": 12.5, "build_time": 600.0}
     assert "build_time" not in plain.metrics
+
+
+def test_preprocessing_that_nobody_times_is_told_from_a_tenth_of_a_sample_on() -> None:
+    """Of a batch, a query of several samples or a curve by what one sample takes; never of µs."""
+    one, batch, many = {"latency_p50": 0.002}, {"throughput": 12.5}, {"latency_p50": 0.08}
+    server = {"latency_p50": 0.05, "throughput": 1000.0}
+    curve = {"latency_p50@1": 0.1, "latency_p50@64": 0.9}
+    cases: list[tuple[str, dict[str, float], float | None, str]] = [
+        ("SingleStream", one, 1.1e-3, "1.1 ms a sample, untimed; the engine 2 ms"),
+        ("SingleStream", one, 0.19e-3, ""),
+        ("SingleStream", one, None, ""),
+        ("SingleStream", {"latency_p50": 1e-6}, 9e-6, ""),
+        ("Server", server, 5.1e-3, "the engine 50 ms"),
+        ("Server", server, 4.9e-3, ""),
+        ("MultiStream", many, 1.1e-3, "the engine 10 ms"),
+        ("MultiStream", many, 0.9e-3, ""),
+        ("Offline", batch, 9e-3, "the engine 80 ms"),
+        ("Offline", batch, 7e-3, ""),
+        ("Concurrency", curve, 0.011, "the engine 100 ms"),
+        ("Concurrency", curve, 0.009, ""),
+    ]
+    for scenario, metrics, input_s, text in cases:
+        figures = Figures(metrics=metrics, samples=125, queries=125, duration_s=10.0)
+        found = untimed_input(input_s, settings(scenario), figures)
+        assert [text in note for note in found.notes] == [True] * bool(text)
+        assert found.notes == tuple(sign.text for sign in found.signs)
+
+
+def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> None:
+    valid = {"result_validity": "VALID", "result_query_count": 120}
+    runs = [read(tmp_path, valid, input_s=input_s) for input_s in (0.02, 0.021)]
+
+    (note,) = [note for note in energy_notes(runs) if "untimed" in note]
+
+    assert note == (
+        "input() took 21 ms a sample, untimed; the engine 50 ms: docs/own-model.md says how "
+        "to time preprocessing"
+    )

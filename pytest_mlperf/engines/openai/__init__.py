@@ -314,7 +314,7 @@ class OpenAiEngine(Engine):
         library()
         if has_tokenizer(self._folder) or self._options.count_tokens == "reference":
             require_module("engine openai", "transformers", "openai", "the model's tokenizer")
-        if has_weights(self._folder) and not self._dummy:
+        if self._server is not None and has_weights(self._folder) and not self._dummy:
             purpose = "the fingerprint of the model's weights"
             require_module("engine openai", "safetensors", "openai", purpose)
         if self._server is not None:
@@ -516,10 +516,11 @@ class OpenAiEngine(Engine):
         }
         if not self._client.keeps_connections:
             self._facts["connections"] = "new for each request: the server closes them"
-        if self._folder is not None and (self._dummy or has_weights(self._folder)):
-            self._facts |= weights_fact(self._folder, dummy=self._dummy)
-        elif self._dummy:
+        if self._dummy:
             self._facts["weights"] = "dummy"
+        elif self._server is not None and self._folder is not None and has_weights(self._folder):
+            # What a server has loaded that runs already is known to it alone.
+            self._facts |= weights_fact(self._folder)
 
     @functools.cached_property
     def _tokenizer(self) -> Any:

@@ -8,7 +8,7 @@ from statistics import geometric_mean
 
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.causes import Cause, Strength, shortened
+from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
 from pytest_mlperf.core.judge.ruling import noted_in_headline
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
@@ -404,11 +404,19 @@ def machine(verdict: Verdict) -> str | None:
     return f"fixed micro-benchmark{off}: {seen_in_words(verdict.machine)}"
 
 
-def changed(verdict: Verdict) -> str | None:
-    """Return what is other than with the baseline, that of the machine first; None: nothing."""
-    texts = sorted(map(shortened, verdict.changed), key=lambda text: not text.startswith(MACHINE))
+def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
+    """Return what is other than with the baseline, that of the machine first; None: nothing.
+
+    Files that the run is not known to load are left out.
+
+    Args:
+        apart: Since the baselines of scores and of speed other things changed.
+    """
+    lines = [text for text in verdict.changed if text.split(" ", 1)[0] != OTHER_FILES]
+    texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
     more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
-    return f"{', '.join(texts[:MOST])}{more} since the baseline" if texts else None
+    whose = f"{verdict.kind} baseline" if apart else "baseline"
+    return f"{', '.join(texts[:MOST])}{more} since the {whose}" if texts else None
 
 
 def searched(verdict: Verdict) -> list[str]:

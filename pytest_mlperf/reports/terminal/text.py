@@ -245,6 +245,12 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
     for remedy, cases in settling(results.cases):
         yield paragraph("settle", f"{cases}: {remedy}", width)
     noted: set[str] = set()
+    changes = {
+        (one.verdict.case.id, one.verdict.changed)
+        for one in results.cases
+        if one.verdict.baseline_set
+    }
+    of_case = Counter(case for case, _ in changes)
     for result in results.cases:
         verdict = result.verdict
         advice = {
@@ -257,12 +263,13 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
             label, text = advice[verdict.outcome]
             yield paragraph(label, f"{verdict.case.id}: {text}", width)
         if not result.failed:
-            yield from _beside(verdict, noted, width)
+            yield from _beside(verdict, noted, width, apart=of_case[verdict.case.id] > 1)
 
 
-def _beside(verdict: Verdict, printed: set[str], width: int) -> Iterator[list[str]]:
+def _beside(verdict: Verdict, printed: set[str], width: int, *, apart: bool) -> Iterator[list[str]]:
     """Yield what changed and what was noted, of a case once, whichever of its tests says it."""
-    labelled = [("changed", changed(verdict)), *(("note", note) for note in lines_of(verdict))]
+    since = changed(verdict, apart=apart)
+    labelled = [("changed", since), *(("note", note) for note in lines_of(verdict))]
     for label, content in labelled:
         text = f"{verdict.case.id}: {content}"
         if content and text not in printed:

@@ -1,0 +1,112 @@
+"""bench/tree.py: files that changed since a commit, those that a run loaded apart from others."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.tree import MOST_PATHS, tree_changes
+from pytest_mlperf.core.job import Factory, Job
+from pytest_mlperf.run.project import commit_of
+from tests.core.made import present
+from tests.run.test_figures import SERVED, job
+from tests.stores.killed import git
+
+pytestmark = pytest.mark.process
+
+FILES = (
+    *("suites/s.mlperf.toml", "data.py", "README.md", "model/config.json", "files/labels.txt"),
+    *("adapter.bin", "serve.sh", "baselines/cpu/a.json", "accepted/b.json", "tests/run/harness.py"),
+)
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> tuple[Path, Job, str]:
+    """Return a project in git, a job that names files of it, and its commit."""
+    for name in FILES:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("first")
+    whole = replace(
+        job(tmp_path / "suites", SERVED),
+        model=str(tmp_path / "model"),
+        engine=Factory(
+            target="pytest_mlperf.engines.null:NullEngine",
+            options={"serve": ["../serve.sh"], "args": [f"--adapter={tmp_path}/adapter.bin", "."]},
+        ),
+        dataset=Factory(target="data:Samples", options={"path": str(tmp_path / "files")}),
+    )
+    git(tmp_path, "init", "--quiet")
+    git(tmp_path, "add", "--all")
+    git(tmp_path, "commit", "--quiet", "--message=first")
+    return tmp_path, whole, present(commit_of(tmp_path))
+
+
+def told(
+    root: Path, job: Job, commit: str | None, imported: tuple[str, ...] = ()
+) -> tuple[list[str], list[str]]:
+    policy = Policy(accuracy=root, root=root, baselines=root / "accepted")
+    return tree_changes(policy, commit, job, root / "suites/s.mlperf.toml", imported)
+
+
+def test_what_a_run_imports_or_its_case_names_comes_apart(
+    project: tuple[Path, Job, str],
+) -> None:
+    """In a later commit or in none; baselines are no code, and a folder around all says nothing."""
+    root, whole, commit = project
+    assert told(root, whole, commit) == ([], [])
+    for name in FILES:
+        (root / name).write_text("second")
+        if name == "README.md":
+            git(root, "commit", "--quiet", "--all", "--message=second")
+
+    (loaded, others), unknown = told(root, whole, commit, (str(root / "data.py"),))
+
+    since = f"in git since {commit}"
+    names = "adapter.bin, data.py, files/labels.txt"
+    assert loaded == f"files.loaded 6 {since}: {names} and 3 more"
+    assert others == f"files.other 2 {since}: README.md, tests/run/harness.py"
+    assert unknown == []
+    around = replace(whole, model=str(root))
+    assert told(root, around, commit)[0][0].split(":")[0] == f"files.loaded 4 {since}"
+    scored = replace(whole, scorer=Factory(target="data:Scorer", options={"table": "../README.md"}))
+    assert told(root, scored, commit)[0][0].split(":")[0] == f"files.loaded 6 {since}"
+
+
+def test_lines_are_bounded(project: tuple[Path, Job, str]) -> None:
+    root, whole, commit = project
+    for number in range(300):
+        (root / f"{number}.py").write_text("new")
+    git(root, "add", "--all")
+    git(root, "commit", "--quiet", "--message=many")
+
+    ((line,), _) = told(root, whole, commit)
+
+    shown = ", ".join(f"{number}.py" for number in (0, 1, 10))
+    assert line == f"files.other 300 in git since {commit}: {shown} and {300 - MOST_PATHS} more"
+
+
+def test_nothing_is_claimed_of_what_git_does_not_know(
+    project: tuple[Path, Job, str], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    root, whole, commit = project
+    (root / "README.md").write_text("second")
+    new = root / "new.py"
+    new.write_text("a = 1")
+    (root / ".gitignore").write_text("ignored.py\n")
+    (root / "ignored.py").write_text("a = 1")
+    outside = tmp_path_factory.mktemp("outside")
+
+    assert told(root, whole, None) == ([], [])
+    for folder, then in ((root, "0123456789ab"), (root, "--output=a"), (outside, commit)):
+        text = f"files: not known, there is no clone here that has commit {then}"
+        assert told(folder, whole, then) == ([], [text])
+    assert not (root / "a").exists()
+    dirty = f"files: not known, the baseline has changes without a commit ({commit}+)"
+    assert told(root, whole, f"{commit}+") == ([], [dirty])
+    imported = (str(new), str(root / "ignored.py"), str(outside / "elsewhere.py"))
+    lines, unknown = told(root, whole, commit, imported)
+    assert [line.split(" ")[0] for line in lines] == ["files.other"]
+    assert unknown == ["files: not in git, so not known whether they changed: new.py"]
