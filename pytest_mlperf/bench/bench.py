@@ -17,7 +17,7 @@ from pytest_mlperf.bench.performance import judge_efficiency, judge_performance,
 from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
-from pytest_mlperf.core.baseline import Record, unknown_facts
+from pytest_mlperf.core.baseline import AccuracyBaseline, Record, unknown_facts
 from pytest_mlperf.core.case import AUDITS, Case, Kind
 from pytest_mlperf.core.control import clocks_moved, steady
 from pytest_mlperf.core.energy import LABEL, Power
@@ -476,21 +476,18 @@ class Bench:
         self, case: CaseRuns, against: CaseRuns | CaseAccuracy
     ) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """Return what changed since one of the two baselines of a case, and what is not known."""
-        if against is case and case.record:
-            kept, commit = case.record.fingerprint, case.record.runs[-1].commit
-            job, subject, files = case.job, case.subject, case.files
-        elif against is case.scores and case.scores.accepted:
-            baseline = case.scores.accepted.baseline
-            kept, history = baseline.fingerprint, baseline.history
-            commit = history[-1].commit if history else None
-            job, subject, files = case.scoring_job, case.scored_subject, case.scored_files
-        else:
+        timed = against is case
+        kept: Record | AccuracyBaseline | None = case.record
+        if not timed:
+            kept = case.scores.accepted.baseline if case.scores.accepted else None
+        subject = case.subject if timed else case.scored_subject
+        if kept is None or subject is None:
             return (), ()
-        if subject is None:
-            return (), ()
+        commit = kept.history[-1].commit if kept.history else None
+        job, files = (case.job, case.files) if timed else (case.scoring_job, case.scored_files)
         lines, unknown = tree_changes(self._policy, commit, job, case.planned.path, files)
         changed = (*lines, *against.changes(subject))
-        return changed, (*unknown_facts(kept, subject.fingerprint), *unknown)
+        return changed, (*unknown_facts(kept.fingerprint, subject.fingerprint), *unknown)
 
     def _with_files(self, verdict: Verdict, last: Run | Accuracy | None) -> Verdict:
         """Return a verdict with where what a run or pass left lies, as messages show it."""

@@ -9,14 +9,13 @@ import sys
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from statistics import fmean
 from time import perf_counter
 from typing import Any
 
 import numpy as np
 
-from pytest_mlperf import engines
 from pytest_mlperf.core.extension import Dataset
 
 FIRST = 16
@@ -24,9 +23,6 @@ FIRST = 16
 
 LONGEST_S = 2.0
 """No further sample is asked for after so long; only the first one has a digest then."""
-
-LARGEST_BYTES = 2**30
-"""A larger file that an input names is not read."""
 
 
 def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float | None]:
@@ -76,39 +72,33 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
             yield np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
     elif value is None or isinstance(value, bool | int | float | complex):
         yield f"{value!r};".encode()
-    elif isinstance(value, PurePath) or (isinstance(value, str) and _names_file(value)):
-        yield from _parts(_file(Path(value)))
-    elif isinstance(value, str | bytes | bytearray | memoryview):
-        data = value.encode("utf-8", "surrogatepass") if isinstance(value, str) else bytes(value)
-        yield f"{'text' if isinstance(value, str) else 'bytes'} {len(data)};".encode()
+    elif isinstance(value, PurePath):
+        yield from _parts(value.name)  # where it lies is another place on every machine
+    elif isinstance(value, str):
+        yield b"text "
+        yield from _parts(_placeless(value).encode("utf-8", "surrogatepass"))
+    elif isinstance(value, bytes | bytearray | memoryview):
+        data = bytes(value)
+        yield f"bytes {len(data)};".encode()
         yield data
     elif isinstance(value, Mapping):
         items = sorted(value.items(), key=lambda item: (type(item[0]).__name__, str(item[0])))
         yield f"table {len(items)};".encode()
         yield from chain.from_iterable(map(_parts, chain.from_iterable(items)))
-    elif isinstance(value, list | tuple):
-        yield f"list {len(value)};".encode()
-        yield from chain.from_iterable(map(_parts, value))
-    elif isinstance(value, Set):
-        yield from _parts(sorted(b"".join(_parts(one)) for one in value))
+    elif isinstance(value, list | tuple | Set):
+        parts = [b"".join(_parts(one)) for one in value]
+        yield f"list {len(parts)};".encode()
+        yield from sorted(parts) if isinstance(value, Set) else parts
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         yield from _parts({f.name: getattr(value, f.name) for f in dataclasses.fields(value)})
     else:
         raise TypeError(f"no digest of {type(value).__name__}")
 
 
-def _names_file(text: str) -> bool:
-    try:
-        return "/" in text and Path(text).is_file()
-    except (OSError, ValueError):  # it is too long for a path, or holds a zero
-        return False
-
-
-def _file(path: Path) -> tuple[str, str]:
-    """Return name and digest of a file: where it lies is another place on every machine."""
-    if path.stat().st_size > LARGEST_BYTES:
-        raise TypeError(f"no digest of {path}, which is too large")
-    return path.name, engines.sha256([path])
+def _placeless(text: str) -> str:
+    """Return the name of a file that a text names in full, else the text."""
+    is_path = text[:1] == "/" and "\0" not in text and os.access(text, os.F_OK)
+    return text.rpartition("/")[2] if is_path else text
 
 
 def imported_files() -> list[str]:
