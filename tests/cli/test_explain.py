@@ -41,7 +41,7 @@ from tests.stores.calibrated_here import calibrate
 
 FINGERPRINT = """\
 engine.acme N engine.engine acme engine acme:Acme options {} dataset HASH
-dataset.options {"samples": N} round v4.1
+inputs.first HASH inputs.first_16 HASH dataset.options {"samples": N} round v4.1
 """
 
 
