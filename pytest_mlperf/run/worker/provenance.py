@@ -14,8 +14,6 @@ from statistics import fmean
 from time import perf_counter
 from typing import Any
 
-import numpy as np
-
 from pytest_mlperf.core.extension import Dataset
 
 FIRST = 16
@@ -64,6 +62,8 @@ def _parts(value: Any) -> Iterator[bytes | memoryview]:
         TypeError: It is of another kind, of which nobody knows what tells two apart.
     """
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
+        import numpy as np  # a worker whose data set has no arrays does without
+
         array = np.asarray(value)
         yield f"array {array.dtype.str} {array.shape};".encode()
         if array.dtype.hasobject or array.dtype.names:
