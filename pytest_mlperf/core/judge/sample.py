@@ -98,7 +98,8 @@ def only_reported(
 def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
     """Return why runs cannot be a baseline of what is gated; "": they can."""
     for name in countable(runs, limits, record):
-        few = too_few(runs, name, record)
+        counted = record is not None and _before(runs, name, record) is not None
+        few = too_few(runs, name, record) if counted else ""
         if reason := missing(runs, name) or few or in_zeros(runs, name):
             return f"{METRICS[name].title}: {reason}"
     return ""

@@ -186,7 +186,7 @@ def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
 
 
 def recorded_curve(**requests: int) -> Record:
-    before = gating(*CURVE_LIMITS, **CURVE_RUN)
+    before = gating(*CURVE_LIMITS, factors=QUIET, **CURVE_RUN)
     counts = {name.strip("_"): number for name, number in requests.items()}
     return replace(before, runs=tuple(replace(run, requests=counts) for run in before.runs))
 
@@ -212,6 +212,9 @@ def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop()
             f"54 queries a run of 100{known}. A run "
         )
 
+    short = curve(2, _1=200, _16=54)  # they are added to a record that does not count
+    assert unrecordable(short, CURVE_LIMITS, before).startswith("p90 TPOT at 16: 54 queries a run")
+    assert unrecordable(short, CURVE_LIMITS, old) == ""
     enough = rule_on(curve(2, _1=40, _16=100), before, CURVE_LIMITS, RULE)
     assert outcomes(enough)["tpot_p90@16"] is Outcome.OK
     assert "tpot_p90@16" not in countable(curve(2, _1=200, _16=99), CURVE_LIMITS)
