@@ -13,7 +13,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
-from pytest_mlperf.bench.performance import judge_efficiency, judge_performance, reported
+from pytest_mlperf.bench.performance import figures, judge_efficiency, judge_performance, reported
 from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
@@ -36,7 +36,6 @@ from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.judge.together import FALLS
 from pytest_mlperf.core.measurement import Accuracy, GpuRun, Run
-from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.promise import Promise, promise
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
@@ -242,12 +241,6 @@ def _uncertain(joules: float | None) -> str:
     return "uncertainty not known" if joules is None else f"± {joules:,.0f}"
 
 
-def measured(run: Run, limits: Collection[str]) -> str:
-    """Return what a run measured of some metrics: "samples/s 919"."""
-    names = (name for name in limits if name in run.metrics)
-    return ", ".join(f"{METRICS[n].title} {quantity(n, run.metrics[n])}" for n in names)
-
-
 def _per_unit(run: Run, suffix: str = "") -> str:
     """Return what a token, else a sample, cost: ", 0.412 J/token"."""
     for of in ("token", "sample"):
@@ -325,8 +318,9 @@ class Bench:
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
             first, *more = map(str, error.run.invalid)
-            more += [f"not judged: {measured(error.run, planned.limits)}"]
-            ruling = Ruling(outcome=Outcome.INVALID, headline=first, notes=tuple(more))
+            ruling = Ruling(
+                outcome=Outcome.INVALID, headline=first, metrics=figures(case), notes=tuple(more)
+            )
             verdict = self._verdict(case, kind, ruling)
             verdict = self._with_files(verdict, error.run)
         return _expected(planned, verdict)
@@ -381,6 +375,7 @@ class Bench:
             kind=test,
             outcome=audited.ruling.outcome,
             headline=audited.ruling.headline,
+            metrics=figures(case) if audited.ruling.outcome is Outcome.INVALID else (),
             runs=tuple(case.runs),
             subject=case.subject,
             notes=audited.ruling.notes,

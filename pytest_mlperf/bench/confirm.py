@@ -19,7 +19,7 @@ from pytest_mlperf.core.judge.disturbance import explains_gap
 from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, sharing
 from pytest_mlperf.core.judge.ruling import Ruling, ruling_of, values
-from pytest_mlperf.core.judge.sample import countable
+from pytest_mlperf.core.judge.sample import countable, fewest
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, Direction
@@ -202,7 +202,7 @@ def _ratios(
     runs = [*now, *before]
     judged = countable(runs, limits)
     if not judged:
-        few = min(run.queries for run in runs)
+        few = min(fewest(runs, name) for name in limits)
         raise NotComparable(f"{few:,} queries a run are too few for {', '.join(limits)}")
     for metric in judged:
         _require(metric, runs)

@@ -14,9 +14,10 @@ from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
 from pytest_mlperf.core.judge.rule_r import Value
 from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.judge.sample import fewest
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import times
+from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.verdict import Outcome, RatioVerdict, Verdict
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.pairs import PlannedPair
@@ -103,10 +104,10 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
     metric, name = METRICS[pair.metric], _name(case)
     if any(pair.metric not in run.metrics for run in case.runs):
         return f"{metric.title} is not measured with {name}"
-    fewest = min(run.queries for run in case.runs)
-    if fewest < metric.min_queries:
+    count = fewest(case.runs, pair.metric)
+    if count < metric.min_queries:
         return (
-            f"{metric.title} needs {metric.min_queries:,} queries a run, {name} had {fewest:,}: "
+            f"{metric.title} needs {metric.min_queries:,} queries a run, {name} had {count:,}: "
             "raise min_query_count"
         )
     if sum(run.limit_missed for run in case.runs) > 1:
@@ -137,6 +138,10 @@ def _verdict(
     if outcome is not Outcome.INVALID:
         left_out = [(case, case.unchecked) for case in (a, b)]
         notes = [*notes, *(f"{_name(case)}: {why.in_words}" for case, why in left_out if why)]
+    else:
+        name, title = pair.metric, METRICS[pair.metric].title
+        every = [(c, r.metrics.get(name)) for c in (a, b) for r in (*c.runs, *c.invalid_runs)]
+        notes = [*notes, *(f"{_name(c)}: {title} {quantity(name, v)}" for c, v in every if v)]
     return Verdict(
         case=pair.case,
         kind="pair",

@@ -9,7 +9,7 @@ from pytest_mlperf.bench.baseline import grow, write
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import ALONE, Phase, Update
-from pytest_mlperf.bench.runner import condition_differs
+from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
@@ -83,16 +83,24 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = AL
     recording = _recording(case)
     if differs := _other_rate(case, recording):
         return differs
-    case.first(kinds)
-    if failed := accuracy_failed(case, required=bool(recording)):
-        return failed
-    if recording:
-        return _record(case, recording)
+    try:
+        case.first(kinds)
+        if failed := accuracy_failed(case, required=bool(recording)):
+            return failed
+        return _record(case, recording) if recording else _judged(case, phase)
+    except Unjudgeable as error:
+        if recording:
+            raise
+        return _dropped_all_the_same(case, error, phase)
+
+
+def _judged(case: CaseRuns, phase: Phase) -> Ruling:
+    """Judge the runs of a case, and make more as long as they may decide."""
     while True:
         if missed := _limit_missed(case):
             return missed
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule, pairs=phase.pairs)
-        if moved := _other_length(case):
+        if moved := _other_length(case, case.runs):
             return moved
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
@@ -102,6 +110,31 @@ def judge_performance(case: CaseRuns, kinds: Collection[Kind], phase: Phase = AL
     answer = held_to_best(case, answer)
     final = not (phase.once and ruling.more)
     return grow(case, answer) if case.policy.update == "missing" and final else answer
+
+
+def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> Ruling:
+    """Return the drop that is proven though the last run may not be judged, else raise the error.
+
+    Runs of a server that became slow prove no ok, but a drop, where load does not explain them.
+    """
+    runs, slow = list(case.runs), [run for run in case.invalid_runs if run.too_slow]
+    for run in slow if not is_loaded(slow, case.rule.tolerated) else ():
+        count = max(1, min([run.queries, *run.requests.values()]))  # its standard error is 1 / √n
+        runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
+    if failed := accuracy_failed(case):
+        return failed
+    if moved := _other_length(case, runs):
+        return moved
+    if not runs:
+        raise error
+    limits = case.planned.limits
+    ruling = rule_on(runs, case.record, limits, case.rule, pairs=phase.pairs)
+    ruling = _found_under_load(case, ruling)
+    if not ruling.dropped:
+        raise error
+    answer = unless_off(case, answer_of(case, ruling, limits), phase)
+    note = f"the last run is INVALID and proves no more: {error}"
+    return replace(answer, notes=(note, *answer.notes))
 
 
 def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
@@ -124,12 +157,23 @@ def _undecided(ruling: Ruling) -> Ruling:
     return ruling_of(metrics)
 
 
-def _other_length(case: CaseRuns) -> Ruling | None:
+def _other_length(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     """Return the answer of a curve whose answers have another length: who says less is faster."""
-    other = other_length(case.runs, case.record.runs) if case.record else None
+    other = other_length(runs, case.record.runs) if case.record else None
     if other is None:
         return None
-    return Ruling(outcome=Outcome.INVALID, headline=other, notes=(LENGTH_BACK,))
+    return replace(_invalid(case, other), notes=(LENGTH_BACK,))
+
+
+def _invalid(case: CaseRuns, headline: str) -> Ruling:
+    return Ruling(outcome=Outcome.INVALID, headline=headline, metrics=figures(case))
+
+
+def figures(case: CaseRuns) -> tuple[MetricVerdict, ...]:
+    """Return what the runs of a case measured that may not be judged."""
+    runs = case.invalid_runs[-1:] if case.reasons else case.runs
+    metrics = rule_on(runs, case.record, {}, case.rule).metrics
+    return tuple(replace(m, limit=case.planned.limits.get(m.metric)) for m in metrics)
 
 
 def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
@@ -148,8 +192,8 @@ def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
 
 def answer_of(case: CaseRuns, ruling: Ruling, limits: Mapping[str, float]) -> Ruling:
     """Return what a ruling says, and what to do about runs that may not be judged."""
-    unfit, unvouched = ruling.outcome is Outcome.INVALID, case.unchecked
-    notes = remedies(case.runs, limits, case.record) if unfit else ()
+    unvouched = case.unchecked
+    notes = remedies(case.runs, limits, case.record) if case.runs else ()
     return Ruling(
         outcome=ruling.outcome,
         headline=beside_accuracy(first_line(case, ruling), unvouched),
@@ -184,7 +228,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
     if answer is None or not answer.failed:
         return None
     headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
-    return Ruling(outcome=Outcome.INVALID, headline=headline, by_scores=True)
+    return replace(_invalid(case, headline), by_scores=True)
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
@@ -307,13 +351,10 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     old = case.record if action == "append" else None
     if unfit := unrecordable(case.runs, case.planned.limits, old):
         notes = remedies(case.runs, case.planned.limits, old)
-        return Ruling(outcome=Outcome.INVALID, headline=f"nothing recorded: {unfit}", notes=notes)
+        return replace(_invalid(case, f"nothing recorded: {unfit}"), notes=notes)
     if outlier := outlying(case.runs, case.planned.limits, case.rule):
-        return Ruling(
-            outcome=Outcome.INVALID,
-            headline=f"nothing recorded: {outlier}",
-            notes=("the machine was disturbed during one run; record again when it is quiet",),
-        )
+        notes = ("the machine was disturbed during one run; record again when it is quiet",)
+        return replace(_invalid(case, f"nothing recorded: {outlier}"), notes=notes)
     case.record = record = write(case, action)
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
@@ -343,9 +384,10 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALO
         reason = "; ".join(dict.fromkeys(_unknown(case, name) for name in limits))
         raise UnavailableError(f"{case.planned.case.accelerator}: energy is not known: {reason}")
     while True:
-        if unfit := _unfit(case.runs, limits):
+        unfit = _unfit(case, limits)
+        gated = {n: v for n, v in limits.items() if all(run.may_judge(n) for run in case.runs)}
+        if not gated and unfit:
             return unfit
-        gated = {n: limit for n, limit in limits.items() if case.runs[0].may_judge(n)}
         if not gated:
             return Ruling(outcome=Outcome.NOT_EVALUATED, headline=_why_not(case.runs, limits))
         if case.record and case.record.runs[-1].session == case.runs[-1].session:
@@ -357,6 +399,8 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALO
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
         case.add_run()
+    if unfit and not ruling.dropped:
+        return unfit
     kept = case.record.runs if case.record else ()
     if is_loaded([*case.runs, *kept], case.rule.tolerated):  # others use energy, and idling too
         ruling = _undecided(ruling)
@@ -369,18 +413,17 @@ def judge_efficiency(case: CaseRuns, kinds: Collection[Kind], phase: Phase = ALO
     return unless_off(case, replace(answer, notes=(*answer.notes, *others)), phase)
 
 
-def _unfit(runs: Sequence[Run], limits: Collection[str]) -> Ruling | None:
+def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
     """Return the answer of runs of which some have an energy to judge by, and others not."""
+    runs = case.runs
     for name in limits:
         lacking = [place for place, run in enumerate(runs, start=1) if not run.may_judge(name)]
         if 0 < len(lacking) < len(runs):
             run, title = runs[lacking[0] - 1], METRICS[name].title
             reason = "; ".join(_notes(run, name)) or run.power_unknown or "its notes say why"
-            return Ruling(
-                outcome=Outcome.INVALID,
-                headline=f"{title}: no energy to judge by in {places(lacking, len(runs))}",
-                notes=(f"{run.folder}: {reason}; keep what measures it running until the end",),
-            )
+            headline = f"{title}: no energy to judge by in {places(lacking, len(runs))}"
+            notes = (f"{run.folder}: {reason}; keep what measures it running until the end",)
+            return replace(_invalid(case, headline), notes=notes)
     return None
 
 

@@ -344,6 +344,8 @@ def _recorded(file: Baseline, record: Record) -> Measured:
             started=run.started,
             commit=run.commit,
             folder="",
+            requests=run.requests,
+            lengths=run.lengths,
         )
         for run in record.runs
     ]

@@ -80,6 +80,7 @@ class BaselineRun:
         late: The largest share of each latency that the client itself took, where it was large.
         warmed: Its accelerator had worked in its session before; None: unknown, as of older files.
         server: What its server's own metrics were, see `Run`; empty: not read.
+        requests, lengths: Of a curve at each point, see `Run`; empty: unknown, as of older files.
     """
 
     metrics: dict[str, float]
@@ -95,6 +96,8 @@ class BaselineRun:
     late: dict[str, float] = field(default_factory=dict)
     warmed: bool | None = None
     server: dict[str, float] = field(default_factory=dict)
+    requests: dict[str, int] = field(default_factory=dict)
+    lengths: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         require_positive("metric", self.metrics)

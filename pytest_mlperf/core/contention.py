@@ -227,14 +227,50 @@ def busiest(seen: Sequence[Contention | None]) -> str | None:
     )
 
 
+FULL = 0.9
+"""Share of all cores, or of the one that a client can use, from which on none is left."""
+
+
+def core_users(seen: Contention | None, client: float) -> str:
+    """Return who had the cores of a run, and so why too few requests were under way.
+
+    Args:
+        client: Cores that this process used, with those that send requests for it.
+    """
+    if seen is None or seen.own_s is None or not seen.window_s:
+        return "the engine takes no more at a time, or the client could not keep up"
+    whose = "server" if seen.serves else "engine"
+    unseen = ", with a server here that was not found," if seen.serves is False else ""
+    users = {
+        f"the {whose}'s own processes": (
+            max(0.0, seen.own_s / seen.window_s - client),
+            "start the client on cores of its own (taskset), or measure from another machine",
+        ),
+        "this client": (client, "take fewer requests under way, or give it a faster machine"),
+        f"other programs{_named(seen, ' ({})')}{unseen}": (
+            (seen.foreign_s or 0.0) / seen.window_s,
+            "close them, or measure on an idle machine",
+        ),
+    }
+    figures = [f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > TELLING]
+    _, advice = max(users.values())
+    if client < FULL and sum(used for used, _ in users.values()) < FULL * seen.cores:
+        advice = "cores were idle: the engine takes no more at a time, or answers late"
+    return f"{', '.join(figures) or 'nobody used any'} of {seen.cores} cores: {advice}"
+
+
+def _named(seen: Contention, text: str) -> str:
+    names = sorted(seen.others.items(), key=lambda pair: (-pair[1], pair[0]))
+    shown = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
+    return text.format(shown) if shown else ""
+
+
 def in_words(seen: Contention) -> str:
     """Return what was seen, the figures alone."""
     figures = []
     if seen.foreign_s is not None:
-        names = sorted(seen.others.items(), key=lambda pair: (-pair[1], pair[0]))
-        who = ", ".join(f"{broken(name)} {cores:.2g}" for name, cores in names)
         used = f"{seen.foreign_s / seen.window_s:.2g} of {seen.cores} cores"
-        figures.append(f"others used {used}" + (f": {who}" if who else ""))
+        figures.append(f"others used {used}{_named(seen, ': {}')}")
     if seen.waited_s is not None:
         figures.append(
             f"its threads waited {seen.waited_s:.2g} s of {seen.window_s:.3g} s for a core"

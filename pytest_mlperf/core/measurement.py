@@ -17,7 +17,7 @@ from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.metrics import BY_EXPORTER, BY_METER, OF_ENERGY
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, Positive, Seconds
-from pytest_mlperf.core.reason import Reason, Sign
+from pytest_mlperf.core.reason import Key, Reason, Sign
 from pytest_mlperf.core.roofline import Light
 from pytest_mlperf.core.search import SearchOutcome
 
@@ -116,6 +116,8 @@ class Run:
             means (waiting, running, kv_cache_use), the largest of these (waiting_max), shares
             (prefix_hit_share, draft_acceptance), and a count (preemptions); of a curve at each
             point, "waiting@64"; empty: the server shows none.
+        requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
+        lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
     """
 
     metrics: Mapping[str, Positive]
@@ -149,6 +151,14 @@ class Run:
     replicas: tuple[ReplicaRun, ...] = ()
     finishes: Mapping[str, Count] = field(default_factory=dict)
     server: Mapping[str, NotNegative] = field(default_factory=dict)
+    requests: Mapping[str, Count] = field(default_factory=dict)
+    lengths: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def too_slow(self) -> bool:
+        """Whether it may not be judged only because too little was answered in time."""
+        slow = {Key.TOO_FEW_REQUESTS, Key.OVERLOADED, Key.NO_RATE}
+        return bool(self.invalid) and {reason.key for reason in self.invalid} <= slow
 
     def energy_of(self, metric: str) -> Power | WallEnergy | ExportedEnergy | None:
         """Return the energy that a metric of efficiency rests on; None: not sampled."""

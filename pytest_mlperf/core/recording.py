@@ -83,6 +83,8 @@ def baseline_run(run: Run) -> BaselineRun:
         },
         warmed=run.warmed,
         server=dict(run.server),
+        requests=dict(run.requests),
+        lengths=dict(run.lengths),
     )
 
 

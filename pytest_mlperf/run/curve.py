@@ -10,7 +10,7 @@ from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from types import MappingProxyType
 
-from pytest_mlperf.core.contention import client_note
+from pytest_mlperf.core.contention import Contention, client_note, core_users
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
@@ -134,6 +134,8 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         signs=signs,
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
+        requests={str(point.point): point.requests for point in log.points},
+        lengths={str(point.point): point.lengths for point in log.points if point.lengths},
         duration_s=end_s - begin_s,
     )
 
@@ -165,6 +167,7 @@ def curve_validity(
     client: Mapping[str, float] = NOBODY,
     at_a_time: int | None = None,
     may_fail: float = 0.0,
+    load: Contention | None = None,
 ) -> Findings:
     """Return why a curve may not be judged: at which point what was not so.
 
@@ -173,12 +176,14 @@ def curve_validity(
         client: How late the engine was by itself, see `Engine.client_lateness`.
         at_a_time: Requests that the engine sends at a time; None: any number.
         may_fail: Share of a point's requests that may fail.
+        load: Who used the processor; None: nobody knows.
     """
     seen: list[Findings] = []
+    users = core_users(load, fmean(point.client_busy for point in log.points))
     for point in log.points:
         at_limit = [*_client_at_limit(point), *_failures(point, may_fail)]
         if point.open is None:
-            seen.append(Findings(invalid=(*at_limit, *_reasons(point))))
+            seen.append(Findings(invalid=(*at_limit, *_reasons(point, users))))
             continue
         late = _late(point, point.open, gated, client, at_a_time)
         reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
@@ -289,7 +294,7 @@ def _open_reasons(point: PointWindow, window: OpenWindow, log: CurveLog) -> Iter
         yield Reason(key=Key.NOT_STEADY, text=text)
 
 
-def _reasons(point: PointWindow) -> Iterator[Reason]:
+def _reasons(point: PointWindow, users: str) -> Iterator[Reason]:
     at = f"at {point.point:,}"
     if few := [*_too_few(point, max(LEAST_REQUESTS, LEAST_TURNS * point.point))]:
         yield from few
@@ -299,10 +304,7 @@ def _reasons(point: PointWindow) -> Iterator[Reason]:
         if point.turns:
             of = f"{point.point:,} conversations had a request under way in the mean"
             of += f", and {point.paused:.3g} waited for their next turn" if point.paused else ""
-        text = (
-            f"{at}: {point.under_way:.3g} of {of}: the engine takes no more at a time, or the "
-            "client could not keep up"
-        )
+        text = f"{at}: {point.under_way:.3g} of {of}: {users}"
         yield Reason(key=Key.CONCURRENCY_NOT_HELD, text=text)
     yield from unsteady(point)
 

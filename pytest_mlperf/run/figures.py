@@ -49,9 +49,12 @@ class Figures(Findings):
 
     Attributes:
         zero: Metrics that are 0, which `metrics` cannot hold.
+        requests, lengths: Of a curve, see `Run`.
     """
 
     zero: tuple[str, ...] = ()
+    requests: Mapping[str, int] = field(default_factory=dict)
+    lengths: Mapping[str, str] = field(default_factory=dict)
     samples: int
     queries: int
     duration_s: float

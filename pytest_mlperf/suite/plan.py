@@ -312,10 +312,10 @@ class Planned:
 
     @property
     def fewest_queries(self) -> int:
-        """Fewest queries of a quick run."""
+        """Fewest queries of a quick run; windows of a curve hang on nothing that limits say."""
         loadgen = QUICK_QUERIES.get(self.case.scenario, QUICK_QUERIES_OTHERWISE)
-        gated = (METRICS[name].min_queries for name in self.limits)
-        return self.scenario.min_query_count or max(loadgen, *gated)
+        gated = (METRICS[n].min_queries for n in self.limits if not self.scenario.points)
+        return self.scenario.min_query_count or max((loadgen, *gated))
 
     @property
     def latency_limits(self) -> dict[str, float]:

@@ -16,6 +16,7 @@ from pytest_mlperf.core.contention import (
     Contention,
     busiest,
     client_note,
+    core_users,
     in_words,
     late_share,
     lost_share,
@@ -145,6 +146,50 @@ CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p9
 """A machine where everything else ran too."""
 
 CLIENT_QUIET = {"issue_p50": 0.0, "loop_p50": 0.0, "issue_p99": 0.0002, "loop_p99": 0.0004}
+
+
+def test_who_had_the_cores_is_told_where_too_few_requests_were_under_way() -> None:
+    """A server at a url of this machine counts as the run's own; so its client is taken off."""
+    server = {"serves": True, "own_s": 19.0, "foreign_s": 0.5}
+    busy = {"serves": True, "own_s": 4.0, "foreign_s": 15.0, "others": {"make": 1.4}}
+    unknown = "the engine takes no more at a time, or the client could not keep up"
+    for known, client, words in (
+        (
+            server,
+            0.2,
+            "the server's own processes used 1.7, this client used 0.2, other programs used 0.05 "
+            "of 2 cores: start the client on cores of its own (taskset), or measure from another "
+            "machine",
+        ),
+        (
+            busy,
+            0.2,
+            "the server's own processes used 0.2, this client used 0.2, other programs (make 1.4) "
+            "used 1.5 of 2 cores: close them, or measure on an idle machine",
+        ),
+        (
+            {"serves": True, "own_s": 10.1, "foreign_s": 0.0},
+            0.98,
+            "the server's own processes used 0.03, this client used 0.98 of 2 cores: take fewer "
+            "requests under way, or give it a faster machine",
+        ),
+        (
+            {"own_s": 3.0, "foreign_s": 0.0},
+            0.1,
+            "the engine's own processes used 0.2, this client used 0.1 of 2 cores: cores were "
+            "idle: the engine takes no more at a time, or answers late",
+        ),
+        (
+            {"serves": False, "own_s": 1.0, "foreign_s": 18.0},
+            0.1,
+            "this client used 0.1, other programs, with a server here that was not found, used 1.8 "
+            "of 2 cores: close them, or measure on an idle machine",
+        ),
+        ({"own_s": None, "foreign_s": 18.0}, 0.1, unknown),
+        ({"own_s": 0.0, "window_s": 0.0}, 0.0, unknown),
+    ):
+        assert core_users(seen(**known), client) == words
+    assert core_users(None, 0.1) == unknown
 
 
 def test_a_busy_client_is_not_passed_off_as_a_slow_server() -> None:

@@ -97,6 +97,8 @@ def test_a_fast_side_with_wrong_answers_proves_nothing(project: Project) -> None
     assert pair.verdict.headline.startswith(
         "not judged: accuracy of fast-fp32-cpu failed, GATE FAIL top1"
     )
+    figures = [note.partition(": samples/s ")[0] for note in pair.verdict.notes[-2:]]
+    assert figures == ["fast-fp32-cpu", "slow-fp32-cpu"]
 
 
 def test_a_pair_is_planned_and_selected_like_any_test(project: Project) -> None:

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.core.job import LoadGenSettings
@@ -28,6 +29,7 @@ from pytest_mlperf.run.curve import (
 )
 from pytest_mlperf.run.worker.closed_loop import (
     COLUMNS,
+    KEPT_ANSWERS,
     LEAST_REQUESTS,
     LOG,
     MOST_LENGTHS,
@@ -130,6 +132,31 @@ def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
     lengths = point["duration_s"] / 0.06
     assert 2 <= round(lengths) <= MOST_LENGTHS
     assert lengths == pytest.approx(round(lengths), abs=0.5)
+
+
+def test_a_window_keeps_the_tokens_of_the_answers_that_were_asked_first() -> None:
+    """So both sides of a comparison keep those of the same samples, however far each came."""
+    engine = Answers(tokens=5)
+    (window,) = run(engine, [2], tokens=True)["points"]
+    kept = [pair.split(":") for pair in window["lengths"].split()]
+    assert {tokens for _, tokens in kept} == {"5"}
+    assert len(kept) == min(KEPT_ANSWERS, window["requests"])
+    indices = [int(index) for index, _ in kept]
+    assert any(engine.seen[n : n + len(kept)] == indices for n in range(len(engine.seen)))
+    figures = curve_figures(log_of(point(lengths="3:37")), "cpu")
+    assert figures.lengths == {"4": "3:37"}
+    assert figures.requests == {"4": 100}
+    assert not run(Answers(), [2])["points"][0]["lengths"]
+
+
+def test_the_reason_says_who_had_the_cores() -> None:
+    load = Contention(window_s=10.0, cores=2, own_s=19.0, foreign_s=0.5, serves=True)
+    (reason,) = curve_validity(log_of(point(under_way=3.83, client_busy=0.2)), load=load).invalid
+    assert reason.text == (
+        "at 4: 3.83 of 4 requests were under way in the mean: the server's own processes used 1.7, "
+        "this client used 0.2, other programs used 0.05 of 2 cores: start the client on cores of "
+        "its own (taskset), or measure from another machine"
+    )
 
 
 def test_a_wall_clock_that_jumps_moves_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -103,6 +103,20 @@ def test_loadgen_is_told_what_a_quick_scenario_asks(file: Path) -> None:
     assert wrong == []
 
 
+def test_limits_of_a_curve_change_nothing_that_is_asked_for(file: Path) -> None:
+    """Nor do those of the whole suite anywhere: only a scenario that gates more needs more."""
+    for scenario, limits in (
+        ("Concurrency", '{ "tpot_p90@16" = { max_rise = "9%" } }'),
+        ("Concurrency", '{ "ttft_p99@4" = { max_rise = "9%" } }'),
+        ("OpenLoop", '{ "latency_p99@4" = { max_rise = "9%" } }'),
+    ):
+        plain, limited = (
+            settings_of(of_scenario(file, scenario, points="[4, 16]", **changes))
+            for changes in ({}, {"limits": limits})
+        )
+        assert plain == limited
+
+
 def test_a_suite_cannot_shorten_an_official_run(file: Path) -> None:
     expected: dict[str, dict[str, Any]] = {
         "Offline": {"min_query_count": 24_576},

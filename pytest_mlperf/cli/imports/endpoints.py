@@ -188,6 +188,7 @@ def _run(points: Sequence[RecordedPoint], folder: Path, moment: dt.datetime, cas
         within_se=lengths_within(log),
         samples=samples,
         queries=samples,
+        requests=figures.requests,
         duration_s=sum(point.duration_s for point in points),
         target_qps=0.0,
         session=f"{moment:%Y%m%d-%H%M%S}-{digest[:4]}",

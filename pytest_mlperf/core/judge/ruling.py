@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -117,54 +118,76 @@ def other_count(
 LENGTH = 0.02
 """Share by which the mean length of a curve's answers may differ from the baseline's."""
 
+LENGTH_UNKNOWN = 0.1
+"""The same where neither side knows how single answers differ: older results."""
 
 LENGTH_FALSE = 0.01
 """How often unchanged answers may seem longer or shorter, at all points of a curve together."""
 
+LEAST_SHARED = 10
+"""With fewer samples that both sides answered, all answers are compared instead."""
 
-LENGTH_MOST = 0.1
-"""Share that no chance excuses: few runs that differ prove little, and half an answer is none."""
 
-
-def other_length(now: Sequence[Run], before: Sequence[Run] | Sequence[BaselineRun]) -> str | None:
+def other_length(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
     """Return a sentence where answers at a point of a curve have another length, else None.
 
-    Who says less is faster. But which samples end within a window is chance, as far as the runs of
-    each side differ among themselves, and as a slower server ends fewer of them.
+    Samples that both sides answered are compared one by one. Where these are not known, which
+    samples end within a window is chance, as far as single answers differ.
     """
-    points = {point for run in now for name in run.metrics if (point := point_of(name))}
-    for name in (at_point(count, point) for point in sorted(points) for count in sorted(COUNTS)):
-        ours, theirs = values(now, name), values(before, name)
+    points = sorted({point for run in now for name in run.metrics if (point := point_of(name))})
+    for name in (at_point("tokens_per_sample", point) for point in points):
+        ours, theirs, chance = values(now, name), values(before, name), LENGTH_FALSE / len(points)
         if ours and theirs:
-            means = [mean_value(theirs)], [mean_value(ours)]
-            chance = _chance(theirs, ours, LENGTH_FALSE / len(points))
-            tolerance = min(LENGTH + chance, LENGTH_MOST)
-            if other := other_count(METRICS[name].title, *means, tolerance=tolerance):
+            means, tolerance = _paired(before, now, name, chance) or (
+                (mean_value(theirs), mean_value(ours)),
+                _tolerance(theirs, ours, chance),
+            )
+            counts = ([mean] for mean in means)
+            if other := other_count(METRICS[name].title, *counts, tolerance=tolerance):
                 return other
     return None
 
 
-def _chance(before: Sequence[Value], now: Sequence[Value], probability: float) -> float:
-    """Return the share by which means differ by chance no more often.
+def _paired(
+    before: Sequence[Run | BaselineRun], now: Sequence[Run], name: str, chance: float
+) -> tuple[tuple[float, float], float] | None:
+    """Return the means over the samples of both sides, and what these may differ by by chance.
 
-    Samples come in the same order in every run, so that a window of m requests has the first ones
-    of one of n: its mean has s^2 (1/m - 1/n) more of a single answer's variance, s^2.
+    The ratio of the means, R, has the standard error √(Σ(y - R·x)² / (n(n - 1))) / mean of x.
+
+    Source: W. G. Cochran, Sampling Techniques, 3rd ed. 1977, 2.11 (the ratio estimate).
     """
-    of_samples = 0.0
-    if all(run.within_se for run in (*before, *now)):  # older baselines do not know
-        more = abs(_within(now) - _within(before))
-        of_samples = math.sqrt(more) * NormalDist().inv_cdf(1 - probability / 2)
-    df = len(before) + len(now) - 2
-    if not df:
-        return of_samples
-    logs = [[math.log(value.value) for value in side] for side in (before, now)]
-    squares = sum((log - fmean(side)) ** 2 for side in logs for log in side)
-    se = math.sqrt(squares / df * (1 / len(before) + 1 / len(now)))
-    return math.hypot(t_isf(probability / 2, df) * se, of_samples)
+    theirs, ours = (_by_sample(runs, name.partition("@")[2]) for runs in (before, now))
+    pairs = [(fmean(theirs[sample]), fmean(ours[sample])) for sample in theirs.keys() & ours.keys()]
+    count, old = len(pairs), fmean(x for x, _ in pairs) if pairs else 0.0
+    if count < LEAST_SHARED or not old:
+        return None
+    new = fmean(y for _, y in pairs)
+    squares = math.fsum((y - new / old * x) ** 2 for x, y in pairs)
+    se = math.sqrt(squares / (count * (count - 1))) / old
+    return (old, new), LENGTH + t_isf(chance / 2, count - 1) * se
 
 
-def _within(runs: Sequence[Value]) -> float:
-    return fmean(run.within_se**2 for run in runs)
+def _by_sample(runs: Sequence[Run | BaselineRun], point: str) -> dict[str, list[int]]:
+    """Return the tokens of each sample's answers; "3:37 8:45" are those of samples 3 and 8."""
+    answers: dict[str, list[int]] = {}
+    text = " ".join(run.lengths.get(point, "") for run in runs)
+    for sample, tokens in re.findall(r"(\d{1,9}):(\d{1,9})", text, re.ASCII):
+        answers.setdefault(sample, []).append(int(tokens))
+    return answers
+
+
+def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> float:
+    """Return the share by which the means of all answers may differ.
+
+    The standard error of a run's mean tells how single answers differ and how many there were; more
+    runs of a side ask the same samples. A side that lacks it is taken for one like the other.
+    """
+    sides = [[run.within_se**2 for run in side if run.within_se] for side in (before, now)]
+    if not any(sides):
+        return LENGTH_UNKNOWN
+    se = math.sqrt(sum(fmean(side or other) for side, other in (sides, sides[::-1])))
+    return LENGTH + NormalDist().inv_cdf(1 - chance / 2) * se
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +219,11 @@ class Ruling:
     def failed(self) -> bool:
         """Accuracy is not what it was: performance may not be judged."""
         return self.outcome in {Outcome.GATE_FAIL, Outcome.ACC_DROP}
+
+    @property
+    def dropped(self) -> bool:
+        """A metric fell so surely that the test fails, whatever cannot be judged beside it."""
+        return any(m.fails and m.outcome is not Outcome.INVALID for m in self.metrics)
 
 
 def headline_of(outcome: Outcome, metric: MetricVerdict | None) -> str:
@@ -254,17 +282,27 @@ def rule_on(
         for name in believed
         if name not in limits
     ]
-    unfit = any(metric.outcome is Outcome.INVALID for metric, _ in gated)  # no further run helps
-    more = any(more for _, more in gated) and not unfit
-    return ruling_of([metric for metric, _ in gated], reported, more=more)
+    # What too few queries do not decide is left out where there is something else to judge by.
+    few = {
+        m.metric
+        for m, _ in gated
+        if m.outcome and m.p is None and m.now is not None and too_few(runs, m.metric, record)
+    }
+    judged = any(m.outcome and m.metric not in few for m, _ in gated)
+    metrics = [
+        replace(m, outcome=None, note="") if judged and m.metric in few else m for m, _ in gated
+    ]
+    return ruling_of(metrics, reported, more=any(more for _, more in gated))
 
 
 def ruling_of(
     metrics: Sequence[MetricVerdict], reported: Sequence[MetricVerdict] = (), *, more: bool = False
 ) -> Ruling:
     """Return what the verdicts on all metrics of a case say together."""
-    # Of several metrics one that fails the test decides, also beside one that is SUSPECT.
+    # Of several metrics one that fails the test decides, also beside one that is SUSPECT; a drop
+    # also beside one that could not be judged.
     failing = [metric for metric in metrics if metric.fails]
+    failing = [metric for metric in failing if metric.outcome is not Outcome.INVALID] or failing
     outcomes = [m.outcome for m in failing or metrics if m.outcome is not None]
     # Metrics with too few queries are only reported; a case with no other was not judged.
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
@@ -541,7 +579,7 @@ def reported(
 def _work(name: str, runs: Sequence[Run], record: Record | None) -> str:
     """Return how a count of output differs from the baseline's: counts are compared, not tested."""
     before = [v.value for v in values(record.runs, name)] if record else []
-    if name not in COUNTS or not before:
+    if name not in COUNTS or not before or any(run.requests for run in runs):
         return ""
     now = [v.value for v in values(runs, name)]
     return other_count(METRICS[name].title, before, now, tolerance=0.02) or ""

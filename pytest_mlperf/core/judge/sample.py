@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_mlperf.core.baseline import Record, geometric_means
+from pytest_mlperf.core.baseline import BaselineRun, Record, geometric_means
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
@@ -63,22 +63,23 @@ def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
     """Return the limits of what is gated: it has enough queries, or had when it was recorded."""
-    fewest = _fewest(runs)
     return {
         name: limit
         for name, limit in limits.items()
-        if fewest >= METRICS[name].min_queries or _stays(runs, name, record)
+        if fewest(runs, name) >= METRICS[name].min_queries or _stays(runs, name, record)
     }
 
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
     """Return how many queries a metric has and needs, and had as recorded; "": it has enough."""
-    fewest, needed = _fewest(runs), METRICS[metric].min_queries
-    if fewest >= needed:
+    count, needed = fewest(runs, metric), METRICS[metric].min_queries
+    if count >= needed:
         return ""
     if record is None or not _stays(runs, metric, record):
         return f"under {needed:,} queries a run, only reported"
-    return f"{fewest:,} queries a run of {needed:,}; the baseline {_before(runs, record):,}"
+    before = _before(runs, metric, record)
+    behind = "" if before is None else f"; the baseline {before:,}"
+    return f"{count:,} queries a run of {needed:,}{behind}"
 
 
 def only_reported(
@@ -97,7 +98,8 @@ def only_reported(
 def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
     """Return why runs cannot be a baseline of what is gated; "": they can."""
     for name in countable(runs, limits, record):
-        few = too_few(runs, name, record)
+        counted = record is not None and _before(runs, name, record) is not None
+        few = too_few(runs, name, record) if counted else ""
         if reason := missing(runs, name) or few or in_zeros(runs, name):
             return f"{METRICS[name].title}: {reason}"
     return ""
@@ -128,11 +130,11 @@ def remedies(
                 f"{title} is gated and {missing(runs, name)} ({folder}): the notes of that run "
                 "and its log say why; mend that, or take it from the limits"
             )
-        elif _fewest(runs) < METRICS[name].min_queries and _stays(runs, name, record):
+        elif _stays(runs, name, record) and (few := too_few(runs, name, record)):
             sentences.append(
-                f"{title} was gated when the baseline was recorded and stays so: a run that is "
-                "bounded by time has fewer queries when it is slower; else raise min_query_count "
-                "or min_duration, or record anew with --mlperf-update=replace"
+                f"{title} is left out unless its drop is proven: {few}. A run that is bounded by "
+                "time has fewer queries when it is slower; raise min_query_count or min_duration, "
+                "or record anew with --mlperf-update=replace"
             )
     return tuple(sentences)
 
@@ -199,18 +201,29 @@ def with_zeros(
 
 def _stays(runs: Sequence[Run], metric: str, record: Record | None) -> bool:
     """Whether a record was gated by a metric when it was made, with the queries for it."""
-    gated = record is not None and metric in record.minimum_detectable_change
-    return gated and _before(runs, record) >= METRICS[metric].min_queries
+    if record is None or metric not in record.minimum_detectable_change:
+        return False
+    before = _before(runs, metric, record)
+    return before is None or before >= METRICS[metric].min_queries
 
 
-def _before(runs: Sequence[Run], record: Record | None) -> int:
-    """Return the fewest queries of the baseline's runs, counted as these runs' are."""
+def _before(runs: Sequence[Run], metric: str, record: Record) -> int | None:
+    """Return the fewest queries of the baseline's runs, counted as these runs' are; or None."""
+    counts = [count for run in record.runs if (count := _queries(run, metric)) is not None]
+    if counts or any(run.requests for run in runs):
+        return min(counts, default=None)
     least = min(runs, key=lambda run: run.queries, default=None)
-    if least is None or record is None:
-        return 0
     samples = min(run.samples for run in record.runs)
-    return round(samples * least.queries / max(1, least.samples))
+    return 0 if least is None else round(samples * least.queries / max(1, least.samples))
 
 
-def _fewest(runs: Sequence[Run]) -> int:
-    return min((run.queries for run in runs), default=0)
+def _queries(run: Run | BaselineRun, metric: str) -> int | None:
+    """Return the queries of a metric's point, of a whole curve the fewest; None: not recorded."""
+    if run.requests:
+        return run.requests.get(metric.partition("@")[2], min(run.requests.values()))
+    return run.queries if isinstance(run, Run) else None
+
+
+def fewest(runs: Sequence[Run], metric: str) -> int:
+    """Return the fewest queries of a run that a metric rests on: those of its point."""
+    return min((_queries(run, metric) or 0 for run in runs), default=0)

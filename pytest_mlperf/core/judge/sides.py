@@ -12,7 +12,7 @@ from pytest_mlperf.core.judge.formulas import bound_of, raw, t_isf, t_sf
 from pytest_mlperf.core.judge.many import FALSE_SHARE, benjamini_hochberg
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR, Value, by_session, log_scale
 from pytest_mlperf.core.judge.ruling import mean_value, of_load, reported, values
-from pytest_mlperf.core.judge.sample import unmeasured
+from pytest_mlperf.core.judge.sample import fewest, unmeasured
 from pytest_mlperf.core.judge.standing import CANDIDATE_DF, WIDEST
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import EFFICIENCY, METRICS, Direction, in_order
@@ -265,9 +265,9 @@ def _gated(
     name: str, limit: float, before: Sequence[Run], now: Sequence[Run], rule: RuleR
 ) -> MetricVerdict:
     old, new = (values(runs, name, rule.tolerated) for runs in (before, now))
-    fewest = METRICS[name].min_queries
-    if min(run.queries for run in before) < fewest:
-        note = f"under {fewest:,} queries a run, only reported"
+    needed = METRICS[name].min_queries
+    if fewest(before, name) < needed:
+        note = f"under {needed:,} queries a run, only reported"
         return replace(_reported(name, before, now) or unmeasured(name, limit, note), note=note)
     if new and not old:
         return MetricVerdict(

@@ -170,7 +170,8 @@ def _replica_cells(one: ReplicaRun, gpus: Sequence[GpuRun]) -> dict[str, str]:
 def _is_shown(metric: MetricVerdict) -> bool:
     """Whether a metric is named: what is only reported, and says what another one says, is not."""
     definition = METRICS.get(metric.metric)
-    return metric.outcome is not None or definition is None or definition.shown
+    gated = metric.outcome is not None or metric.limit is not None
+    return gated or definition is None or definition.shown
 
 
 def _sides(case: Case, ratio: RatioVerdict) -> Iterator[dict[str, str]]:
@@ -288,7 +289,8 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
         cells = ratio_cells(verdict.ratio)
         yield {**cells, "vs base": cells["ratio"], "limit": cells["claim"]}
         return
-    gated = [m for m in verdict.metrics if m.outcome is not None] or list(verdict.metrics)[:1]
+    named = [m for m in verdict.metrics if m.outcome is not None or m.limit is not None]
+    gated = named or list(verdict.metrics)[:1]
     # A limit missed in LoadGen's sense, say, is the word of the test and of none of its metrics.
     whole = verdict.outcome not in {metric.outcome for metric in verdict.metrics}
     word = str(verdict.outcome)
@@ -297,8 +299,8 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
     for metric in gated:
         cells = metric_cells(metric)
         spoken, outcome = word, word
-        if metric.outcome and not whole:
-            spoken, outcome = metric.word, str(metric.outcome)
+        if not whole:
+            spoken, outcome = metric.word, str(metric.outcome or "")
         if verdict.kind == "accuracy":
             scores = score_cells(metric)
             reference = f"ref {scores['reference']}" if scores["reference"] else ""

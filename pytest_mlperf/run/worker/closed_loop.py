@@ -35,6 +35,9 @@ LOG, SCHEMA = "curve.json", 2
 PARTS = 10
 """Equal parts of a window, by which it is seen whether it was steady."""
 
+KEPT_ANSWERS = 64
+"""Answers of a point whose lengths are kept: enough to see 2 %."""
+
 MOST_FINISHES = 8
 """Reasons that are told: a server has few."""
 
@@ -117,6 +120,7 @@ class PointWindow:
         failed: Requests that failed in the window, and count for nothing else.
         length_se: Relative standard error of the mean length of answers, by how the lengths of
             single answers differ: what another choice of samples would change. 0: nobody knows.
+        lengths: Tokens of the first requests by sample, "3:37 8:45"; "": nobody counts.
     """
 
     point: float
@@ -139,6 +143,7 @@ class PointWindow:
     client_reach: float | None = None
     failed: int = 0
     length_se: float = 0.0
+    lengths: str = ""
 
 
 @dataclass(slots=True)
@@ -166,6 +171,7 @@ class SlotSink(GuardedSink):
         freed: The slots of completed requests, and when they were completed.
         records: What each request that counts was, where they are kept; None: they are not.
         left: Requests that arrived in an open loop's window and are not completed.
+        answers: Of each request that counts its sample's index and its tokens.
         recounts: Tokens are counted again after a window, so that each request of it is kept.
         cpu_clock: Returns the processor time of this process, and of those that work for it.
         may_fail: Share of requests that may fail; engines give up where more do.
@@ -197,6 +203,7 @@ class SlotSink(GuardedSink):
 
     def _forget(self) -> None:
         self._placed_s, self._took_s, self._tokens = array("d"), array("d"), array("q")
+        self.answers: dict[int, tuple[int, int]] = {}
         self._late_s = array("d")
         self._turns: dict[int, list[tuple[float, float]]] = {}
         self._finishes: Counter[str] = Counter()
@@ -333,6 +340,8 @@ class SlotSink(GuardedSink):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
             if self._begun_s is not None:
                 self._keep(request, now_s, tokens, self._begun_s)
+                if request.counts and tokens:
+                    self.answers[sample] = (request.asked.index, tokens)
                 self._keep_turn(request, now_s, first_s)
                 if self.recounts:
                     placed_s = request.from_s if self._until_s < math.inf else now_s
@@ -458,6 +467,7 @@ class SlotSink(GuardedSink):
                 client_busy=(self.cpu_clock() - self._cpu_s) / (now_s - begun_s),
                 failed=self._failed,
                 length_se=_relative_se(self._tokens),
+                lengths=_lengths(self.answers),
             )
             self.of_window = [
                 Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)
@@ -516,6 +526,11 @@ def _relative_se(counts: Sequence[int]) -> float:
     if len(counts) < 2 or not sum(counts):
         return 0.0
     return stdev(counts) / math.sqrt(len(counts)) / fmean(counts)
+
+
+def _lengths(answers: Mapping[int, tuple[int, int]]) -> str:
+    """Return samples with their tokens, those asked first: a short line in a baseline."""
+    return " ".join(f"{n}:{tokens}" for _, (n, tokens) in sorted(answers.items())[:KEPT_ANSWERS])
 
 
 def _part(at_s: float, begun_s: float, duration_s: float) -> int:
@@ -623,6 +638,7 @@ class Loop:
             metrics=metrics,
             parts=parts_of(window.parts, ended, counts),
             notes={**window.notes, **({NOTE: note} if note else {})},
+            lengths=_lengths({i: (n, counts[i][0]) for i, (n, _) in self._sink.answers.items()}),
         )
 
     def _draw(self, point: float) -> random.Random:

@@ -65,15 +65,21 @@ def test_a_run_that_does_not_know_a_gated_metric_may_not_be_judged() -> None:
         assert said.startswith(f"goodput/s is gated and {where} (run {number}): ")
 
 
-def test_a_metric_beside_it_is_not_measured_on_either_and_one_only_reported_says_it() -> None:
-    """The other one could still be decided, and the case could not."""
+def test_a_metric_beside_it_gets_the_runs_it_needs_and_its_drop_decides() -> None:
+    """One only reported says in how many runs it was measured."""
     found, before = served(10.0, ABSENT), record(latency_p50=0.0099, goodput=10.0)
 
     ruling = rule_on(found, before, {**GOODPUT, "latency_p50": 0.001}, RULE)
     reported = rule_on(found, record(goodput=10.0), {}, RULE).metrics
 
     assert outcomes(ruling)["latency_p50"] is Outcome.INCONCLUSIVE
-    assert (ruling.outcome, ruling.more) == (Outcome.INVALID, False)
+    assert (ruling.outcome, ruling.more) == (Outcome.INVALID, True)
+    limits = {**GOODPUT, "latency_p50": 0.05}
+    slow = [replace(run, metrics={"latency_p50": 0.05}) for run in found]
+    fell = rule_on(slow, before, limits, RULE)
+    assert outcomes(fell)["goodput"] is Outcome.INVALID
+    assert (fell.outcome, fell.more) == (Outcome.PERF_DROP, False)
+    assert fell.headline.startswith("p50 latency +4")
     (metric,) = (m for m in reported if m.metric == "goodput")
     assert (metric.outcome, metric.runs, metric.note) == (None, 1, "in 1 of 2 runs")
     del before.runs[3].metrics["goodput"]
@@ -142,16 +148,79 @@ def test_measuring_ends_at_the_last_run_whatever_runs_lack(
 
 def test_what_the_record_gated_stays_gated_when_queries_get_fewer() -> None:
     """A run that is bounded by time has fewer queries when it is slower: no way out of a gate."""
-    words = {0.030: Outcome.INVALID, 0.015: Outcome.INVALID, 0.050: Outcome.PERF_DROP}
-    for limits in (P99, {**P99, "latency_p50": 0.05}):
-        before = gating(*limits, latency_p50=0.01, latency_p99=0.030)
-        for p99, outcome in words.items():
-            now = runs(2, 781, latency_p50=0.01, latency_p99=p99)
-            ruling = rule_on(now, before, limits, RULE)
+    for p99, drops in ((0.030, False), (0.015, False), (0.050, True)):
+        before = gating(*P99, latency_p50=0.01, latency_p99=0.030)
+        now = runs(2, 781, latency_p50=0.01, latency_p99=p99)
+        alone = rule_on(now, before, P99, RULE)
+        assert (alone.outcome, alone.more) == (
+            Outcome.PERF_DROP if drops else Outcome.INVALID,
+            False,
+        )
+        assert drops or alone.headline == (
+            "p99 latency: 781 queries a run of 1,000; the baseline 10,000"
+        )
+        ruling = rule_on(now, before, {**P99, "latency_p50": 0.05}, RULE)
+        assert ruling.outcome is (Outcome.PERF_DROP if drops else Outcome.OK)
+        assert outcomes(ruling)["latency_p99"] is (Outcome.PERF_DROP if drops else None)
+
+
+CURVE_RUN = {
+    "tokens_per_second": 70.0,
+    "tokens_per_second@1": 30.0,
+    "tokens_per_second@16": 160.0,
+    "tpot_p90@16": 0.02,
+}
+CURVE_LIMITS = {"tokens_per_second": 0.03, "tokens_per_second@16": 0.05, "tpot_p90@16": 0.05}
+
+
+def curve(count: int, factor: float = 1.0, **requests: int) -> list[Run]:
+    """Return runs of a curve that is so many times as fast, with so many requests at a point."""
+    metrics = {
+        name: value / factor if name == "tpot_p90@16" else value * factor
+        for name, value in CURVE_RUN.items()
+    }
+    return [
+        replace(run, requests={name.strip("_"): number for name, number in requests.items()})
+        for run in runs(count, sum(requests.values()), **metrics)
+    ]
+
+
+def recorded_curve(**requests: int) -> Record:
+    before = gating(*CURVE_LIMITS, factors=QUIET, **CURVE_RUN)
+    counts = {name.strip("_"): number for name, number in requests.items()}
+    return replace(before, runs=tuple(replace(run, requests=counts) for run in before.runs))
+
+
+def test_a_percentile_counts_the_requests_of_its_point_and_hides_no_other_drop() -> None:
+    """A server that became five times slower answers less; what it is judged by says so."""
+    before, old = recorded_curve(_1=40, _16=120), recorded_curve()
+    for record_ in (before, old):  # of an older release nobody knows how many there were
+        for factor, outcome in ((1.0, Outcome.OK), (0.2, Outcome.PERF_DROP)):
+            ruling = rule_on(curve(2, factor, _1=200, _16=54), record_, CURVE_LIMITS, RULE)
             assert (ruling.outcome, ruling.more) == (outcome, False)
-            assert outcome is Outcome.PERF_DROP or ruling.headline == (
-                "p99 latency: 781 queries a run of 1,000; the baseline 10,000"
-            )
+        alike = curve(2, _1=200, _16=54)
+        (left_out,) = (
+            m
+            for m in rule_on(alike, record_, CURVE_LIMITS, RULE).metrics
+            if m.limit and not m.outcome
+        )
+        assert (left_out.metric, left_out.note) == ("tpot_p90@16", "")
+        (said,) = remedies(alike, CURVE_LIMITS, record_)
+        known = "; the baseline 120" if record_ is before else ""
+        assert said.startswith(
+            "p90 TPOT at 16 is left out unless its drop is proven: "
+            f"54 queries a run of 100{known}. A run "
+        )
+
+    short = curve(2, _1=200, _16=54)  # they are added to a record that does not count
+    assert unrecordable(short, CURVE_LIMITS, before).startswith("p90 TPOT at 16: 54 queries a run")
+    assert unrecordable(short, CURVE_LIMITS, old) == ""
+    enough = rule_on(curve(2, _1=40, _16=100), before, CURVE_LIMITS, RULE)
+    assert outcomes(enough)["tpot_p90@16"] is Outcome.OK
+    assert "tpot_p90@16" not in countable(curve(2, _1=200, _16=99), CURVE_LIMITS)
+    whole = {"ttft_p90": 0.05}
+    assert not countable(curve(1, _1=99, _16=500), whole)
+    assert countable(curve(1, _1=100, _16=500), whole) == whole
 
 
 def test_few_queries_need_as_many_runs_and_what_no_record_gated_is_only_reported() -> None:
