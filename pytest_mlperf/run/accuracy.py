@@ -69,7 +69,7 @@ class Scoring:
     dataset: Factory
     scorer: Factory
     model: str | None
-    import_path: Sequence[str]
+    suite: Path | None
     patience: Patience
     show: Callable[[str], None]
 
@@ -156,6 +156,7 @@ def score_logs(
         answer={},
         patience=scoring.patience,
         show=scoring.show,
+        suite=scoring.suite,
         layer="scorer",
         whose="scorer",
     )
