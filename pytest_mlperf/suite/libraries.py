@@ -24,6 +24,9 @@ stand beside those that bring onnxruntime for the CPU."""
 DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "modelopt": "nvidia-modelopt"}
 """Of libraries that are named otherwise."""
 
+HEAVY = frozenset({"torch"})
+"""Distributions of gigabytes, which no hint brings to what does not use them."""
+
 NOUNS: dict[registry.Group, str] = {
     "engines": "engine",
     "datasets": "data set",
@@ -90,7 +93,11 @@ def distribution(library: str) -> str:
 
 def _smallest_extra(needed: Set[str]) -> str | None:
     """Return the extra that brings all of these and least besides."""
-    fitting = [name for name, brings in extras().items() if needed <= set(brings)]
+    fitting = [
+        name
+        for name, brings in extras().items()
+        if needed <= set(brings) and not (HEAVY & set(brings)) - needed
+    ]
     return min(fitting, key=lambda name: len(extras()[name]), default=None)
 
 
