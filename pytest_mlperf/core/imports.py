@@ -3,12 +3,37 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sys
 import sysconfig
 from pathlib import Path
 
 from pytest_mlperf.core.errors import text_of
 from pytest_mlperf.core.foreign_text import nearest
+
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dotenv": "python-dotenv",
+    "mlperf_loadgen": "mlcommons-loadgen",
+    "modelopt": "nvidia-modelopt",
+    "yaml": "pyyaml",
+    "pynvml": "nvidia-ml-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+}
+"""Names by which libraries are installed, where those are not the imported ones."""
+
+
+def normal(name: str) -> str:
+    """Return a distribution's name as the index writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distribution(library: str) -> str:
+    """Return the name by which a library is installed."""
+    return normal(DISTRIBUTIONS.get(library, library))
 
 
 def is_installed(folder: str) -> bool:
@@ -26,7 +51,8 @@ def not_imported(target: str, error: Exception) -> str:
     loaded, attribute = sys.modules.get(module), name.partition(".")[0]
     if isinstance(error, ModuleNotFoundError):
         if error.name not in list(itertools.accumulate(module.split("."), "{}.{}".format)):
-            return f"it imports {error.name}, which is not installed in {sys.executable}"
+            name = distribution((error.name or "").partition(".")[0])
+            return f"it imports {error.name}; {sys.executable} -m pip install {name}"
         folders = [path for path in sys.path if not is_installed(path)]
         return (
             f"no module {error.name} in {', '.join(folders)} or the packages of {sys.executable}; "

@@ -224,6 +224,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         ]
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
+        "chance": {name: float(value) for name, value in scores.chance.items()},
         "groups": groups_of(dataset, indices),
         "indices": indices,
         "leverage": {name: asdict(own) for name, own in scores.leverage.items()},
