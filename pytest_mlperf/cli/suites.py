@@ -178,8 +178,8 @@ def _settings(file: Path) -> Mapping[str, Any] | None:
             parser.read_string(file.read_text("utf-8"))
             content = dict(parser)
     name = OTHER_FILES.get(file.name, "pytest")
-    table = content.get(name, {} if file.name in OWN_FILES else None)
+    table: Mapping[str, Any] | None = content.get(name, {} if file.name in OWN_FILES else None)
     if table and name == "tool":
         table = table.get("pytest")
-        return table.get("ini_options", table) if table else None
+        table = table.get("ini_options", table) if table else None
     return table

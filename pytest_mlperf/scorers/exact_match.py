@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from pytest_mlperf.core.errors import require_options
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_choice, require_outputs, require_texts
-from pytest_mlperf.scorers.text import Decoder, DecoderOptions, token_ids
+from pytest_mlperf.scorers.text import DecoderOptions, TextScorer, token_ids
 
 ANSWERS = ("tokens", "ids", "text")
 
@@ -36,16 +36,16 @@ class ExactMatchOptions(DecoderOptions):
         require_options("scorer exact_match", rules)
 
 
-class ExactMatchScorer:
+class ExactMatchScorer(TextScorer[ExactMatchOptions]):
     """Compares the text, or the token ids, of each answer with its reference.
 
     Metric "exact_match": 100 where both are equal, else 0; their mean, in per cent.
     """
 
     metrics = ("exact_match",)
-    libraries = ()
     optional_libraries = ("tokenizers", "transformers")
     options: ClassVar[type] = ExactMatchOptions
+    name: ClassVar[str] = "exact_match"
 
     def __init__(self, *, model: str | None = None, **options: Any) -> None:
         """Choose how answers are read.
@@ -54,14 +54,14 @@ class ExactMatchScorer:
             model: Folder of the model in Hugging Face's files, for its tokenizer.
             options: Those of `ExactMatchOptions`.
         """
-        asked = self._asked = ExactMatchOptions(**options)
-        decodes = asked.answers == "tokens"
-        self._decoder = Decoder.of("exact_match", model, asked) if decodes else None
+        if options.get("answers", "tokens") == "tokens":
+            super().__init__(model=model, **options)
+        self._asked = ExactMatchOptions(**options)
 
     def require(self) -> None:
         """Look for what decodes; nothing is imported."""
-        if self._decoder:
-            self._decoder.require()
+        if self._asked.answers == "tokens":
+            super().require()
 
     def score(self, outputs: Sequence[bytes], references: Sequence[Any]) -> Scores:
         """Compare each output with its reference: a text, or a list of token ids."""
@@ -71,11 +71,9 @@ class ExactMatchScorer:
             same = [[*map(int, r)] == i.tolist() for i, r in zip(ids, references, strict=True)]
         else:
             targets = require_texts("exact_match", references, "the expected answer")
-            texts = (
-                self._decoder.decode(outputs).texts
-                if self._decoder
-                else (str(output, "utf-8", "replace") for output in outputs)
-            )
+            texts: Iterator[str] = (str(output, "utf-8", "replace") for output in outputs)
+            if self._asked.answers == "tokens":
+                texts = iter(self._decoder.decode(outputs).texts)
             pairs = zip(map(self._normal, texts), map(self._normal, targets), strict=True)
             same = [text == target for text, target in pairs]
         return Scores(

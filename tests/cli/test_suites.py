@@ -172,7 +172,7 @@ def test_pythonpath_comes_first_as_with_pytest(
     here: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write("suites/deep/a.mlperf.toml")
-    before = list(sys.path)
+    before = list(dict.fromkeys(sys.path))
     for folder in (here, here / "suites/deep"):
         for file, content in PYTHONPATHS:
             (folder / file).write_text(content)

@@ -22,6 +22,7 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError, UnavailableError
 from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.imports import distribution
 from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.run.builds import Build, build_for
 from pytest_mlperf.run.child.events import (
@@ -36,7 +37,7 @@ from pytest_mlperf.run.child.events import (
 )
 from pytest_mlperf.run.child.process import THIS_PYTHON
 from pytest_mlperf.run.child.protocol import import_as_parent, import_path
-from pytest_mlperf.suite.libraries import cure, declared, distribution, is_here
+from pytest_mlperf.suite.libraries import cure, declared, is_here
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import engine_place
 from pytest_mlperf.suite.values import KeyPath
