@@ -9,8 +9,9 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from pytest_mlperf.core.declaration import declaration_of
-from pytest_mlperf.core.errors import SuiteError
+from pytest_mlperf.core.errors import EnvironmentFault, SuiteError
 from pytest_mlperf.core.foreign_text import nearest
+from pytest_mlperf.core.imports import not_imported
 from pytest_mlperf.core.removed import find_removed
 
 if TYPE_CHECKING:
@@ -86,6 +87,24 @@ def resolve(name: str) -> Any:
     """Import what "package.module:name" names; if it is not there, an Import- or AttributeError."""
     module, _, attribute = name.partition(":")
     return getattr(importlib.import_module(module), attribute)
+
+
+def imported(noun: str, target: str, options: Mapping[str, Any] | None = None) -> Any:
+    """Import what "package.module:name" names, and check the options that it is called with.
+
+    Raises:
+        EnvironmentFault: Its module cannot be imported.
+        SuiteError: Its module has no such name, or it takes other options.
+    """
+    try:
+        factory = resolve(target)
+    except (ImportError, AttributeError) as error:
+        fault = EnvironmentFault if isinstance(error, ImportError) else SuiteError
+        reason = not_imported(target, error)
+        raise fault(f"{noun} {target!r} cannot be imported: {reason}") from error
+    if options is not None:
+        check_call(f"{noun} {target!r}", factory, options)
+    return factory
 
 
 def look(use: str) -> Callable[..., None] | None:

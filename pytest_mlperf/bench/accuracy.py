@@ -21,7 +21,13 @@ from pytest_mlperf.core.baseline import (
     why_not_comparable,
 )
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.judge.accuracy import PassContext, apart, pooled, rule_on_scores
+from pytest_mlperf.core.judge.accuracy import (
+    PassContext,
+    apart,
+    below_chance,
+    pooled,
+    rule_on_scores,
+)
 from pytest_mlperf.core.judge.gate import OWN, Pass, combine, gate
 from pytest_mlperf.core.judge.rule_a import looks
 from pytest_mlperf.core.judge.ruling import Ruling
@@ -158,7 +164,9 @@ class CaseAccuracy:
             complete=suite.profile == "official",
             rerun_sd=self._rerun_sd(now),
         )
-        return combine(gated, self._against_accepted(now), self.missing)
+        ruling = combine(gated, self._against_accepted(now), self.missing)
+        notes = () if self.accepted else below_chance(accuracy, now.scored)
+        return replace(ruling, notes=(*ruling.notes, *notes))
 
     def _against_accepted(self, now: ScoredPass) -> Ruling | None:
         """Judge scores against the accepted ones; None when there are none."""

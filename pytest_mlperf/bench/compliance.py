@@ -21,7 +21,6 @@ from pytest_mlperf.rounds.accuracy_txt import accuracy_lines
 from pytest_mlperf.rounds.compliance import TESTS, audit_settings, constants, other_seeds
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.answers import logged_answers, write_answers
-from pytest_mlperf.run.child.protocol import import_path
 from pytest_mlperf.run.logs import DETAIL, parse_detail
 from pytest_mlperf.run.score import ACCURACY
 from pytest_mlperf.stores import atomic
@@ -289,7 +288,7 @@ def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -
         dataset=job.dataset,
         scorer=job.scorer,
         model=job.model,
-        import_path=import_path(),
+        suite=job.suite,
         patience=case.patience,
         show=case.show,
     )

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from pathlib import Path
 
+from pytest_mlperf import registry
 from pytest_mlperf.cli.output import show
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.stores import atomic
@@ -22,12 +25,27 @@ TO_SET = {
 }
 """What is to be edited of those whose data is made up."""
 
+ACCURACY = """\
+[workload.scorer]                                  # answers may vary: use = "rouge"
+use = "exact_match"
+tokenizer = "${{MLPERF_MODELS}}/my-llm"              # edit: folder with the model's tokenizer
+
+[workload.dataset]                                 # timed and scored
+use = "prompts"
+path = {}
+columns = {{ reference = "reference" }}
+
+"""
+"""In place of prompts that are made up."""
+
 HELP = """\
 Writes suites/demo.mlperf.toml and baselines/README.md; what exists is never
 touched. The null engine waits and computes nothing, so its suite runs anywhere;
 the others are forms to fill in: what to change is marked edit. Those of openai,
 vllm and tensorrt_llm are curves over made-up prompts, which need no data set;
 openai's measures the server at http://127.0.0.1:8000 as it stands.
+With --accuracy they take your prompts, and answers must equal their references:
+JSONL, in each line texts "prompt" and "reference".
 
 needs: a folder that may be written; doctor says what the suite itself needs
 
@@ -38,6 +56,8 @@ examples:
       a language model from a folder in Hugging Face's files
   $ pytest-mlperf init --engine openai
       a running server: throughput over the speed of one user, in five minutes
+  $ pytest-mlperf init --engine openai --accuracy prompts.jsonl
+      the same over your prompts, and whether answers are still right
   $ pytest-mlperf init ~/bench --engine onnxruntime
       an ONNX image classifier, in another folder
 """
@@ -52,6 +72,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=ENGINES[0],
         metavar="ENGINE",
         help=f"what the suite runs: {', '.join(ENGINES)} (default: null)",
+    )
+    parser.add_argument(
+        "--accuracy",
+        type=Path,
+        metavar="FILE",
+        help=f"prompts with references, JSONL (engines {', '.join(TO_SET)})",
     )
 
 
@@ -69,10 +95,31 @@ def run(parsed: argparse.Namespace) -> int:
                 f"{path} exists; nothing was written. Another place: pytest-mlperf init FOLDER"
             )
     templates = files("pytest_mlperf.cli") / "templates"
-    _write_all({path: (templates / name).read_text("utf-8") for path, name in names.items()})
+    texts = {path: (templates / name).read_text("utf-8") for path, name in names.items()}
+    if parsed.accuracy:
+        suite = suites / "demo.mlperf.toml"
+        texts[suite] = _scored(texts[suite], parsed.engine, parsed.accuracy, suites)
+    _write_all(texts)
     show(f"wrote {path}" for path in names)
     show(_next_steps(suites, parsed.engine))
     return 0
+
+
+def _scored(text: str, engine: str, prompts: Path, suites: Path) -> str:
+    """Return a suite that times and scores prompts of the user's own, if they have references."""
+    if engine not in TO_SET:
+        raise MlperfError(f"--accuracy needs --engine {', '.join(TO_SET)}, not {engine}")
+    try:
+        prompts_dataset = registry.resolve(registry.target("datasets", "prompts"))
+        prompts_dataset(path=str(prompts), columns={"reference": "reference"})
+    except MlperfError as error:
+        need = 'each line must be {"prompt": "…", "reference": "…"}'
+        raise MlperfError(f"{error}; {need}; nothing was written") from None
+    table = ACCURACY.format(json.dumps(os.path.relpath(prompts, suites)))
+    if "\nmodel = " in text:
+        table = re.sub("tokenizer.*\n", "", table)
+    before, _, after = text.partition("[workload.dataset]")
+    return before + table + re.sub("ignore_eos.*\n", "", after[after.index("[[engines]]") :])
 
 
 def _next_steps(suites: Path, engine: str) -> list[str]:

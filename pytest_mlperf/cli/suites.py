@@ -6,9 +6,12 @@ import argparse
 import configparser
 import contextlib
 import os
+import shlex
+import sys
 import tomllib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from pytest_mlperf.bench.case import clashes
 from pytest_mlperf.core.case import Kind, Profile
@@ -26,7 +29,10 @@ LEFT_OUT = frozenset({"build", "dist", "node_modules", "venv"})
 
 
 OWN_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
-"""Files whose being there is enough for pytest."""
+"""Files whose being there is enough for pytest; it looks for them in this order."""
+
+OTHER_FILES = {"pyproject.toml": "tool", "tox.ini": "pytest", "setup.cfg": "tool:pytest"}
+"""Files that have a table or section for pytest, or none."""
 
 
 def add_suites(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +73,11 @@ def places(named: Sequence[Path]) -> list[Path]:
 
 
 def find_suites(named: Sequence[Path]) -> list[Path]:
-    """Return the suite files that arguments name, in a stable order, each once."""
+    """Return the suite files that arguments name, in a stable order, each once.
+
+    As for pytest, the folders of its setting `pythonpath` come first from then on where this
+    process and its children import.
+    """
     # Not below this folder: it may be a home directory, or the root of a disk.
     if not named and not DEFAULT.is_dir() and not (named := sorted(Path().glob(f"*{SUFFIX}"))):
         raise MlperfError(
@@ -86,6 +96,10 @@ def find_suites(named: Sequence[Path]) -> list[Path]:
                 f"no *{SUFFIX} in {place.absolute()}; `pytest-mlperf init` writes a first one"
             )
         files |= dict.fromkeys(inside)
+    root, settings = _configuration(named)
+    folders = settings.get("pythonpath", [])
+    words = shlex.split(folders) if isinstance(folders, str) else folders
+    sys.path[:] = dict.fromkeys([*(str(root / word) for word in words), *sys.path])
     return list(files)
 
 
@@ -135,27 +149,37 @@ def rootdir(named: Sequence[Path]) -> Path:
     with a setup.py, else what they and the working folder have in common.
     Source: https://docs.pytest.org/en/stable/reference/customize.html#finding-the-rootdir
     """
+    return _configuration(named)[0]
+
+
+def _configuration(named: Sequence[Path]) -> tuple[Path, Mapping[str, Any]]:
+    """Return pytest's root folder, and what its configuration there says."""
     resolved = [place.resolve() for place in places(named)]
     folders = [place if place.is_dir() else place.parent for place in resolved]
     common = Path(os.path.commonpath(folders))
     upwards = [common, *common.parents]
-    configured = [folder for folder in upwards if _configures(folder)]
-    for name in ("pyproject.toml", "setup.py"):
-        configured += [folder for folder in upwards if (folder / name).is_file()]
-    return configured[0] if configured else Path(os.path.commonpath([Path.cwd(), common]))
+    for file in (folder / name for folder in upwards for name in (*OWN_FILES, *OTHER_FILES)):
+        if file.is_file() and (settings := _settings(file)) is not None:
+            return file.parent, settings
+    for file in (folder / name for name in ("pyproject.toml", "setup.py") for folder in upwards):
+        if file.is_file():
+            return file.parent, {}
+    return Path(os.path.commonpath([Path.cwd(), common])), {}
 
 
-def _configures(folder: Path) -> bool:
-    if any((folder / name).is_file() for name in OWN_FILES):
-        return True
-    with contextlib.suppress(OSError, ValueError):
-        content = tomllib.loads((folder / "pyproject.toml").read_text("utf-8"))
-        if "pytest" in content.get("tool", {}):
-            return True
-    for name, section in (("tox.ini", "pytest"), ("setup.cfg", "tool:pytest")):
-        parser = configparser.RawConfigParser(strict=False)
-        with contextlib.suppress(OSError, ValueError, configparser.Error):
-            parser.read_string((folder / name).read_text("utf-8"))
-            if parser.has_section(section):
-                return True
-    return False
+def _settings(file: Path) -> Mapping[str, Any] | None:
+    """Return what a file tells pytest; None: nothing."""
+    content: Mapping[str, Any] = {}
+    with contextlib.suppress(OSError, ValueError, configparser.Error):
+        if file.suffix == ".toml":
+            content = tomllib.loads(file.read_text("utf-8"))
+        else:
+            parser = configparser.RawConfigParser(strict=False)
+            parser.read_string(file.read_text("utf-8"))
+            content = dict(parser)
+    name = OTHER_FILES.get(file.name, "pytest")
+    table: Mapping[str, Any] | None = content.get(name, {} if file.name in OWN_FILES else None)
+    if table and name == "tool":
+        table = table.get("pytest")
+        table = table.get("ini_options", table) if table else None
+    return table

@@ -351,6 +351,7 @@ class Scores:
         whole: Metrics that only a whole data set has, e.g. mAP: the score of a sample is then its
             pseudo-value, aggregate + samples x the sample's influence on it.
         leverage: For such metrics, how much of chance the pseudo-values show; without it all.
+        chance: What guessing would score, by metric, 0–100 scale.
     """
 
     per_sample: Mapping[str, Sequence[float | None]]
@@ -358,6 +359,7 @@ class Scores:
     lower: frozenset[str] = frozenset()
     whole: frozenset[str] = frozenset()
     leverage: Mapping[str, Leverage] = field(default_factory=dict)
+    chance: Mapping[str, float] = field(default_factory=dict)
 
 
 class Scorer(Protocol):

@@ -169,6 +169,7 @@ class CheckpointBuild:
     source: Path
     calibration: CalibrationData | None
     python: Elsewhere | None
+    suite: Path
     registered: bool
 
     @property
@@ -271,6 +272,7 @@ class Job:
         work: What a sample costs, as the suite says; None: as counted for MLPerf's workload.
         price: What a GPU of its accelerator costs, or None.
         replicas: Processes that each load the engine; 1: the worker itself does.
+        suite: Its suite file; None: it has none.
         benchmark: The test that is run in place of a worker; None: it is a case of a suite.
     """
 
@@ -297,6 +299,7 @@ class Job:
     price: GpuPrice | None
     replicas: int
     facts: Mapping[str, str]
+    suite: Path | None = None
     benchmark: BenchmarkTest | None = None
 
     @property

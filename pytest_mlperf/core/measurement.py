@@ -220,6 +220,7 @@ class Scored:
         leverage: Of metrics that only a whole data set has, where their scorer tells it; passes of
             older releases have none.
         outputs: A digest of each output; None: an older release kept none.
+        chance: What guessing would score, by metric.
     """
 
     indices: tuple[int, ...]
@@ -227,6 +228,7 @@ class Scored:
     groups: tuple[int, ...] | None = None
     leverage: Mapping[str, Leverage] = field(default_factory=dict)
     outputs: tuple[int, ...] | None = None
+    chance: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

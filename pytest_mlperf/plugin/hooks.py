@@ -6,6 +6,7 @@ pydantic is loaded by `late` when the first suite, marker or result appears.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Generator, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -109,7 +110,11 @@ def pytest_report_collectionfinish(
     config: pytest.Config, items: Sequence[pytest.Item]
 ) -> list[str]:
     state = late_session(config)
-    return state.gaps(items) if state else []
+    if not state:
+        return []
+    markers = {re.split(r"[(:]", line)[0].strip() for line in config.getini("markers")}
+    notes = late("marker_words").misspelt(config.option.markexpr, markers)
+    return [*state.gaps(items), *notes]
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

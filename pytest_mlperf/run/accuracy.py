@@ -33,6 +33,7 @@ from pytest_mlperf.run.score import ACCURACY
 
 SCORES = record(
     aggregate=by_name(is_number),
+    chance=by_name(is_number),
     groups=optional(each(is_count)),
     indices=each(is_count),
     leverage=by_name(record(seen=is_number, df=is_number, hidden=is_number)),
@@ -69,7 +70,7 @@ class Scoring:
     dataset: Factory
     scorer: Factory
     model: str | None
-    import_path: Sequence[str]
+    suite: Path | None
     patience: Patience
     show: Callable[[str], None]
 
@@ -129,6 +130,7 @@ def _scored(answer: Mapping[str, Any]) -> Scored:
         indices=tuple(answer["indices"]),
         per_sample=dict(answer["per_sample"]),
         outputs=tuple(answer["outputs"]),
+        chance=answer["chance"],
     )
 
 
@@ -156,6 +158,7 @@ def score_logs(
         answer={},
         patience=scoring.patience,
         show=scoring.show,
+        suite=scoring.suite,
         layer="scorer",
         whose="scorer",
     )

@@ -10,12 +10,12 @@ import secrets
 import shutil
 import subprocess
 import sys
-import sysconfig
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.imports import is_installed
 from pytest_mlperf.core.job import EarlierBuild, Elsewhere
 from pytest_mlperf.run.child.protocol import PACKAGE, import_path
 from pytest_mlperf.run.project import CHECKOUT_S, ignored_in_git, run_git
@@ -149,7 +149,7 @@ class Build:
 
 
 @contextlib.contextmanager
-def build_for(named: Elsewhere, folder: Path) -> Iterator[Build]:
+def build_for(named: Elsewhere, folder: Path, suite: Path | None) -> Iterator[Build]:
     """Provide where the worker of a case runs that names another Python.
 
     What is put into the worker's own folder is removed in the end.
@@ -157,7 +157,7 @@ def build_for(named: Elsewhere, folder: Path) -> Iterator[Build]:
     code = folder / "code"
     try:
         _copy_package(code)
-        yield _there(named, code, baseline=False)
+        yield _there(named, code, suite, baseline=False)
     finally:
         shutil.rmtree(code, ignore_errors=True)
 
@@ -173,7 +173,7 @@ def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
             return
         if earlier.git is None:
             assert earlier.elsewhere is not None
-            yield _there(earlier.elsewhere, code, baseline=True)
+            yield _there(earlier.elsewhere, code, earlier.suite, baseline=True)
             return
         with _worktree(earlier, earlier.git, folder / "tree") as build:
             yield build(code, earlier.elsewhere)
@@ -181,9 +181,9 @@ def baseline_build(earlier: EarlierBuild, folder: Path) -> Iterator[Build]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _there(named: Elsewhere, code: Path, *, baseline: bool) -> Build:
+def _there(named: Elsewhere, code: Path, suite: Path | None, *, baseline: bool) -> Build:
     """Return a build in another Python; only the tested project's own folders go with it."""
-    folders = [entry for entry in import_path() if not _installed(entry)]
+    folders = [entry for entry in import_path(suite) if not is_installed(entry)]
     return Build(
         python=named.command,
         code=code,
@@ -207,8 +207,7 @@ def _with_wheels(earlier: EarlierBuild, folder: Path, code: Path) -> Build:
         key=earlier.key,
         baseline=True,
         first=[str(first)],
-        # A worker that is started here imports from the working folder, too.
-        last=[e for e in (*import_path(), str(Path.cwd())) if not (named and _installed(e))],
+        last=[e for e in import_path(earlier.suite) if not (named and is_installed(e))],
     )
 
 
@@ -233,12 +232,13 @@ class _Tree:
 
     folder: Path
     top: Path
+    suite: Path
     title: str
     key: str
 
     def __call__(self, code: Path, named: Elsewhere | None) -> Build:
         """Return the build: the ref's folders in place of today's, in this Python or in another."""
-        path = import_path()
+        path = import_path(self.suite)
         today = [entry for entry in path if self._is_today(entry)]
         then = [self.folder / Path(entry).resolve().relative_to(self.top) for entry in today]
         first = dict.fromkeys([self.folder, self.folder / "src", *then])
@@ -249,12 +249,12 @@ class _Tree:
             key=named.key if named else self.key,
             baseline=True,
             first=[str(entry) for entry in first if entry.is_dir()],
-            last=[e for e in path if e not in today and not (named and _installed(e))],
+            last=[e for e in path if e not in today and not (named and is_installed(e))],
             never=today,
         )
 
     def _is_today(self, entry: str) -> bool:
-        return Path(entry).resolve().is_relative_to(self.top) and not _installed(entry)
+        return Path(entry).resolve().is_relative_to(self.top) and not is_installed(entry)
 
 
 @contextlib.contextmanager
@@ -269,7 +269,7 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
     try:
         _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)
         title = f"git {commit[:12]}" if commit.startswith(ref) else f"git {ref} ({commit[:12]})"
-        yield _Tree(folder=folder, top=top, title=title, key=earlier.key)
+        yield _Tree(folder=folder, top=top, suite=earlier.suite, title=title, key=earlier.key)
     finally:
         _remove_worktree(top, folder)
 
@@ -306,15 +306,3 @@ def _git(folder: Path, *arguments: str) -> str:
         reason = words or f"exit code {done.returncode}"
         raise RunError("worker", f"git {' '.join(arguments[:2])}: {reason}")
     return os.fsdecode(done.stdout).strip()
-
-
-# --- import paths ----------------------------------------------------------------------------
-
-
-def _installed(entry: str) -> bool:
-    """Whether a folder of the import path belongs to this Python and not to the tested project."""
-    path = Path(entry)
-    if {"site-packages", "dist-packages"} & set(path.parts) or path.suffix == ".zip":
-        return True
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    return any(path.is_relative_to(place) for place in places if place)

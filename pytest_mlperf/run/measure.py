@@ -196,7 +196,7 @@ def _work(
     with contextlib.ExitStack() as stack:
         build = task.build
         if job.elsewhere and not build:
-            build = stack.enter_context(build_for(job.elsewhere, case.folder))
+            build = stack.enter_context(build_for(job.elsewhere, case.folder, job.suite))
         place = stack.enter_context(placed(job.accelerator, case.conditions, show))
         warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
         _wait_for_memory(job, place.conditions, show)
@@ -342,7 +342,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
         performance=task.performance,
         handicap=conditions.handicap,
         requests=conditions.requests,
-        import_path=build.last if build else import_path(),
+        import_path=build.last if build else import_path(job.suite),
         import_first=build.first if build else (),
         import_not=build.never if build else (),
         environment=environment if build else {},
@@ -411,7 +411,7 @@ def _accuracy(
         dataset=worker.spec.dataset,
         scorer=scorer,
         model=worker.spec.model,
-        import_path=import_path(),
+        suite=case.job.suite,
         patience=case.conditions.patience,
         show=case.progress.show,
     )

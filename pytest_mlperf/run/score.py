@@ -20,7 +20,8 @@ from typing import Any, NoReturn, TypeVar, cast, overload
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.core.measurement import digest
-from pytest_mlperf.registry import resolve
+from pytest_mlperf.registry import imported
+from pytest_mlperf.run.child.protocol import import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
 from pytest_mlperf.stores import atomic
@@ -173,9 +174,10 @@ class Outputs(Lazy[bytes]):
         ]
 
 
-def build(factory: Mapping[str, Any], **arguments: Any) -> Any:
+def build(noun: str, factory: Mapping[str, Any], **arguments: Any) -> Any:
     """Call the factory that a spec names."""
-    return resolve(str(factory["target"]))(**arguments, **factory["options"])
+    options = factory["options"]
+    return imported(noun, factory["target"], options)(**arguments, **options)
 
 
 def main(file: str) -> NoReturn:
@@ -187,7 +189,7 @@ def main(file: str) -> NoReturn:
     with reporter.blaming("scorer"):
         spec_file = Path(file)
         spec = json.loads(spec_file.read_text("utf-8"))
-        sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+        import_as_parent(spec["import_path"])
         atomic.write_text(spec_file.with_name("scores.json"), json.dumps(score(spec, reporter)))
         reporter.event("done")
     leave(0)
@@ -195,9 +197,9 @@ def main(file: str) -> NoReturn:
 
 def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
     """Read the blocks' logs and score them together."""
-    dataset: Dataset = as_dataset(build(spec["dataset"]))
+    dataset: Dataset = as_dataset(build("dataset", spec["dataset"]))
     require_same(dataset, spec["samples"])
-    scorer: Scorer = build(spec["scorer"], model=spec["model"])
+    scorer: Scorer = build("scorer", spec["scorer"], model=spec["model"])
     places = answers(spec["blocks"])
     indices = sorted(places)
     needed = tuple(getattr(scorer, "artefacts", ()))
@@ -222,6 +224,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         ]
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
+        "chance": {name: float(value) for name, value in scores.chance.items()},
         "groups": groups_of(dataset, indices),
         "indices": indices,
         "leverage": {name: asdict(own) for name, own in scores.leverage.items()},

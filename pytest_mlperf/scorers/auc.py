@@ -88,6 +88,7 @@ class AucScorer(ModelFreeScorer[AucOptions]):
             aggregate={"auc": 100.0 * area},
             whole=frozenset({"auc"}),
             leverage={"auc": shares.leverage(100.0)},
+            chance={"auc": 50.0},
         )
 
     def _gather(self, outputs: Sequence[bytes], references: Sequence[Any]) -> UserItemPairs:

@@ -137,6 +137,22 @@ def tokens_per_sample(decoded: Decoded) -> tuple[list[float], float]:
     return list(map(float, decoded.tokens)), round(sum(decoded.tokens) / len(decoded.tokens), 1)
 
 
+def token_ids(scorer: str, dtype: str, outputs: Sequence[bytes]) -> list[NDArray[np.int64]]:
+    """Return the token ids in each output."""
+    import numpy as np
+
+    kind = np.dtype(DTYPES[dtype])
+    for sample, output in enumerate(outputs):
+        if len(output) % kind.itemsize:
+            raise RunError(
+                "scorer",
+                f"scorer {scorer}: the output of sample {sample} has {len(output)} bytes, "
+                f"which is no whole number of {dtype} token ids ({kind.itemsize} "
+                "bytes each); set the scorer's dtype to the type of the engine's outputs",
+            )
+    return [np.frombuffer(output, kind).astype(np.int64) for output in outputs]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Decoder:
     """Decodes the outputs of a language model.
@@ -191,26 +207,13 @@ class Decoder:
 
     def decode(self, outputs: Sequence[bytes]) -> Decoded:
         """Decode the token ids of each sample; no ids are the empty text."""
-        ids = [self._ids(output, sample) for sample, output in enumerate(outputs)]
+        ids = token_ids(self.scorer, self.options.dtype, outputs)
         tokenizer = self._load()
         self._require_known(ids, tokenizer)
         texts: list[str] = []
         for start in range(0, len(ids), BATCH):
             texts += tokenizer.decode([one.tolist() for one in ids[start : start + BATCH]])
         return Decoded(texts=texts, tokens=[len(one) for one in ids])
-
-    def _ids(self, output: bytes, sample: int) -> NDArray[np.int64]:
-        import numpy as np
-
-        kind = np.dtype(DTYPES[self.options.dtype])
-        if len(output) % kind.itemsize:
-            raise RunError(
-                "scorer",
-                f"scorer {self.scorer}: the output of sample {sample} has {len(output)} bytes, "
-                f"which is no whole number of {self.options.dtype} token ids ({kind.itemsize} "
-                "bytes each); set the scorer's dtype to the type of the engine's outputs",
-            )
-        return np.frombuffer(output, kind).astype(np.int64)
 
     def _load(self) -> Tokenizer:
         try:
@@ -227,7 +230,7 @@ class Decoder:
     def _lacks(self, library: str | None) -> EnvironmentFault:
         return EnvironmentFault(
             f"scorer {self.scorer} needs {library} to decode with the tokenizer in {self.folder}, "
-            "which is not installed; try: pip install 'pytest-mlperf[lm]'"
+            f"which is not installed; try: pip install {CURES.get(library or '', library)}"
         )
 
     def _require_known(self, ids: Sequence[NDArray[np.int64]], tokenizer: Tokenizer) -> None:
@@ -280,6 +283,9 @@ CONFIG, TOKENS = "tokenizer_config.json", "tokenizer.json"
 
 LIGHT, FULL = "tokenizers", "transformers"
 """The libraries that read them."""
+
+CURES = {LIGHT: "'pytest-mlperf[scoring]'"}
+"""What brings a library, where that is not its own name."""
 
 CLEAN_UP = (
     (" .", "."),

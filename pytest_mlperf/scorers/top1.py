@@ -55,13 +55,15 @@ class Top1Scorer(ModelFreeScorer[Top1Options]):
             Metric "top1", in per cent: 100 or 0 per sample, and their mean.
         """
         require_outputs("top1", outputs, references)
+        labels = list(references)
         right = [
-            self._class(output, sample) == reference
-            for sample, (output, reference) in enumerate(zip(outputs, references, strict=True))
+            self._class(output, sample) == label
+            for sample, (output, label) in enumerate(zip(outputs, labels, strict=True))
         ]
         return Scores(
             per_sample={"top1": [100.0 if correct else 0.0 for correct in right]},
             aggregate={"top1": 100.0 * sum(right) / len(right)},
+            chance={"top1": 100.0 / len(set(labels))},
         )
 
     def _class(self, output: bytes, sample: int) -> int:

@@ -14,6 +14,7 @@ from importlib.metadata import metadata
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import EnvironmentFault
+from pytest_mlperf.core.imports import distribution, normal
 
 OURS = "pytest-mlperf"
 
@@ -21,8 +22,8 @@ NOT_OFFERED = frozenset({"all", "dev", "docs", "onnx-gpu", "test", "train"})
 """Extras for work on this project, the one that only adds up others, and the one that must not
 stand beside those that bring onnxruntime for the CPU."""
 
-DISTRIBUTIONS = {"PIL": "pillow", "sklearn": "scikit-learn", "modelopt": "nvidia-modelopt"}
-"""Of libraries that are named otherwise."""
+HEAVY = frozenset({"torch"})
+"""Distributions of gigabytes, which no hint brings to what does not use them."""
 
 NOUNS: dict[registry.Group, str] = {
     "engines": "engine",
@@ -83,14 +84,13 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     return f"pip install '{OURS}[{extra}]'" if extra else f"pip install {' '.join(sorted(missing))}"
 
 
-def distribution(library: str) -> str:
-    """Return the name by which a library is installed."""
-    return normal(DISTRIBUTIONS.get(library, library))
-
-
 def _smallest_extra(needed: Set[str]) -> str | None:
     """Return the extra that brings all of these and least besides."""
-    fitting = [name for name, brings in extras().items() if needed <= set(brings)]
+    fitting = [
+        name
+        for name, brings in extras().items()
+        if needed <= set(brings) and not (HEAVY & set(brings)) - needed
+    ]
     return min(fitting, key=lambda name: len(extras()[name]), default=None)
 
 
@@ -110,8 +110,3 @@ def extras() -> dict[str, list[str]]:
         if name and extra and extra[1] in brings and normal(name[0]) != OURS:
             brings[extra[1]].append(normal(name[0]))
     return {name: needed for name, needed in brings.items() if needed}
-
-
-def normal(name: str) -> str:
-    """Return a distribution's name as the index writes it."""
-    return re.sub(r"[-_.]+", "-", name).lower()

@@ -166,6 +166,7 @@ def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem
         price=suite.price(accelerator),
         replicas=planned.engine.replicas_on(accelerator),
         facts=_facts(planned),
+        suite=planned.path,
     )
 
 
@@ -461,6 +462,7 @@ def build_of(
         source=Path(model),
         calibration=_calibration(planned, table, dataset),
         python=find(planned, key, table),
+        suite=planned.path,
         registered=table.use in registry.registered("builders"),
     )
 

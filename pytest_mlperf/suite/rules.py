@@ -193,7 +193,11 @@ def _wrong_device(accelerator: str, replicas: int, option: str, device: str) -> 
     if kind == "cuda" and name == "cpu":
         return f'{option} means a GPU: name that in accelerators, not "cpu"'
     if kind == "cpu" and name != "cpu":
-        return f'{option} means the CPU, and the GPUs of "{accelerator}" would idle'
+        value = '["cuda"]' if option == "providers" else '"cuda"'
+        return (
+            f'{option} means the CPU, and the GPUs of "{accelerator}" would idle; set options = '
+            f"{{ {option} = {value} }}"
+        )
     if kind == "cuda" and number.isdecimal() and int(number) >= each:
         seen = f"GPU {each - 1} is the last" if each > 1 else "there is GPU 0 alone"
         return (

@@ -104,3 +104,45 @@ def test_nothing_is_overwritten_and_nothing_half_written(here: Path, say: Say) -
         (here / name).unlink()
         if "/" in name:
             (here / name).parent.rmdir()
+
+
+LINE = '{"prompt": "1 + 1 =", "reference": "2"}\n'
+
+
+@pytest.mark.parametrize("engine", ["openai", "vllm", "tensorrt_llm"])
+def test_a_server_is_scored_over_prompts_with_references(
+    engine: str, here: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both phases take them, and answers end where the model ends them."""
+    (here / "my prompts.jsonl").write_text(LINE)
+    say.ends(0, "init", "sub", "--engine", engine, "--accuracy", "my prompts.jsonl")
+    suite = here / "sub/suites/demo.mlperf.toml"
+    (planned,) = plan_suite(suite)
+    assert (planned.scorer_name, *planned.kinds) == ("exact_match", "accuracy", "performance")
+    assert ("tokenizer =" in suite.read_text("utf-8")) == (engine == "openai")
+    assert planned.shares_data
+    assert "ignore_eos" not in planned.engine.options
+    dataset = UserPromptsDataset(**dataset_of(planned).options)
+    assert (dataset.input(0), dataset.reference(0)) == ("1 + 1 =", "2")
+    say.ends(0, "plan", suite)
+
+
+def test_prompts_that_cannot_be_scored_are_refused_before_anything_is_written(
+    here: Path, say: Say
+) -> None:
+    needs = 'each line must be {"prompt": "…", "reference": "…"}; nothing was written'
+    for content, problem in {
+        '{"prompt": "1 + 1 =", "answer": "2"}\n': "no column 'reference', the nearest is",
+        f'{LINE}{{"prompt": "", "reference": "2"}}\n': "line 2",
+        f'{LINE}{{"prompt": "a", "reference": 2}}\n': "line 2",
+        f"{LINE}text\n": "line 2",
+        "": "p.jsonl",
+    }.items():
+        (here / "p.jsonl").write_text(content)
+        shown = say.ends(2, "init", "--engine", "openai", "--accuracy", "p.jsonl")
+        assert problem in shown, shown
+        assert needs in shown
+        assert tree(here) == {"p.jsonl"}
+    assert needs in say.ends(2, "init", "--engine", "openai", "--accuracy", "gone.jsonl")
+    shown = say.ends(2, "init", "--engine", "torch", "--accuracy", "p.jsonl")
+    assert "--accuracy needs --engine openai, vllm, tensorrt_llm, not torch" in shown

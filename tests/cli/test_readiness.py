@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf import registry
-from pytest_mlperf.suite.libraries import cure, declared
+from pytest_mlperf.suite.libraries import cure, declared, extras
 from tests.cli.lab import ROOT
 from tests.cli.readiness_driver import HIDDEN
 
@@ -289,7 +289,7 @@ COMMANDS: dict[tuple[registry.Group, str], str] = {
     ("engines", "onnxruntime"): "'pytest-mlperf[onnx]'",
     ("datasets", "imagenet"): "'pytest-mlperf[onnx]'",
     ("scorers", "map"): "'pytest-mlperf[vision]'",
-    ("scorers", "rouge"): "'pytest-mlperf[lm]'",
+    ("scorers", "rouge"): "'pytest-mlperf[scoring]'",
     ("scorers", "evaluate"): "'pytest-mlperf[evaluate]'",
     ("builders", "torchao"): "'pytest-mlperf[quantization]'",
     ("builders", "modelopt"): "nvidia-modelopt torch transformers",
@@ -299,3 +299,16 @@ COMMANDS: dict[tuple[registry.Group, str], str] = {
 def test_the_command_brings_all_that_is_declared() -> None:
     commands = {key: f"pip install {words}" for key, words in COMMANDS.items()}
     assert {key: cure(*key, declared(*key)) for key in COMMANDS} == commands
+
+
+def test_no_hint_brings_torch_to_what_does_not_use_it() -> None:
+    """A client of a server needs none to compare texts."""
+    groups: list[registry.Group] = ["engines", "datasets", "scorers", "builders"]
+    brought = []
+    for group in groups:
+        for use in registry.registered(group):
+            needed = declared(group, use)
+            extra = cure(group, use, needed).partition("[")[2].partition("]")[0]
+            if "torch" in extras().get(extra, ()) and "torch" not in needed:
+                brought.append((group, use, extra))
+    assert brought == []

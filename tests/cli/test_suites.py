@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -149,3 +150,34 @@ def test_files_that_configure_pytest(here: Path) -> None:
         if found != (here / "inner/suites" if counts else here / "inner"):
             failures.append((file, content, found))
     assert failures == []
+
+
+PYTHONPATHS = [
+    ("setup.cfg", "[tool:pytest]\npythonpath = src\n"),
+    ("tox.ini", "[tox]\n[pytest]\npythonpath = %(x)s/src\n"),
+    ("pyproject.toml", "[tool.other]\n"),
+    ("pyproject.toml", '[tool.pytest.ini_options]\npythonpath = "src lib"\n'),
+    ("pyproject.toml", '[tool.pytest]\npythonpath = ["src"]\n'),
+    (".pytest.ini", "[pytest]\npythonpath = /absolute\n"),
+    ("pytest.ini", "[pytest]\n"),
+    ("pytest.ini", "[pytest]\npythonpath = . src 'two words'\n"),
+    ("pytest.ini", "[pytest]\npythonpath =\n    src\n    lib\n"),
+    ("pytest.toml", '[pytest]\npythonpath = ["other"]\n'),
+]
+"""Files that pytest prefers to those before them; all are left where they are."""
+
+
+@pytest.mark.process
+def test_pythonpath_comes_first_as_with_pytest(
+    here: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write("suites/deep/a.mlperf.toml")
+    before = list(dict.fromkeys(sys.path))
+    for folder in (here, here / "suites/deep"):
+        for file, content in PYTHONPATHS:
+            (folder / file).write_text(content)
+            config = pytester.parseconfig("suites/deep")
+            monkeypatch.setattr(sys, "path", list(before))
+            find_suites([Path("suites/deep")])
+            expected = [str(path) for path in config.getini("pythonpath")]
+            assert sys.path == [*expected, *before], (folder, file, content)

@@ -319,7 +319,13 @@ class Reader:
         return {
             **kept,
             **who,
-            "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', os.defpath)}",
+            "PATH": os.pathsep.join(
+                (
+                    f"{self.folder}/.local/bin",
+                    str(Path(sys.executable).parent),
+                    kept.get("PATH", os.defpath),
+                )
+            ),
             "HOME": str(self.folder),
             "SITE": str(self.site),
             "REPOSITORY": str(ROOT),

@@ -35,6 +35,7 @@ NOT_RUN = {
     "triton.md": 1,
     "tutorial.md": 1,
     "upgrade.md": 2,
+    "vllm-in-ci.md": 1,
 }
 """Fences of commands that cannot be run here, by page: one more is a decision."""
 

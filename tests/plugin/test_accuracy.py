@@ -273,7 +273,7 @@ ROWS: dict[str, tuple[dict[str, Any] | None, dict[str, Any], Outcome, str]] = {
         None,
         {"scorer": "own:Crashed"},
         Outcome.ERROR,
-        "scorer: AttributeError: module 'own' has no attribute 'Crashed' (",
+        "scorer 'own:Crashed' cannot be imported: own.py has no 'Crashed';",
     ),
     "not-a-number": (None, {"scorer": "own:NotANumber"}, Outcome.ERROR, ""),
 }

@@ -12,7 +12,6 @@ from pytest_mlperf.core.job import Factory
 from pytest_mlperf.core.measurement import Accuracy, Scored
 from pytest_mlperf.run.accuracy import Scoring, score_logs
 from pytest_mlperf.run.child.process import Designed, Patience
-from pytest_mlperf.run.child.protocol import import_path
 from pytest_mlperf.run.score import ACCURACY
 from tests.run.harness import ROOT
 from tests.run.scorers_that_fail import LEVERAGE
@@ -49,7 +48,7 @@ def scored(
         dataset=Factory(target=f"{OWN}Slow", options=data),
         scorer=Factory(target=f"{OWN}Exact", options={"how": how}),
         model=None,
-        import_path=import_path(),
+        suite=None,
         patience=patience,
         show=(shown if shown is not None else []).append,
     )

@@ -14,13 +14,14 @@ from pytest_mlperf.core.errors import RunError, SuiteError
 from pytest_mlperf.registry import check_call
 
 Reference = Callable[[int], Any]
-OF_TEXT = ("gsm8k", "mixtral", "rouge", "long_context", "deepseek_r1", "gpt_oss")
+OF_TEXT = ("exact_match", "gsm8k", "mixtral", "rouge", "long_context", "deepseek_r1", "gpt_oss")
 """Scorers that decode tokens by the tokenizer of the workload's model."""
 
 REFERENCES: Mapping[str, tuple[bytes, Reference]] = {
     "auc": (bytes(4), lambda _: [1]),
     "dice": (bytes(24), lambda _: np.zeros((2, 3, 4), np.uint8)),
     "evaluate": (bytes(8), lambda _: 0),
+    "exact_match": (b"", lambda _: "text"),
     "gsm8k": (b"", lambda _: "1"),
     "map": (b"", lambda index: {"index": index, "annotations": []}),
     "mixtral": (b"", lambda _: {"dataset": "GSM8K", "target": "1"}),

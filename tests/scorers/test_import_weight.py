@@ -14,8 +14,8 @@ HEAVY = (
 
 
 SCORERS = (
-    "auc boxes3d category_f1 detection dice evaluate function_calls gsm8k images long_context mbxp "
-    "mixtral ranking reasoning.scorer rouge.scorer squad top1 word_accuracy"
+    "auc boxes3d category_f1 detection dice evaluate exact_match function_calls gsm8k images "
+    "long_context mbxp mixtral ranking reasoning.scorer rouge.scorer squad top1 word_accuracy"
 )
 
 

@@ -172,7 +172,7 @@ def test_a_missing_library_names_the_extra_that_has_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, library, None)
 
-    with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[lm\]'"):
+    with pytest.raises(EnvironmentFault, match=r"pip install 'pytest-mlperf\[scoring\]'"):
         f_measures(["one"], ["two"])
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.suite.libraries import declared, distribution, normal
+from pytest_mlperf.core.imports import distribution, normal
+from pytest_mlperf.suite.libraries import declared
 from pytest_mlperf.suite.plan import plan_suite
 from pytest_mlperf.suite.resolve import needing
 from tests.children import PYTHON, shebang

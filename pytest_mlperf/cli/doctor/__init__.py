@@ -20,6 +20,7 @@ from pytest_mlperf.cli.doctor._machine import Check, look
 from pytest_mlperf.cli.doctor.requirements import (
     Failures,
     OtherPython,
+    import_errors,
     lacking,
     look_there,
     require_library,
@@ -158,6 +159,8 @@ def _readiness(
     errors = [problem.error for problem in problems]
     lacks = list(_libraries(planned, looks.failures))
     there = ""
+    if job and not errors:
+        errors += import_errors(planned, job)
     if job and not errors and (lack := _builder(job)):
         lacks.append(lack)
     if job and here and not errors and not lacks:
@@ -190,7 +193,7 @@ def _libraries(planned: Planned, failures: Failures) -> Iterator[str]:
 def _builder(job: Job) -> str:
     """Return what the Python of a case's builder lacks; "" where there is no such Python."""
     try:
-        if job.build and job.build.python and job.build.registered:
+        if job.build and (job.build.python or not job.build.registered):
             about_builder(job.build)
     except MlperfError as error:
         return str(error)
@@ -252,8 +255,8 @@ they name are here, that the model is neither empty nor a Git LFS pointer, that
 their libraries are installed and can be imported, that onnxruntime has the
 providers and the loader NVIDIA's libraries, that torch sees the CUDA device,
 that the program which serve starts is here, and that a server listens at url.
-It reads no data file, loads no model and imports no code that is not registered
-by an entry point: what is wrong inside of these is found by the first run. An
+Code of your own is imported in a process of its own. No data file is read and
+no model loaded: what is wrong inside of these is found by the first run. An
 engine that runs in another Python or a container (python or command in its
 entry) is asked there for the same.
 ok works; note works, read it; missing is optional; broken stops everything.

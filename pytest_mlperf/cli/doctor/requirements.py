@@ -22,7 +22,8 @@ from typing import Any
 from pytest_mlperf import registry
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, SuiteError, UnavailableError
 from pytest_mlperf.core.foreign_text import broken
-from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.imports import distribution
+from pytest_mlperf.core.job import Factory, Job
 from pytest_mlperf.run.builds import Build, build_for
 from pytest_mlperf.run.child.events import (
     ERROR,
@@ -35,9 +36,11 @@ from pytest_mlperf.run.child.events import (
     is_text,
 )
 from pytest_mlperf.run.child.process import THIS_PYTHON
-from pytest_mlperf.suite.libraries import cure, declared, distribution, is_here
+from pytest_mlperf.run.child.protocol import import_as_parent, import_path
+from pytest_mlperf.suite.libraries import cure, declared, is_here
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import engine_place
+from pytest_mlperf.suite.values import KeyPath
 
 LIMIT_S = 120.0
 """A large library may take its time to be imported."""
@@ -65,7 +68,11 @@ def _question(job: Job) -> dict[str, Any] | None:
     if entry is None or not hasattr(registry.resolve(entry.value), "require"):
         return None
     case = {"model": job.model, "precision": job.case.precision, "dataset": None}
-    return {"target": entry.value, "given": {**job.engine.options, **case}}
+    return {
+        "target": entry.value,
+        "given": {**job.engine.options, **case},
+        "path": import_path(job.suite),
+    }
 
 
 def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfError | None:
@@ -85,6 +92,36 @@ def require_library(planned: Planned, job: Job) -> None:
         raise error
 
 
+def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
+    """Import each class of the user's own in a fresh process; yield the errors, with their place.
+
+    What only another Python imports is left to `look_there`.
+    """
+    data, scored = job.dataset, job.accuracy
+    parts: list[tuple[registry.Group, KeyPath, Factory | None]] = [
+        ("scorers", ("workload", "scorer"), job.scorer),
+        ("datasets", planned.dataset_key("accuracy"), scored.dataset if scored else None),
+    ]
+    if job.scorer or not planned.elsewhere:
+        parts.append(("datasets", planned.dataset_key("performance"), data))
+    if not planned.elsewhere:
+        parts.append(("engines", planned.engine_key, job.engine))
+    for group, key, factory in parts:
+        if factory and (call := _own_call(group, factory)):
+            question = {"imports": call, "path": import_path(job.suite)}
+            title = f"importing {call[0]} {call[1]}"
+            kind, message, *_ = _asked(json.dumps(question, sort_keys=True), title)
+            if message:
+                yield KINDS.get(kind, EnvironmentFault)(f"{planned.place(key)}: {message}")
+
+
+def _own_call(group: registry.Group, factory: Factory) -> tuple[str, str, Mapping[str, Any]] | None:
+    """Return noun, target and options of a factory; None: it is a registered extension."""
+    if registry.name_of(group, factory.target) != factory.target:
+        return None
+    return group[:-1], factory.target, factory.options
+
+
 def library_trouble(use: str) -> str:
     """Return why a registered engine cannot be used here whatever its options; "": it can.
 
@@ -97,28 +134,30 @@ def library_trouble(use: str) -> str:
 
 
 @lru_cache(maxsize=256)
-def _asked(question: str) -> tuple[str, ...]:
+def _asked(question: str, title: str = "asking the engine's library") -> tuple[str, ...]:
     """Return an error's class, sentence and options; "" and "" where nothing is lacking."""
     command = [sys.executable, "-m", "pytest_mlperf.cli.doctor.requirements"]
     try:
         done = finished(command, LIMIT_S, input=question)
     except subprocess.TimeoutExpired:
-        return "", f"the engine's library does not answer within {LIMIT_S:.0f} s"
+        return "", f"{title} takes longer than {LIMIT_S:.0f} s"
     if done.returncode:
         last = (done.stderr.strip().splitlines() or [f"it ends with {done.returncode}"])[-1]
-        return "", f"asking the engine's library failed: {last}"
+        return "", f"{title} failed: {last}"
     return tuple(json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
     """Answer one question."""
     question = json.load(sys.stdin)
+    import_as_parent(question.get("path", ()))
     try:
-        factory = registry.resolve(question["target"])
-        if question["given"] is None:
-            factory.check_library()
+        if "imports" in question:
+            registry.imported(*question["imports"])
+        elif question["given"] is None:
+            registry.resolve(question["target"]).check_library()
         else:
-            built = factory(**question["given"])
+            built = registry.resolve(question["target"])(**question["given"])
             built.require()
             getattr(built, "reach", lambda: None)()
         answer = ["", ""]
@@ -201,7 +240,12 @@ def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
     """
     libraries = [*declared("engines", planned.engine.use)]
     libraries += declared("datasets", planned.dataset("performance").use)
-    question = {"libraries": list(dict.fromkeys(libraries)), "engine": _question(job)}
+    calls = (_own_call("engines", job.engine), _own_call("datasets", job.dataset))
+    question = {
+        "libraries": list(dict.fromkeys(libraries)),
+        "imports": [call for call in calls if call],
+        "engine": _question(job),
+    }
     try:
         answers = _asked_there(job, runs_dir, question)
     except MlperfError as error:
@@ -244,7 +288,7 @@ def _asked_there(job: Job, runs_dir: Path, question: Mapping[str, Any]) -> list[
         raise EnvironmentFault(f"{runs_dir} cannot be written: {error.strerror}") from None
     assert job.elsewhere is not None
     try:
-        with build_for(job.elsewhere, folder) as build:
+        with build_for(job.elsewhere, folder, job.suite) as build:
             return _answers(build, folder, question)
     finally:
         shutil.rmtree(folder, ignore_errors=True)

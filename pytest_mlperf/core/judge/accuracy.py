@@ -48,6 +48,17 @@ class PassContext:
     drawn: bool = False
 
 
+def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
+    """Return a sentence on each score that is worse than guessing, by three standard errors."""
+    return tuple(
+        f"{name} {score:.3f} is worse than guessing ({chance:.3f}): are labels or preprocessing "
+        "shifted?"
+        for name, chance in scored.chance.items()
+        if (score := accuracy.scores[name])
+        < chance - 3 * math.sqrt(chance * (100 - chance) / accuracy.samples)
+    )
+
+
 def notes_of_scores(
     verdicts: Sequence[PairedVerdict], judgements: Mapping[str, Paired], beside: PassContext
 ) -> tuple[str, ...]:

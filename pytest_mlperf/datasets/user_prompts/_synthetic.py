@@ -232,7 +232,7 @@ class MadeUp:
         except ImportError as error:
             raise EnvironmentFault(
                 "data set prompts: tokenizer needs transformers, which is not installed; try: pip "
-                "install 'pytest-mlperf[lm]'",
+                "install transformers",
                 option="tokenizer",
             ) from error
         if not Path(self.tokenizer).is_dir():

@@ -220,6 +220,7 @@ class _Making:
             show=self._show,
             python=there.command if there else None,
             environment={**self._machine.environment(self._accelerator), **QUIET},
+            suite=self._step.suite,
         ).run()
 
 
@@ -301,7 +302,7 @@ EXTRA = "torchao"
 
 def about_builder(step: CheckpointBuild) -> Event:
     """Return versions, and the digest of the builder's own code; see `child.about`."""
-    about = _asked(step.target, step.python.command if step.python else None)
+    about = _asked(step.target, step.python.command if step.python else None, step.suite)
     if missing := about["missing"]:
         names = " and ".join(missing)
         problem = "are not installed" if len(missing) > 1 else "is not installed"
@@ -321,7 +322,7 @@ def about_builder(step: CheckpointBuild) -> Event:
 
 
 @lru_cache(maxsize=64)
-def _asked(target: str, python: tuple[str, ...] | None) -> Event:
+def _asked(target: str, python: tuple[str, ...] | None, suite: Path) -> Event:
     """Return what a builder's Python says; once a session, in which nothing is installed."""
     with tempfile.TemporaryDirectory(prefix="pytest-mlperf-") as folder:
         child = Child(
@@ -334,6 +335,7 @@ def _asked(target: str, python: tuple[str, ...] | None) -> Event:
             show=lambda _: None,
             python=python,
             environment=QUIET,
+            suite=suite,
         )
         try:
             return child.run()

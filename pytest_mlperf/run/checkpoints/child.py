@@ -36,7 +36,9 @@ def main(file: str) -> None:
     # In place of the folder of this script, whose modules would hide others of the same names.
     code = str(Path(__file__).absolute().parents[3])
     sys.path[:1] = [code]
-    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
+    importlib.import_module("pytest_mlperf.run.child.protocol").import_as_parent(
+        spec["import_path"]
+    )
     # Before any thread is started, and before anything large is loaded.
     importlib.import_module("pytest_mlperf.run.child.reporter").guard_group()
     reporter = importlib.import_module("pytest_mlperf.run.child.reporter").Reporter(descriptor)
@@ -55,8 +57,7 @@ def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
     import hashlib
     from importlib import metadata
 
-    module, _, name = spec["target"].partition(":")
-    builder = getattr(importlib.import_module(module), name)
+    builder = importlib.import_module("pytest_mlperf.registry").imported("builder", spec["target"])
     versions, missing = {}, []
     for distribution in getattr(builder, "distributions", ()):
         try:
@@ -64,7 +65,7 @@ def about(spec: dict[str, Any], _: Any) -> dict[str, Any]:
         except metadata.PackageNotFoundError:
             missing.append(distribution)
     digest = hashlib.sha256()
-    for path in code_of(module):
+    for path in code_of(spec["target"].partition(":")[0]):
         digest.update(path.read_bytes())
     python = ".".join(map(str, sys.version_info[:3]))
     return {
@@ -92,7 +93,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     """Let the builder write, complete what it wrote, and refuse what may carry code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.engines")
-    resolve = importlib.import_module("pytest_mlperf.registry").resolve
+    imported = importlib.import_module("pytest_mlperf.registry").imported
     source, target = Path(spec["source"]), Path(spec["folder"])
     prompts: list[list[int]] = []
     if spec["prompts"]:
@@ -101,7 +102,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     def progress(done: int, total: int, unit: str) -> None:
         reporter.event("progress", done=done, total=total, what=unit)
 
-    builder = resolve(spec["target"])(recipe=spec["recipe"], **spec["options"])
+    builder = imported("builder", spec["target"])(recipe=spec["recipe"], **spec["options"])
     facts = builder.build(source, target, prompts, progress)
     for path in spec["beside"]:
         if not (target / path).exists():
@@ -157,13 +158,14 @@ def calibrate(spec: dict[str, Any], _: Any) -> dict[str, Any]:
 def prompts_of(spec: dict[str, Any]) -> list[list[int]] | list[str]:
     """Return the samples: a pipeline's as captions, a language model's as token ids."""
     from pytest_mlperf.core.errors import RunError
-    from pytest_mlperf.registry import resolve
+    from pytest_mlperf.registry import imported
     from pytest_mlperf.run.accuracy import fixed_order
     from pytest_mlperf.run.checkpoints._store import is_pipeline
     from pytest_mlperf.run.worker.samples import as_dataset
 
     folder = Path(spec["source"])
-    dataset = as_dataset(resolve(spec["dataset"]["target"])(**spec["dataset"]["options"]))
+    options = spec["dataset"]["options"]
+    dataset = as_dataset(imported("dataset", spec["dataset"]["target"], options)(**options))
     total, count = len(dataset), spec["count"]
     if count is not None and count > total:
         raise RunError(

@@ -66,6 +66,7 @@ def main(file: str, key: str) -> None:
     if missing:
         them = "them" if len(missing) > 1 else "it"
         events.fail(f"{here} lacks {' and '.join(missing)}: install {them} there")
+    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
     if "question" in spec:
         _answer(events, spec)
         return
@@ -97,7 +98,6 @@ def _about(version: str) -> dict[str, Any]:
 
 def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
     """Tell which libraries cannot be imported, and what an engine lacks; see `cli.doctor`."""
-    sys.path += [entry for entry in spec["import_path"] if entry not in sys.path]
     errors = importlib.import_module("pytest_mlperf.core.errors")
     question, lacking, error = spec["question"], {}, ["", ""]
     for library in question["libraries"]:
@@ -108,19 +108,23 @@ def _answer(events: StartEvents, spec: dict[str, Any]) -> None:
             absent = isinstance(exception, ModuleNotFoundError) and exception.name == library
             reason = f"{type(exception).__name__}: {errors.text_of(exception)}"
             lacking[library] = "" if absent else reason
-    if question["engine"] and not lacking:
-        error = _engine_lacks(question["engine"])
+    if not lacking:
+        error = _engine_lacks(question)
     events.tell(event="answer", lacking=lacking, error=error)
 
 
-def _engine_lacks(engine: dict[str, Any]) -> list[str]:
-    """Return class, sentence and options at fault of the error that `require()` raises."""
+def _engine_lacks(question: dict[str, Any]) -> list[str]:
+    """Return class, sentence and options at fault of an error of imports or of `require()`."""
     registry = importlib.import_module("pytest_mlperf.registry")
     errors = importlib.import_module("pytest_mlperf.core.errors")
     try:
-        built = registry.resolve(engine["target"])(**engine["given"])
-        for hook in ("require", "reach"):
-            getattr(built, hook, lambda: None)()
+        for noun, target, options in question["imports"]:
+            registry.imported(noun, target, options)
+        engine = question["engine"]
+        if engine:
+            built = registry.resolve(engine["target"])(**engine["given"])
+            for hook in ("require", "reach"):
+                getattr(built, hook, lambda: None)()
     except errors.MlperfError as error:
         return [type(error).__name__, str(error), *error.options]
     except Exception as error:  # a library of the engine's that breaks

@@ -136,6 +136,7 @@ class Child:
         spec: What it is told; its `task` names its files.
         answer: The fields of its last event, "done".
         python: What starts another Python; None: this one.
+        suite: The suite whose own code it imports; None: there is none.
         layer: Whose error it is when it breaks.
         whose: What runs there besides this package, in words.
     """
@@ -149,6 +150,7 @@ class Child:
     show: Callable[[str], None]
     python: Sequence[str] | None = None
     environment: Mapping[str, str] = field(default_factory=dict)
+    suite: Path | None = None
     layer: str = "build"
     whose: str = "builder"
 
@@ -179,7 +181,7 @@ class Child:
     def _command(self) -> Iterator[list[str]]:
         """Yield the command line; another Python gets a copy of this package, and no more."""
         spec, name = self.folder / f"{self.spec['task']}.json", f"{self.script}.py"
-        contents = {**self.spec, "import_path": [] if self.python else import_path()}
+        contents = {**self.spec, "import_path": [] if self.python else import_path(self.suite)}
         spec.write_text(json.dumps(contents), "utf-8")
         if self.python is None:
             module = f"{PACKAGE.name}.{self.script.replace('/', '.')}"

@@ -8,6 +8,7 @@ Worker to parent, on the descriptor named by `--events`: one `Event` per line.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import json
 import sys
 from collections.abc import Mapping, Sequence
@@ -20,9 +21,22 @@ from pytest_mlperf.core.job import Expected, Factory, LoadGenSettings, Seeds
 PACKAGE = Path(__file__).parents[2]
 
 
-def import_path() -> list[str]:
-    """Return the folders that this Python imports from, absolute."""
-    return [str(Path(entry).absolute()) for entry in sys.path]
+def import_path(suite: Path | None = None) -> list[str]:
+    """Return the folders that this Python imports from, absolute.
+
+    A suite's own code may also lie in the working folder, or in the folder of the suite.
+    """
+    folders = [*sys.path, *([] if suite is None else ["", str(suite.parent)])]
+    return list(dict.fromkeys(str(Path(folder).absolute()) for folder in folders))
+
+
+def import_as_parent(path: Sequence[str]) -> None:
+    """Take over the parent's folders: first those that it searches before all that both have.
+
+    Pytest puts its `pythonpath` there, before whatever is installed.
+    """
+    first = list(itertools.takewhile(lambda folder: folder not in sys.path, path))
+    sys.path[:] = dict.fromkeys([*first, *sys.path, *path])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +66,7 @@ class WorkerSpec:
         folder: Existing folder of this run, absolute.
         precision: The suite's word, e.g. "fp32".
         handicap: Share of speed taken away, 0 ≤ handicap < 1; work takes 1/(1-handicap) as long.
-        import_path: Folders that the parent imports from: a factory may be in a test module.
+        import_path: Folders that the parent imports from, with those of `protocol.import_path`.
         import_first: Elsewhere: folders that come before all others.
         import_not: Elsewhere: folders that must not be imported from.
         environment: Elsewhere: variables that the worker sets itself.

@@ -24,13 +24,13 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, NoReturn, TextIO
 
-from pytest_mlperf.core.errors import RunError, SuiteError
+from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings
 from pytest_mlperf.engines import devices
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
-from pytest_mlperf.registry import check_call, resolve
-from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec
+from pytest_mlperf.registry import imported
+from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.logs import DETAIL, Detail, parse_detail
 from pytest_mlperf.run.worker import _loadgen as loadgen
@@ -539,16 +539,7 @@ def described_by(engine: Engine) -> dict[str, str]:
 
 def build(kind: str, factory: Factory, **arguments: Any) -> Any:
     """Import a factory and call it with its options, after checking them."""
-    try:
-        target = resolve(factory.target)
-    except (ImportError, AttributeError) as error:
-        raise SuiteError(
-            f"{kind} {factory.target!r} cannot be imported: {error}; "
-            "it must name a class or function of a module as package.module:name"
-        ) from error
-    options: Mapping[str, Any] = factory.options
-    check_call(f"{kind} {factory.target!r}", target, options)
-    return target(**arguments, **options)
+    return imported(kind, factory.target, factory.options)(**arguments, **factory.options)
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
@@ -568,7 +559,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     reporter.event("started", pid=os.getpid())
     with reporter.blaming("worker"):
         spec = WorkerSpec.from_json(options.spec.read_text(encoding="utf-8"))
-        sys.path += [entry for entry in spec.import_path if entry not in sys.path]
+        import_as_parent(spec.import_path)
         EngineWorker(spec, options.spec, reporter, commands).serve()
     leave(0)
 

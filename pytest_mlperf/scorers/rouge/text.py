@@ -103,7 +103,7 @@ class Vocabulary(dict[bytes, tuple[int, ...]]):
 def _lacks(library: str) -> EnvironmentFault:
     return EnvironmentFault(
         f"scorer rouge needs {library}, which is not installed; "
-        "try: pip install 'pytest-mlperf[lm]'"
+        "try: pip install 'pytest-mlperf[scoring]'"
     )
 
 

@@ -201,8 +201,8 @@ def test_samples_can_be_unloaded_and_loaded_again() -> None:
 
 def test_a_factory_that_is_not_there_is_refused() -> None:
     table = [
-        ("absent_package.module:make", "cannot be imported: No module named 'absent_package'"),
-        (f"{HERE}:absent", "is not there: .*has no attribute 'absent'"),
+        ("absent_package.module:make", "cannot be imported: no module absent_package in "),
+        (f"{HERE}:absent", "is not there: .*has no 'absent'"),
         (f"{HERE}:HERE", "cannot be called"),
     ]
     places: list[Any] = [

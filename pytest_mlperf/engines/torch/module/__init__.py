@@ -63,10 +63,14 @@ class TorchModuleEngine(TorchBase):
         self._model = _find_model(self._options.factory, model)
 
     def require(self) -> None:
-        """Look for the device and for what the options need; no code of the suite's is imported."""
+        """Look for the device and for what the options need; import a factory of the suite's."""
         if self._options.factory in BUILT_IN:
             who = f'engine {ENGINE}: factory = "{self._options.factory}"'
             require_module(who, NEEDED[self._options.factory], "lm")
+        else:
+            from pytest_mlperf.engines.torch.module._runner import find_factory
+
+            find_factory(self._options.factory, self._place)
         super().require()
 
     def _open(self, undo: ExitStack) -> None:

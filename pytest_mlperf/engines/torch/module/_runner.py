@@ -12,6 +12,7 @@ import torch
 
 from pytest_mlperf.core.errors import MlperfError, SuiteError, text_of
 from pytest_mlperf.core.extension import Dataset, Sink
+from pytest_mlperf.core.imports import not_imported
 from pytest_mlperf.engines import engine_error, not_installed, refused_sample
 from pytest_mlperf.engines.torch import _devices as devices
 from pytest_mlperf.engines.torch._base import QUANTISED, TorchModuleOptions
@@ -208,7 +209,7 @@ def open_module(
     devices.require_kernels(precision, device, engine=ENGINE)
     keywords = dict(options.arguments or {}) | ({"weights": "dummy"} if dummy else {})
     with torch.no_grad():
-        module = _call(_find(factory, place), factory, {"model": model, **keywords})
+        module = _call(find_factory(factory, place), factory, {"model": model, **keywords})
     module_facts = dict(getattr(module, "facts", {}))
     if not {"weights", "weights_sha256"} & module_facts.keys():
         digest = {"weights": "dummy"} if dummy else {"weights_sha256": state_sha256(module)[:16]}
@@ -240,7 +241,8 @@ def state_sha256(module: Any) -> str:
     return digest.hexdigest()
 
 
-def _find(factory: str, place: str) -> Callable[..., Any]:
+def find_factory(factory: str, place: str) -> Callable[..., Any]:
+    """Import the factory that an option names; `place` is where it is, as module:name."""
     name, _, attribute = place.partition(":")
     try:
         target = importlib.import_module(name)
@@ -253,7 +255,8 @@ def _find(factory: str, place: str) -> Callable[..., Any]:
             raise not_installed(who, str(error.name), "lm", option="factory") from error
         problem = "cannot be imported" if is_module else "is not there"
         raise SuiteError(
-            f"engine {ENGINE}: factory = {factory!r} {problem}: {text_of(error)}", option="factory"
+            f"engine {ENGINE}: factory = {factory!r} {problem}: {not_imported(place, error)}",
+            option="factory",
         ) from error
     if not callable(target):
         raise SuiteError(

@@ -1,0 +1,65 @@
+"""Say why a class or function of the user's own cannot be imported, and where it was looked for."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import sys
+import sysconfig
+from pathlib import Path
+
+from pytest_mlperf.core.errors import text_of
+from pytest_mlperf.core.foreign_text import nearest
+
+DISTRIBUTIONS = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "dotenv": "python-dotenv",
+    "mlperf_loadgen": "mlcommons-loadgen",
+    "modelopt": "nvidia-modelopt",
+    "yaml": "pyyaml",
+    "pynvml": "nvidia-ml-py",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+}
+"""Names by which libraries are installed, where those are not the imported ones."""
+
+
+def normal(name: str) -> str:
+    """Return a distribution's name as the index writes it."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def distribution(library: str) -> str:
+    """Return the name by which a library is installed."""
+    return normal(DISTRIBUTIONS.get(library, library))
+
+
+def is_installed(folder: str) -> bool:
+    """Whether a folder of the import path belongs to this Python and not to the tested project."""
+    path = Path(folder)
+    if {"site-packages", "dist-packages"} & set(path.parts) or path.suffix == ".zip":
+        return True
+    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    return any(path.is_relative_to(place) for name in names if (place := sysconfig.get_path(name)))
+
+
+def not_imported(target: str, error: Exception) -> str:
+    """Return why "package.module:name" cannot be imported, and what to do."""
+    module, _, name = target.partition(":")
+    loaded, attribute = sys.modules.get(module), name.partition(".")[0]
+    if isinstance(error, ModuleNotFoundError):
+        if error.name not in list(itertools.accumulate(module.split("."), "{}.{}".format)):
+            name = distribution((error.name or "").partition(".")[0])
+            return f"it imports {error.name}; {sys.executable} -m pip install {name}"
+        folders = [path for path in sys.path if not is_installed(path)]
+        return (
+            f"no module {error.name} in {', '.join(folders)} or the packages of {sys.executable}; "
+            "move it there, add its folder to pytest's pythonpath (pythonpath = . in pytest.ini), "
+            "or install it"
+        )
+    if loaded is not None and not hasattr(loaded, attribute):
+        near = nearest(attribute, vars(loaded))
+        return f"{getattr(loaded, '__file__', module)} has no {attribute!r}{near}"
+    return text_of(error)

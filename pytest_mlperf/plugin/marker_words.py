@@ -1,0 +1,43 @@
+"""Find words in pytest's option `-m` that are misspelt words of this plugin."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Collection, Iterator
+from typing import get_args
+
+from pytest_mlperf.core.case import SuiteScenario
+
+KEYS = (
+    *("workload", "scenario", "engine", "precision", "accelerator", "power_limit_w"),
+    *("kind", "round"),
+)
+VALUES = {"scenario": get_args(SuiteScenario), "kind": ("accuracy", "performance")}
+WORDS = {
+    "mlperf": "mlperf",
+    "mlperf_benchmark": "mlperf_benchmark",
+    **{v.lower(): f"mlperf({key}={v!r})" for key, values in VALUES.items() for v in values},
+}
+"""What may be meant by a word, in lower case."""
+
+TEXT = r"""['"]([^'"]*)['"]"""
+
+
+def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
+    """Yield a sentence for each word like one of ours; `markers` are the words of others."""
+    calls = re.findall(r"\bmlperf\s*\(([^)]*)\)", expression)
+    words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
+    known_words = {*markers, "and", "or", "not", "True", "False", "None"}
+    for word in dict.fromkeys(words):
+        if word not in known_words and (near := _near(word.lower(), WORDS)):
+            yield f"-m: no test is marked {word}; did you mean {WORDS[near]}?"
+    for key, value in re.findall(rf"(\w+)\s*=\s*{TEXT}", " ".join(calls)):
+        if key not in KEYS and (near := _near(key, KEYS)):
+            yield f"-m: the marker mlperf has no {key}; did you mean {near}?"
+        elif value not in VALUES.get(key, (value,)) and (near := _near(value, VALUES[key])):
+            yield f"-m: no case has {key}={value!r}; did you mean {near!r}?"
+
+
+def _near(word: str, words: Collection[str]) -> str:
+    return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=0.75)), "")
