@@ -88,6 +88,11 @@ QUANTILES = {"p90": 0.9, "p99": 0.99, "tps_per_user": 0.9}
 """The quantile of the times that a metric is made of, by the end of its name; a median moves as the
 mean does."""
 
+MEMORY_SHARE = 0.4
+"""Margin for shared memory. On two cores of an AMD EPYC virtual machine a thread that copies 64 MB
+lost 34 to 37 % of its speed beside one or two that copy on the other core; `tools/busy.py` measures
+it."""
+
 UNAFFECTED = {Dimension.MEMORY, Dimension.TOKENS_PER_SAMPLE}
 """Dimensions that load changes nothing of."""
 
@@ -128,6 +133,8 @@ class Contention:
         serves: The processes of the server at `url` were found on this machine, and count as the
             run's own; False: its load is unknown; None: the run has no server.
         share: The largest share of the run's speed that all this explains, see `lost_share`.
+        drop_share: The same with a margin for memory that others use; None in older results. A drop
+            is computed with it.
     """
 
     window_s: Seconds
@@ -146,9 +153,10 @@ class Contention:
     others: Mapping[str, NotNegative] = field(default_factory=dict)
     serves: bool | None = None
     share: Probability | None = None
+    drop_share: Probability | None = None
 
 
-def lost_share(seen: Contention, *, on_cpu: bool) -> float | None:
+def lost_share(seen: Contention, *, on_cpu: bool, memory: float = 0.0) -> float | None:
     """Return the largest share of a run's speed that the machine's load explains.
 
     Threads of a run that wait for each other are no defect: where it has more of them than cores,
@@ -162,6 +170,10 @@ def lost_share(seen: Contention, *, on_cpu: bool) -> float | None:
 
     It is an upper bound: threads that wait at different moments hold up a whole run only where the
     others wait for them.
+
+    Args:
+        memory: The least share that others explain on the processor, if they use more than the
+            tolerated part of the cores: a few cores can use up the bandwidth of all.
 
     Returns:
         From 0 to 1; None where the window is too short to say, and where the machine tells neither
@@ -180,7 +192,8 @@ def lost_share(seen: Contention, *, on_cpu: bool) -> float | None:
     beside = 0.0
     if on_cpu and seen.foreign_s is not None and seen.cores:
         at_work = min(1.0, (seen.own_s or 0.0) / seen.window_s)
-        beside = min(1.0, seen.foreign_s / (seen.cores * seen.window_s)) * at_work
+        used = min(1.0, seen.foreign_s / (seen.cores * seen.window_s))
+        beside = max(used, memory if used > TOLERATED else 0.0) * at_work
     return 1 - (1 - waited) * (1 - beside)
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from pytest_mlperf.core.contention import Contention, client_note, lost_share
+from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.judge.sample import ZERO
@@ -173,9 +173,14 @@ def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
     if contention.serves is False:  # its work cannot be told from that of others
         return Load(contention=contention)
     elsewhere = bool(job.engine.options.get("url")) and contention.serves is None
-    share = lost_share(contention, on_cpu=job.accelerator == "cpu" and not elsewhere)
-    serves = False if elsewhere else contention.serves
-    return Load(contention=dataclasses.replace(contention, share=share, serves=serves))
+    on_cpu = job.accelerator == "cpu" and not elsewhere
+    bounded = dataclasses.replace(
+        contention,
+        share=lost_share(contention, on_cpu=on_cpu),
+        drop_share=lost_share(contention, on_cpu=on_cpu, memory=MEMORY_SHARE),
+        serves=False if elsewhere else contention.serves,
+    )
+    return Load(contention=bounded)
 
 
 def _not_positive(name: str, value: float, log: str) -> RunError:

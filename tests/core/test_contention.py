@@ -69,6 +69,17 @@ def test_what_the_load_explains_and_half_of_the_limit_is_left_for_the_build() ->
         found = lost_share(seen(**known), on_cpu=on_cpu)
         assert found == (None if share is None else pytest.approx(share, abs=0.001)), known
 
+    # Few cores can use up the memory's bandwidth: before a drop is claimed.
+    rows: list[tuple[float, int, bool, float]] = [
+        (1.0, 64, True, 0.002),  # nobody uses 5 % of the cores
+        (64.0, 64, True, 0.4),
+        (64.0, 64, False, 0.0),  # an accelerator has memory of its own
+        (10.0, 2, True, 0.5),  # the others' part of the cores explains more
+    ]
+    for foreign_s, cores, on_cpu, share in rows:
+        load = seen(**{**QUIET, "foreign_s": foreign_s, "cores": cores})
+        assert lost_share(load, on_cpu=on_cpu, memory=0.4) == pytest.approx(share, abs=0.001)
+
     limits: list[dict[str, float]] = [
         *({"throughput": 0.4}, {"throughput": 0.4, "latency_p50": 0.6}, {"latency_p99": 2.0}),
         *({"throughput": 0.03}, {}),

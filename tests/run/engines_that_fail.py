@@ -317,6 +317,11 @@ class HangsInWarmUp(Sound):
         """Lose the samples."""
 
 
+class StopsItself(Sound):
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
 class LacksItsModel(Sound):
     def __enter__(self) -> Self:
         raise UnavailableError("the example model is not here; set MODELS")

@@ -156,6 +156,7 @@ def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(tmp_path
             "",
         ),
         ("HangsInWarmUp", "worker", "no progress for 3 s during warm-up", ""),
+        ("StopsItself", "worker", r"a signal \(SIGSTOP\) stopped its process during warm-up", ""),
         (
             "NeverCompletes",
             "worker",
@@ -172,9 +173,15 @@ def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(tmp_path
     ],
 )
 def test_an_engine_that_stands_still_is_killed_with_the_phase_it_hung_in(
-    tmp_path: Path, engine: str, layer: str, message: str, logged: str
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    engine: str,
+    layer: str,
+    message: str,
+    logged: str,
 ) -> None:
     """It leaves its stacks; after a fault that is named."""
+    monkeypatch.setattr(supervisor, "STOPPED_S", 1.0)
     with pytest.raises(RunError, match=message) as raised:
         supervise(spec(tmp_path, engine=FAILING + engine), IMPATIENT)
 

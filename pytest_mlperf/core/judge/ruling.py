@@ -379,7 +379,11 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float) -> float:
         else late_share(metric, run.metrics[metric], run.client)
     )
     share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
-    of_load = lost_change(metric, share, points=points) if share > tolerated else 0.0
+    if share <= tolerated:
+        share = 0.0
+    elif isinstance(run, Run) and run.contention:
+        share = run.contention.drop_share or share
+    of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)
 
 

@@ -36,6 +36,9 @@ GRACE_S = 2.0
 TICK_S = 0.5
 """Time between two looks at the log, which counts as progress when it grows."""
 
+STOPPED_S = 30.0
+"""Longest time that a worker may stay stopped by a signal."""
+
 THIS_PYTHON = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 """Variables that are about this Python; another one does not get them."""
 
@@ -405,8 +408,9 @@ class WorkerProcess:
             if left <= 0:
                 quiet = quiet_left <= 0
                 raise self._too_slow(self._patience.progress_s if quiet else longest_s, quiet=quiet)
-            event = self._next_event(min(left, TICK_S) if loading else left)
+            event = self._next_event(min(left, TICK_S if loading else STOPPED_S))
             if event is None:
+                self._require_not_stopped(time.monotonic() - last_progress)
                 # Hundreds of gigabytes are hashed and read for longer than anybody waits.
                 if loading and (grown := self.log.stat().st_size) != size:
                     size, last_progress = grown, time.monotonic()
@@ -425,6 +429,18 @@ class WorkerProcess:
                 done, last_progress = event.get("done"), time.monotonic()
             if name == awaited:
                 return event
+
+    def _require_not_stopped(self, quiet_s: float) -> None:
+        """Refuse a worker that a signal stopped, which no patience continues."""
+        with contextlib.suppress(OSError, IndexError):  # Linux alone tells the state
+            state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
+            if quiet_s >= STOPPED_S and state[:1] == b"T":
+                raise RunError(
+                    "worker",
+                    f"a signal (SIGSTOP) stopped its process during {self._phase_words} for over "
+                    f"{STOPPED_S:g} s; killed. Run the test again",
+                    str(self.log),
+                )
 
     def _next_event(self, timeout_s: float) -> Event | None:
         """Return the next event, None when none is whole yet."""

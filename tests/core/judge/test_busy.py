@@ -41,6 +41,19 @@ def run(share: float | None, **metrics: float) -> Run:
     return make_run(metrics=metrics or {"throughput": 100.0}, contention=seen)
 
 
+def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
+    """Only runs whose own share counts at all get it."""
+    for share, drop_share, lost in ((0.1, 0.4, 0.4), (0.1, None, 0.1), (0.04, 0.4, 0.0)):
+        loaded = run(share)
+        assert loaded.contention
+        now = replace(loaded, contention=replace(loaded.contention, drop_share=drop_share))
+        kept = baseline_run(now)
+        assert values([now], "throughput", 0.05)[0].lost == pytest.approx(-math.log1p(-lost))
+        assert values([kept], "throughput", 0.05)[0].lost == pytest.approx(
+            -math.log1p(-share) if lost else 0.0
+        )
+
+
 def slowed(true: float, metric: str, share: float, taken: list[float]) -> list[Value]:
     """Return runs of which load took part of a share, with the bound that names the share."""
     worse = 1 if METRICS[metric].direction is Direction.LOWER else -1
