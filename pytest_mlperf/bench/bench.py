@@ -321,8 +321,7 @@ class Bench:
             ruling = Ruling(
                 outcome=Outcome.INVALID, headline=first, metrics=figures(case), notes=tuple(more)
             )
-            verdict = self._verdict(case, kind, ruling)
-            verdict = self._with_files(verdict, error.run)
+            verdict = self._with_files(self._verdict(case, kind, ruling), error.run)
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:

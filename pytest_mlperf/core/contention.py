@@ -240,10 +240,6 @@ def busiest(seen: Sequence[Contention | None]) -> str | None:
     )
 
 
-FULL = 0.9
-"""Share of all cores, or of the one that a client can use, from which on none is left."""
-
-
 def core_users(seen: Contention | None, client: float) -> str:
     """Return who had the cores of a run, and so why too few requests were under way.
 
@@ -267,7 +263,8 @@ def core_users(seen: Contention | None, client: float) -> str:
     }
     figures = [f"{name} used {used:.2g}" for name, (used, _) in users.items() if used > TELLING]
     _, advice = max(users.values())
-    if client < FULL and sum(used for used, _ in users.values()) < FULL * seen.cores:
+    full = 0.9  # share of all cores, or of the one that a client can use
+    if client < full and sum(used for used, _ in users.values()) < full * seen.cores:
         advice = "cores were idle: the engine takes no more at a time, or answers late"
     return f"{', '.join(figures) or 'nobody used any'} of {seen.cores} cores: {advice}"
 

@@ -271,8 +271,8 @@ def _read_curve(
     most = str(described.get("concurrency", ""))
     at_a_time = int(most) if most.isdigit() else None
     client, may_fail = finished["result"]["client"], job.settings.max_failed or 0.0
-    load = load_findings(job, finished["result"]["contention"]).contention
-    return log, curve_validity(log, job.limits, client, at_a_time, may_fail, load)
+    load = load_findings(job, finished["result"]["contention"])
+    return log, curve_validity(log, job.limits, client, at_a_time, may_fail, load.contention)
 
 
 def _unlike(differing: Sequence[str]) -> Findings:

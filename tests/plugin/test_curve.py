@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import gzip
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -53,6 +54,12 @@ def changed(project: Project, factors: dict[str, float], case: Case = CURVE) -> 
                 metrics={
                     name: value * factors.get(name, 1.0)
                     for name, value in record.runs[0].metrics.items()
+                },
+                lengths={
+                    point: re.sub(
+                        r":4\b", f":{4 * factors.get(f'tokens_per_sample@{point}', 1):g}", text
+                    )
+                    for point, text in record.runs[0].lengths.items()
                 },
                 session=f"session {number // 2}",
             )
