@@ -68,11 +68,8 @@ def _question(job: Job) -> dict[str, Any] | None:
     if entry is None or not hasattr(registry.resolve(entry.value), "require"):
         return None
     case = {"model": job.model, "precision": job.case.precision, "dataset": None}
-    return {
-        "target": entry.value,
-        "given": {**job.engine.options, **case},
-        "path": import_path(job.suite),
-    }
+    arguments = {**job.engine.options, **case}
+    return {"target": entry.value, "given": arguments, "path": import_path(job.suite)}
 
 
 def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfError | None:
