@@ -10,11 +10,13 @@ from pathlib import Path
 from typing import TypeVar
 
 from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.earlier import ENGINE, EarlierSide, deciding, earlier_side
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.judge.disturbance import explains_gap
 from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, sharing
@@ -37,7 +39,7 @@ from pytest_mlperf.core.verdict import (
 )
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.run.project import new_folder, same_code
 from pytest_mlperf.suite.elsewhere import earlier_build
 
 
@@ -55,6 +57,7 @@ def side(
     done: int = 0,
     record: Record | None = None,
     label: str = "",
+    job: Job | None = None,
 ) -> CaseRunner:
     """Return one of two sides that run in turns; nothing starts yet.
 
@@ -63,6 +66,7 @@ def side(
     Args:
         rate: The rate, or None to probe it.
         done: Processes of the case so far; the next one's number follows.
+        job: Another job than the case's.
     """
     return CaseRunner(
         case.planned,
@@ -73,7 +77,7 @@ def side(
         done=done,
         record=record,
         label=label,
-        job=case.job,
+        job=job or case.job,
     )
 
 
@@ -268,8 +272,12 @@ class NoBuild(Exception):
 class Sides:
     """This build, and beside it that of the baseline."""
 
-    def __init__(self, case: CaseRuns, conditions: Conditions, show: Show) -> None:
+    def __init__(
+        self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
+    ) -> None:
+        """Start nothing yet; `earlier` has options of the record, where today's are others."""
         self._case = case
+        self._earlier = earlier
         self._conditions = conditions
         self._show = show
         self._both: list[CaseRunner] = []
@@ -286,7 +294,7 @@ class Sides:
         invalid = [run.invalid for one in self._both for run in one.invalid_runs]
         again = measured_again(invalid) if invalid else ""
         without = left_out(self._both[0]) if self._both else ""
-        return "; ".join(filter(None, [f"with {self.build}", again, without]))
+        return "; ".join(filter(None, [f"interleaved with {self.build}", again, without]))
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
         """Return what runs in turns say of these metrics.
@@ -303,13 +311,25 @@ class Sides:
                 build = stack.enter_context(self._build_of_baseline())
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
-            self.build = build.title if build else ITSELF
+            earlier = self._earlier
+            titles = [build.title] if build else []
+            titles += [earlier.title] if earlier else []
+            self.build = " and ".join(titles) or ITSELF
             now = side(case, self._conditions, show, rate=rate, done=len(case.runs), record=record)
             as_it_was = replace(self._conditions, handicap=0.0)
-            before = side(case, as_it_was, show, rate=rate, build=build, record=record, label=LABEL)
+            before = side(
+                case,
+                as_it_was,
+                show,
+                rate=rate,
+                build=build,
+                record=record,
+                label=LABEL,
+                job=earlier.job if earlier else None,
+            )
             self._both = [now, before]
             ratios = in_turns(
-                now, before, limits, case.rule, check=lambda: _require_same(before, record)
+                now, before, limits, case.rule, check=lambda: self._require_same(before, record)
             )
         if few := [METRICS[name].title for name in limits if name not in ratios]:
             raise NotComparable(f"too few queries a run for {', '.join(few)}")
@@ -323,33 +343,31 @@ class Sides:
         folder = new_folder(self._conditions.folder, f"{planned.case.id}.{LABEL}")
         return baseline_build(earlier, folder)
 
-
-def _require_same(before: CaseRunner, record: Record | None) -> None:
-    """Make sure that a build is the baseline's, as far as engines say what they are."""
-    if not before.runs or before.subject is None or record is None:
-        return
-    then, now = record.fingerprint, before.subject.fingerprint
-    unlike = [
-        f"{key} {then[key]} there, {now[key]} here"
-        for key in then
-        if key.startswith("engine.") and key in now and then[key] != now[key]
-    ]
-    if unlike:
-        raise NotComparable(
-            f"baseline_engine is not the build of the baseline: {'; '.join(unlike)}"
-        )
+    def _require_same(self, before: CaseRunner, record: Record | None) -> None:
+        """Make sure that a side is the baseline's, as far as its record and engine say it."""
+        if not before.runs or before.subject is None or record is None:
+            return
+        then, now = record.fingerprint, before.subject.fingerprint
+        # Where the record's options were not taken, today's are expected to differ.
+        unlike = [
+            f"{key} {then[key]} there, {now[key]} here"
+            for key in changed_keys(then, now)
+            if key in then and key in now and (self._earlier or key.startswith(ENGINE))
+        ]
+        if unlike:
+            name = self.build if self._earlier else "baseline_engine"
+            raise NotComparable(f"{name} is not the build of the baseline: {'; '.join(unlike)}")
 
 
 DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
 
-NO_BUILD = (
-    "not confirmed: there is no build of the baseline to measure beside this one; baseline_engine "
-    "in the suite names one"
-)
+NO_BUILD = "not confirmed: there is no build of the baseline to measure beside this one; "
 
 MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
 )
+
+ALSO = "other changes may have made it slower, as git does not show that there were none; "
 
 UNCHANGED = (
     "not confirmed: nothing was changed (engine, weights, options, data and commit are the "
@@ -388,22 +406,28 @@ def confirm(
     dropped = _dropped(case, answer, policy)
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
-    why_not = why_no_build(case, conditions)
-    if why_not and answer.outcome is Outcome.INCONCLUSIVE:
-        return answer
-    if why_not:
-        few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
-        note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + MORE_SESSIONS * few
-        return _ended(answer, InTurns(state=why_not, metrics=tuple(dropped)), note)
+    why_not, root = why_no_build(case, conditions), policy.baselines
+    few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
+    decides = deciding(case, policy) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
-    sides = Sides(case, conditions, show)
+    sides = None
     try:
+        earlier = earlier_side(case)
+        if why_not and not earlier:
+            note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + decides
+            about = InTurns(state=why_not, metrics=tuple(dropped))
+            return answer if answer.outcome is Outcome.INCONCLUSIVE else _ended(answer, about, note)
+        sides = Sides(case, conditions, show, earlier)
         ratios = sides.run(limits)
     except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
         state = Turns.NO_BUILD if isinstance(error, NoBuild) else Turns.NOT_COMPARABLE
-        return _uncompared(answer, f"not confirmed by A/B: {error}", dropped, sides, state)
+        reason = f"not confirmed by A/B: {error}" + f"; {decides}" * bool(why_not)
+        return _uncompared(answer, reason, dropped, sides, state)
     how = f"{sides.how}; runs in {policy.shown(conditions.folder)}"
-    return _decided(answer, ratios, dropped, sides, how, failing)
+    commit = case.record.runs[-1].commit if case.record else None
+    is_all = not why_not or same_code(policy.root, commit, [root] if root else [])
+    also = "" if is_all else f"; {ALSO}{decides}"
+    return _decided(answer, ratios, dropped, sides, how, failing, also)
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
@@ -459,14 +483,19 @@ def _decided(
     sides: Sides,
     how: str,
     failing: Outcome,
+    also: str,
 ) -> Ruling:
-    """Return the answer that the runs in turns give."""
+    """Return the answer that the runs in turns give.
+
+    Args:
+        also: What else may explain a drop that they do not prove; "": nothing.
+    """
     proven = [name for name, ratio in ratios.items() if ratio.decision is Decision.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.decision is Decision.PASS]
     undecided = [name for name in ratios if name not in excluded]
     name = (*proven, *undecided, *worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
-    turns = f"{pairs} pairs in turns, {in_short}"
+    turns = f"{pairs} pairs, {in_short}"
     all_excluded = len(excluded) == len(dropped)
     state = Turns.PROVEN if proven else Turns.EXCLUDED if all_excluded else Turns.UNDECIDED
     about = InTurns(
@@ -474,6 +503,9 @@ def _decided(
     )
     if proven:
         return _ended(_proven(answer, proven, failing), about, f"decided by A/B: {turns} {how}")
+    if also:
+        about = replace(about, state=Turns.UNDECIDED)
+        return _ended(answer, about, f"not confirmed by A/B: {turns} {how}{also}")
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )

@@ -272,6 +272,7 @@ class Job:
         price: What a GPU of its accelerator costs, or None.
         replicas: Processes that each load the engine; 1: the worker itself does.
         benchmark: The test that is run in place of a worker; None: it is a case of a suite.
+        variables: Environment variables of its worker beside the session's; None removes one.
     """
 
     case: Case
@@ -298,6 +299,7 @@ class Job:
     replicas: int
     facts: Mapping[str, str]
     benchmark: BenchmarkTest | None = None
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def accelerator(self) -> str:

@@ -327,7 +327,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
     if audit := task.audit:
         seeds = audit.seeds or settings.seeds
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
-    environment = conditions.machine.environment(job.accelerator)
+    environment = {**conditions.machine.environment(job.accelerator), **job.variables}
     spec = WorkerSpec(
         folder=str(case.folder),
         engine=job.engine,

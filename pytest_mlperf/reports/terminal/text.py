@@ -18,6 +18,7 @@ from pytest_mlperf.reports.terminal.advice import (
     REPLACE,
     accept,
     again,
+    is_leaning,
     lines_of,
     may_be_recorded,
     record,
@@ -274,7 +275,13 @@ def _counts(results: Results) -> str:
     also = f" and {len(invalid)} INVALID" if invalid else ""
     turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
     also += f" and {turns} in turns" if turns else ""
-    shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
+    leaning = sum(is_leaning(result.verdict) for result in results.cases)
+    towards = {Outcome.PROVISIONAL: f", {leaning} towards a drop" if leaning else ""}
+    shown = ", ".join(
+        unbroken(f"{counts[word]} {word}{towards.get(word, '')}")
+        for word in SEVERITY
+        if counts[word]
+    )
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     return (
         f"{plural(len(results.cases), 'test')}: {shown}; "

@@ -80,7 +80,7 @@ class EventProcess(ChildProcess):
         *,
         layer: str,
         whose: str,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str | None],
         other_python: bool,
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
@@ -120,11 +120,12 @@ class EventProcess(ChildProcess):
         os.close(self._pipe)
 
 
-def _environment(beside: Mapping[str, str], *, other_python: bool) -> dict[str, str]:
-    """Return all variables of a child."""
+def _environment(beside: Mapping[str, str | None], *, other_python: bool) -> dict[str, str]:
+    """Return all variables of a child, without those beside them that are None."""
     left_out = THIS_PYTHON if other_python else ()
     inherited = {key: value for key, value in os.environ.items() if key not in left_out}
-    return {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+    variables = {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+    return {key: value for key, value in variables.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,7 +299,7 @@ class WorkerProcess:
         patience: Patience,
         on_event: Callable[[Event], None],
         *,
-        environment: Mapping[str, str] = _NOTHING,
+        environment: Mapping[str, str | None] = _NOTHING,
         build: Build | None = None,
     ) -> None:
         """Keep what to run; nothing starts yet."""
