@@ -39,7 +39,7 @@ from pytest_mlperf.core.verdict import (
 )
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.project import new_folder, same_code
+from pytest_mlperf.run.project import CHANGED, new_folder, same_code
 from pytest_mlperf.suite.elsewhere import earlier_build
 
 
@@ -245,24 +245,13 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
     """Return why there is nothing to measure beside this build; None: there is something."""
     if case.planned.engine.baseline_engine is not None:
         return None
-    if not _same_engine(case):
+    record, subject, now = case.record, case.subject, conditions.commit or CHANGED
+    if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
         return Turns.NO_BUILD
     if conditions.handicap:
         return None
-    return Turns.UNCHANGED if _same_commit(case, conditions) else Turns.NO_BUILD
-
-
-def _same_engine(case: CaseRuns) -> bool:
-    """Whether engine, weights, options and data are those of the baseline."""
-    if case.record is None or case.subject is None:
-        return False
-    return not changed_keys(case.record.fingerprint, case.subject.fingerprint)
-
-
-def _same_commit(case: CaseRuns, conditions: Conditions) -> bool:
-    """Whether the tested project is at the commit of the baseline, and nothing in it differs."""
-    now, runs = conditions.commit, case.record.runs if case.record else ()
-    return bool(now) and not str(now).endswith("+") and {run.commit for run in runs} == {now}
+    same = not now.endswith(CHANGED) and {run.commit for run in record.runs} == {now}
+    return Turns.UNCHANGED if same else Turns.NO_BUILD
 
 
 class NoBuild(Exception):

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
@@ -26,14 +26,8 @@ OPTIONS, ENGINE, VARIABLE = "options", "engine.", "engine.environment."
 _HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
 
 
-@dataclass(frozen=True, kw_only=True)
-class EarlierSide:
-    """The case as its record describes it.
-
-    Attributes:
-        job: The case with the record's options and variables.
-        title: What messages call it: with names of options, and no values, which may be secret.
-    """
+class EarlierSide(NamedTuple):
+    """The case as its record describes it; the title names options, and no secret values."""
 
     job: Job
     title: str
@@ -82,11 +76,8 @@ def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str,
             raise MlperfError(f"the record holds only the end of a path, {text}")
         return _HOME.sub(lambda _: str(Path.home()), text)
 
-    same = {name for name, value in options.items() if _stored(today.get(name)) == value}
-    return {
-        name: today[name] if name in same & {*today} else every_text(value, whole)
-        for name, value in options.items()
-    }
+    same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}
+    return {**every_text({n: v for n, v in options.items() if n not in same}, whole), **same}
 
 
 def deciding(case: CaseRuns, policy: Policy) -> str:

@@ -116,6 +116,8 @@ class Run:
             means (waiting, running, kv_cache_use), the largest of these (waiting_max), shares
             (prefix_hit_share, draft_acceptance), and a count (preemptions); of a curve at each
             point, "waiting@64"; empty: the server shows none.
+        waited_s: How long it waited for other processes before it began; None: unknown, as of
+            older files.
     """
 
     metrics: Mapping[str, Positive]
@@ -149,6 +151,7 @@ class Run:
     replicas: tuple[ReplicaRun, ...] = ()
     finishes: Mapping[str, Count] = field(default_factory=dict)
     server: Mapping[str, NotNegative] = field(default_factory=dict)
+    waited_s: NotNegative | None = None
 
     def energy_of(self, metric: str) -> Power | WallEnergy | ExportedEnergy | None:
         """Return the energy that a metric of efficiency rests on; None: not sampled."""

@@ -53,7 +53,7 @@ class WorkerProgress:
 
     def show(self, text: str) -> None:
         """Show a line of progress under the case's name."""
-        self._show(f"{self._head}: {text}")
+        self._show(type(text)(f"{self._head}: {text}"))
 
     def on_event(self, event: Event) -> None:
         """Take an event of the worker."""
@@ -85,7 +85,7 @@ class ProcessResult:
     Attributes:
         unscored: Why there are none, when only the scorer broke: the run is good all the same.
         notes: What else is to be said of it; those of a run are its own.
-        waited_s: How long others held the accelerator first.
+        waited_s: How long it waited for others before it began.
     """
 
     run: Run | None
@@ -165,7 +165,7 @@ def measure(
         target_qps=task.target_qps if evidence.target_qps is None else evidence.target_qps,
         probed=case.progress.probed,
         notes=() if run else evidence.notes,
-        waited_s=place.waited_s,
+        waited_s=evidence.waited_s or 0.0,
     )
 
 
@@ -197,8 +197,9 @@ def _work(
         place = stack.enter_context(placed(job.accelerator, case.conditions, show))
         warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
         _wait_for_memory(job, place.conditions, show)
+        waited_s = place.waited_s
         if task.performance and case.conditions.idle:
-            case.conditions.idle.wait(show)
+            waited_s += case.conditions.idle.wait(show)
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = place.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=place.conditions)
@@ -211,6 +212,7 @@ def _work(
         started=started,
         control=control,
         warmed=warmed,
+        waited_s=waited_s,
         notes=(*place.notes, *evidence.notes),
     )
     return evidence, accuracy, place

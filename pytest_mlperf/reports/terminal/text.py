@@ -66,6 +66,9 @@ PAIR_PROMISE = (
     "proven at most 5 %"
 )
 
+WAIT_S = 5.0
+"""A shorter wait is not told."""
+
 NOT_COMPARED = (
     "nothing was compared, so nothing is shown; under CI that fails on named accelerators, and "
     "--mlperf-fail-on=no:no-baseline lets it pass"
@@ -270,8 +273,11 @@ def _beside(verdict: Verdict, printed: set[str], width: int) -> Iterator[list[st
 
 def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
-    runs = {run.folder for result in results.cases for run in result.verdict.runs}
-    invalid = {run.folder for r in results.cases for run in r.verdict.invalid_runs}
+    runs = {run.folder: run for r in results.cases for run in r.verdict.runs}
+    invalid = {run.folder: run for r in results.cases for run in r.verdict.invalid_runs}
+    waited_s = sum(run.waited_s or 0.0 for run in {**runs, **invalid}.values())
+    waited_s = min(waited_s, results.seconds)  # workers of xdist wait at the same time
+    waited = f", {duration(waited_s)} of it waiting for others" if waited_s > WAIT_S else ""
     also = f" and {len(invalid)} INVALID" if invalid else ""
     turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
     also += f" and {turns} in turns" if turns else ""
@@ -286,6 +292,6 @@ def _counts(results: Results) -> str:
     return (
         f"{plural(len(results.cases), 'test')}: {shown}; "
         f"{unbroken(plural(len(runs), 'run'))}{unbroken(also)}, "
-        f"{unbroken(duration(results.seconds))}, "
+        f"{unbroken(duration(results.seconds))}{unbroken(waited)}, "
         f"profile {profiles}"
     )

@@ -47,6 +47,12 @@ class Designed(RunError):
     """An error of our own that a child raised: its sentence says all, and its log no more."""
 
 
+class Waiting(str):
+    """A line of progress that tells for whom a process waits."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long a child may take.
