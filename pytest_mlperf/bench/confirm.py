@@ -6,6 +6,7 @@ import contextlib
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -16,7 +17,6 @@ from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.judge.disturbance import explains_gap
 from pytest_mlperf.core.judge.ratio import Ratio, judge_drop
 from pytest_mlperf.core.judge.rule_r import RuleR, sharing
@@ -45,40 +45,6 @@ from pytest_mlperf.suite.elsewhere import earlier_build
 
 class NotComparable(Exception):
     """Runs in turns that prove nothing; the text says why."""
-
-
-def side(
-    case: CaseRuns,
-    conditions: Conditions,
-    show: Show,
-    *,
-    rate: float | None,
-    build: Build | None = None,
-    done: int = 0,
-    record: Record | None = None,
-    label: str = "",
-    job: Job | None = None,
-) -> CaseRunner:
-    """Return one of two sides that run in turns; nothing starts yet.
-
-    What both have in common cancels: the machine's own speed is not asked for.
-
-    Args:
-        rate: The rate, or None to probe it.
-        done: Processes of the case so far; the next one's number follows.
-        job: Another job than the case's.
-    """
-    return CaseRunner(
-        case.planned,
-        replace(conditions, control=False),
-        show,
-        rate=rate,
-        build=build,
-        done=done,
-        record=record,
-        label=label,
-        job=job or case.job,
-    )
 
 
 Turn = TypeVar("Turn", bound=CaseRunner)
@@ -293,29 +259,23 @@ class Sides:
             NotComparable: They say nothing.
             Unjudgeable: No try of a run was valid.
         """
-        case, show = self._case, self._show
-        rate, record = case.rate, case.record
+        case, earlier = self._case, self._earlier
+        record = case.record
         with contextlib.ExitStack() as stack:
             try:
                 build = stack.enter_context(self._build_of_baseline())
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
-            earlier = self._earlier
-            titles = [build.title] if build else []
-            titles += [earlier.title] if earlier else []
+            titles = [one.title for one in (build, earlier) if one]
             self.build = " and ".join(titles) or ITSELF
-            now = side(case, self._conditions, show, rate=rate, done=len(case.runs), record=record)
-            as_it_was = replace(self._conditions, handicap=0.0)
-            before = side(
-                case,
-                as_it_was,
-                show,
-                rate=rate,
-                build=build,
-                record=record,
-                label=LABEL,
-                job=earlier.job if earlier else None,
+            # What both have in common cancels: the machine's own speed is not asked for.
+            today = replace(self._conditions, control=False)
+            start = partial(
+                CaseRunner, case.planned, show=self._show, rate=case.rate, record=record
             )
+            now = start(today, done=len(case.runs), job=case.job)
+            job = earlier.job if earlier else case.job
+            before = start(replace(today, handicap=0.0), build=build, label=LABEL, job=job)
             self._both = [now, before]
             ratios = in_turns(
                 now, before, limits, case.rule, check=lambda: self._require_same(before, record)

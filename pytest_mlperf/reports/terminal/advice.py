@@ -105,12 +105,6 @@ def may_be_recorded(result: CaseResult) -> bool:
     return not (result.handicap or result.pretended)
 
 
-def is_leaning(verdict: Verdict) -> bool:
-    """Check whether a verdict is PROVISIONAL and towards a drop."""
-    leaning = (m.outcome is Outcome.PROVISIONAL and m.leans == "drop" for m in verdict.metrics)
-    return verdict.outcome is Outcome.PROVISIONAL and any(leaning)
-
-
 def is_drop(verdict: Verdict) -> bool:
     """Whether a new baseline accepts what made a verdict fail."""
     provisional = verdict.outcome is Outcome.PROVISIONAL and verdict.fails

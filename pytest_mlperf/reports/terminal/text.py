@@ -18,7 +18,6 @@ from pytest_mlperf.reports.terminal.advice import (
     REPLACE,
     accept,
     again,
-    is_leaning,
     lines_of,
     may_be_recorded,
     record,
@@ -281,13 +280,11 @@ def _counts(results: Results) -> str:
     also = f" and {len(invalid)} INVALID" if invalid else ""
     turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
     also += f" and {turns} in turns" if turns else ""
-    leaning = sum(is_leaning(result.verdict) for result in results.cases)
-    towards = {Outcome.PROVISIONAL: f", {leaning} towards a drop" if leaning else ""}
-    shown = ", ".join(
-        unbroken(f"{counts[word]} {word}{towards.get(word, '')}")
-        for word in SEVERITY
-        if counts[word]
-    )
+    words = {word: f"{counts[word]} {word}" for word in SEVERITY if counts[word]}
+    open_ = [r.verdict for r in results.cases if r.verdict.outcome is Outcome.PROVISIONAL]
+    if leaning := sum(any(m.leans == "drop" for m in verdict.metrics) for verdict in open_):
+        words[Outcome.PROVISIONAL] += f", {leaning} towards a drop"
+    shown = ", ".join(map(unbroken, words.values()))
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     return (
         f"{plural(len(results.cases), 'test')}: {shown}; "
