@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_mlperf.core.numbers import NotNegative, Probability
+from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
 
 class Key(StrEnum):
@@ -130,7 +130,7 @@ class Sign:
     name: str = ""
     seconds: NotNegative | None = None
     share: Probability | None = None
-    point: float | None = None
+    point: Positive | None = None
 
     @property
     def kind(self) -> tuple[str, str, str]:
@@ -144,7 +144,7 @@ class Sign:
         elif lasted is None and self.share is not None:
             lasted = f"{self.share:.0%}"
         text = self.text if lasted is None else self.text.replace(LASTED, lasted)
-        text = text if self.point is None else f"at {self.point:,}: {text}"
+        text = text if self.point is None else f"at {self.point:,.10g}: {text}"
         return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
 
 
@@ -165,7 +165,7 @@ def of_each(signs: Sequence[Sign]) -> str:
     elif shares:
         ends = dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares)))
         lasted = " to ".join(ends)
-    points = ", ".join(f"{sign.point:,}" for sign in signs if sign.point is not None)
+    points = ", ".join(f"{sign.point:,.10g}" for sign in signs if sign.point is not None)
     head = f"at {points}" if points else f"each of {len(signs)} GPUs"
     return f"{head}: {signs[0].text.replace(LASTED, lasted)}"
 

@@ -180,7 +180,7 @@ def test_what_points_of_several_runs_showed_is_one_note_a_kind() -> None:
         ]
         return of_all_runs(runs)
 
-    many = tuple(prefixes(point, 0.4 + point / 100) for point in (1, 4, 16))
+    many = tuple(prefixes(point, 0.4 + point / 100) for point in (1, 4, 16.0))
     failed = tuple(Sign(key=SignKey.REQUESTS_FAILED, text=f"{n} failed", point=n) for n in (1, 2))
     assert notes(many, many, (prefixes(4, 0.3), *failed)) == [
         "at 4: the cache had 30% of the prompts",
