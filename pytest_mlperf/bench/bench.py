@@ -202,7 +202,7 @@ def _noted(run: Run) -> dict[Hashable, str]:
         same = alike[of_note.kind[1:]] if of_note else []
         if of_note is None:
             noted[note] = note
-        elif 1 < len(run.gpus) == len(same):
+        elif of_note.point is not None or 1 < len(run.gpus) == len(same):
             noted[of_note.kind[1:]] = of_each(same)
         else:
             noted[of_note.kind] = note

@@ -6,10 +6,12 @@ import contextlib
 import random
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.earlier import ENGINE, EarlierSide, deciding, earlier_side
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
 from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys, unknown_facts
@@ -37,44 +39,12 @@ from pytest_mlperf.core.verdict import (
 )
 from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.run.project import CHANGED, new_folder, same_code
 from pytest_mlperf.suite.elsewhere import earlier_build
 
 
 class NotComparable(Exception):
     """Runs in turns that prove nothing; the text says why."""
-
-
-def side(
-    case: CaseRuns,
-    conditions: Conditions,
-    show: Show,
-    *,
-    rate: float | None,
-    build: Build | None = None,
-    done: int = 0,
-    record: Record | None = None,
-    label: str = "",
-) -> CaseRunner:
-    """Return one of two sides that run in turns; nothing starts yet.
-
-    What both have in common cancels: the machine's own speed is not asked for.
-
-    Args:
-        rate: The rate, or None to probe it.
-        done: Processes of the case so far; the next one's number follows.
-    """
-    return CaseRunner(
-        case.planned,
-        replace(conditions, control=False),
-        show,
-        rate=rate,
-        build=build,
-        done=done,
-        record=record,
-        label=label,
-        job=case.job,
-    )
 
 
 Turn = TypeVar("Turn", bound=CaseRunner)
@@ -241,26 +211,14 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
     """Return why there is nothing to measure beside this build; None: there is something."""
     if case.planned.engine.baseline_engine is not None:
         return None
-    if not _same_engine(case):
+    record, subject, now = case.record, case.subject, conditions.commit or CHANGED
+    if not record or not subject or changed_keys(record.fingerprint, subject.fingerprint):
         return Turns.NO_BUILD
     if conditions.handicap:
         return None
-    return Turns.UNCHANGED if _same_commit(case, conditions) else Turns.NO_BUILD
-
-
-def _same_engine(case: CaseRuns) -> bool:
-    """Whether engine, weights, options and data are those of the baseline."""
-    if case.record is None or case.subject is None:
-        return False
-    return not changed_keys(case.record.fingerprint, case.subject.fingerprint)
-
-
-def _same_commit(case: CaseRuns, conditions: Conditions) -> bool:
-    """Whether the tested project is known to be what it was at the commit of the baseline."""
-    now, record, subject = conditions.commit, case.record, case.subject
-    if record is None or subject is None or unknown_facts(record.fingerprint, subject.fingerprint):
-        return False
-    return bool(now) and not str(now).endswith("+") and {run.commit for run in record.runs} == {now}
+    unknown = unknown_facts(record.fingerprint, subject.fingerprint)
+    same = not now.endswith(CHANGED) and {run.commit for run in record.runs} == {now}
+    return Turns.UNCHANGED if same and not unknown else Turns.NO_BUILD
 
 
 class NoBuild(Exception):
@@ -270,8 +228,12 @@ class NoBuild(Exception):
 class Sides:
     """This build, and beside it that of the baseline."""
 
-    def __init__(self, case: CaseRuns, conditions: Conditions, show: Show) -> None:
+    def __init__(
+        self, case: CaseRuns, conditions: Conditions, show: Show, earlier: EarlierSide | None
+    ) -> None:
+        """Start nothing yet; `earlier` has options of the record, where today's are others."""
         self._case = case
+        self._earlier = earlier
         self._conditions = conditions
         self._show = show
         self._both: list[CaseRunner] = []
@@ -288,7 +250,7 @@ class Sides:
         invalid = [run.invalid for one in self._both for run in one.invalid_runs]
         again = measured_again(invalid) if invalid else ""
         without = left_out(self._both[0]) if self._both else ""
-        return "; ".join(filter(None, [f"with {self.build}", again, without]))
+        return "; ".join(filter(None, [f"interleaved with {self.build}", again, without]))
 
     def run(self, limits: Mapping[str, float]) -> Mapping[str, Ratio]:
         """Return what runs in turns say of these metrics.
@@ -298,20 +260,26 @@ class Sides:
             NotComparable: They say nothing.
             Unjudgeable: No try of a run was valid.
         """
-        case, show = self._case, self._show
-        rate, record = case.rate, case.record
+        case, earlier = self._case, self._earlier
+        record = case.record
         with contextlib.ExitStack() as stack:
             try:
                 build = stack.enter_context(self._build_of_baseline())
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
-            self.build = build.title if build else ITSELF
-            now = side(case, self._conditions, show, rate=rate, done=len(case.runs), record=record)
-            as_it_was = replace(self._conditions, handicap=0.0)
-            before = side(case, as_it_was, show, rate=rate, build=build, record=record, label=LABEL)
+            titles = [one.title for one in (build, earlier) if one]
+            self.build = " and ".join(titles) or ITSELF
+            # What both have in common cancels: the machine's own speed is not asked for.
+            today = replace(self._conditions, control=False)
+            start = partial(
+                CaseRunner, case.planned, show=self._show, rate=case.rate, record=record
+            )
+            now = start(today, done=len(case.runs), job=case.job)
+            job = earlier.job if earlier else case.job
+            before = start(replace(today, handicap=0.0), build=build, label=LABEL, job=job)
             self._both = [now, before]
             ratios = in_turns(
-                now, before, limits, case.rule, check=lambda: _require_same(before, record)
+                now, before, limits, case.rule, check=lambda: self._require_same(before, record)
             )
         if few := [METRICS[name].title for name in limits if name not in ratios]:
             raise NotComparable(f"too few queries a run for {', '.join(few)}")
@@ -325,33 +293,31 @@ class Sides:
         folder = new_folder(self._conditions.folder, f"{planned.case.id}.{LABEL}")
         return baseline_build(earlier, folder)
 
-
-def _require_same(before: CaseRunner, record: Record | None) -> None:
-    """Make sure that a build is the baseline's, as far as engines say what they are."""
-    if not before.runs or before.subject is None or record is None:
-        return
-    then, now = record.fingerprint, before.subject.fingerprint
-    unlike = [
-        f"{key} {then[key]} there, {now[key]} here"
-        for key in then
-        if key.startswith("engine.") and key in now and then[key] != now[key]
-    ]
-    if unlike:
-        raise NotComparable(
-            f"baseline_engine is not the build of the baseline: {'; '.join(unlike)}"
-        )
+    def _require_same(self, before: CaseRunner, record: Record | None) -> None:
+        """Make sure that a side is the baseline's, as far as its record and engine say it."""
+        if not before.runs or before.subject is None or record is None:
+            return
+        then, now = record.fingerprint, before.subject.fingerprint
+        # Where the record's options were not taken, today's are expected to differ.
+        unlike = [
+            f"{key} {then[key]} there, {now[key]} here"
+            for key in changed_keys(then, now)
+            if key in then and key in now and (self._earlier or key.startswith(ENGINE))
+        ]
+        if unlike:
+            name = self.build if self._earlier else "baseline_engine"
+            raise NotComparable(f"{name} is not the build of the baseline: {'; '.join(unlike)}")
 
 
 DROPS = frozenset({Outcome.PERF_DROP, Outcome.POWER_DROP})
 
-NO_BUILD = (
-    "not confirmed: there is no build of the baseline to measure beside this one; baseline_engine "
-    "in the suite names one"
-)
+NO_BUILD = "not confirmed: there is no build of the baseline to measure beside this one; "
 
 MORE_SESSIONS = (
     ", or append sessions of that build, on other days, to its baseline (--mlperf-update=append)"
 )
+
+ALSO = "other changes may have made it slower, as git does not show that there were none; "
 
 UNCHANGED = (
     "not confirmed: nothing was changed (engine, weights, options, data and commit are the "
@@ -390,22 +356,28 @@ def confirm(
     dropped = _dropped(case, answer, policy)
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
-    why_not = why_no_build(case, conditions)
-    if why_not and answer.outcome is Outcome.INCONCLUSIVE:
-        return answer
-    if why_not:
-        few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
-        note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + MORE_SESSIONS * few
-        return _ended(answer, InTurns(state=why_not, metrics=tuple(dropped)), note)
+    why_not, root = why_no_build(case, conditions), policy.baselines
+    few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
+    decides = deciding(case, policy) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
-    sides = Sides(case, conditions, show)
+    sides = None
     try:
+        earlier = earlier_side(case)
+        if why_not and not earlier:
+            note = UNCHANGED if why_not is Turns.UNCHANGED else NO_BUILD + decides
+            about = InTurns(state=why_not, metrics=tuple(dropped))
+            return answer if answer.outcome is Outcome.INCONCLUSIVE else _ended(answer, about, note)
+        sides = Sides(case, conditions, show, earlier)
         ratios = sides.run(limits)
     except (NoBuild, Unjudgeable, NotComparable, MlperfError) as error:
         state = Turns.NO_BUILD if isinstance(error, NoBuild) else Turns.NOT_COMPARABLE
-        return _uncompared(answer, f"not confirmed by A/B: {error}", dropped, sides, state)
+        reason = f"not confirmed by A/B: {error}" + f"; {decides}" * bool(why_not)
+        return _uncompared(answer, reason, dropped, sides, state)
     how = f"{sides.how}; runs in {policy.shown(conditions.folder)}"
-    return _decided(answer, ratios, dropped, sides, how, failing)
+    commit = case.record.runs[-1].commit if case.record else None
+    is_all = not why_not or same_code(policy.root, commit, [root] if root else [])
+    also = "" if is_all else f"; {ALSO}{decides}"
+    return _decided(answer, ratios, dropped, sides, how, failing, also)
 
 
 def not_made(verdict: Verdict, policy: Policy) -> Verdict:
@@ -461,14 +433,19 @@ def _decided(
     sides: Sides,
     how: str,
     failing: Outcome,
+    also: str,
 ) -> Ruling:
-    """Return the answer that the runs in turns give."""
+    """Return the answer that the runs in turns give.
+
+    Args:
+        also: What else may explain a drop that they do not prove; "": nothing.
+    """
     proven = [name for name, ratio in ratios.items() if ratio.decision is Decision.FAIL]
     excluded = [name for name, ratio in ratios.items() if ratio.decision is Decision.PASS]
     undecided = [name for name in ratios if name not in excluded]
     name = (*proven, *undecided, *worse(ratios), *ratios)[0]
     pairs, in_short = ratios[name].pairs, in_words(name, ratios[name])
-    turns = f"{pairs} pairs in turns, {in_short}"
+    turns = f"{pairs} pairs, {in_short}"
     all_excluded = len(excluded) == len(dropped)
     state = Turns.PROVEN if proven else Turns.EXCLUDED if all_excluded else Turns.UNDECIDED
     about = InTurns(
@@ -476,6 +453,9 @@ def _decided(
     )
     if proven:
         return _ended(_proven(answer, proven, failing), about, f"decided by A/B: {turns} {how}")
+    if also:
+        about = replace(about, state=Turns.UNDECIDED)
+        return _ended(answer, about, f"not confirmed by A/B: {turns} {how}{also}")
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )

@@ -7,7 +7,6 @@ import datetime as dt
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
@@ -117,8 +116,8 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
     """Return how long each case took in earlier sessions, wall-clock, medians over them.
 
     A process lasts until the next one of its session starts, so loading, warm-up, accuracy pass
-    and scoring count. Sessions whose processes overlapped tell nothing and are left out, as are
-    slowed and pretended measurements.
+    and scoring count; waiting for others does not. Sessions whose processes overlapped tell
+    nothing and are left out, as are slowed and pretended measurements.
     """
     first: dict[CaseKey, list[float]] = defaultdict(list)
     more: dict[CaseKey, list[float]] = defaultdict(list)
@@ -129,6 +128,8 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
             continue  # a time that is none: a file from elsewhere
         for result in performance(results):
             runs = [walls[run.folder] for run in result.verdict.runs if run.folder in walls]
+            if result.verdict.turns and result.verdict.turns.runs:
+                runs = runs[:-1]  # those in turns came behind it
             if not runs or result.handicap or result.pretended:
                 continue
             key = (result.verdict.case.id, result.profile)
@@ -146,13 +147,16 @@ def costs(sessions: Iterable[tuple[Path, Results]]) -> dict[CaseKey, CaseCost]:
 
 def _walls(results: Results) -> dict[str, float]:
     """Return the wall-clock seconds of each process by its folder; {} where some overlapped."""
-    runs = {run.folder: run for result in performance(results) for run in result.verdict.runs}
+    verdicts = [result.verdict for result in performance(results)]
+    runs = {run.folder: run for one in verdicts for run in (*one.runs, *one.invalid_runs)}
     ordered = sorted(runs.values(), key=lambda run: _moment(run.started))
     begin = _moment(results.started)
     if not ordered or _moment(ordered[0].started) < begin:
         return {}
     end = begin + dt.timedelta(seconds=results.seconds)
-    ends = [_moment(after.started) for _, after in pairwise(ordered)] + [end]
+    waits = [dt.timedelta(seconds=run.waited_s or 0.0) for run in ordered]
+    begins = [_moment(run.started) - wait for run, wait in zip(ordered, waits, strict=True)]
+    ends = [*begins[1:], end]
     walls = {}
     for run, until in zip(ordered, ends, strict=True):
         seconds = (until - _moment(run.started)).total_seconds()

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out, side
+from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
@@ -164,7 +164,7 @@ def _side(
     if earlier:
         folder = new_folder(conditions.folder, f"{job.case.id}.{LABEL}")
         build = stack.enter_context(baseline_build(earlier, folder))
-    return side(case, conditions, progress, rate=case.rate, build=build)
+    return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
 
 
 def _folder(runs_dir: Path, run_id: str) -> Path:

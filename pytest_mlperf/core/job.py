@@ -274,6 +274,7 @@ class Job:
         replicas: Processes that each load the engine; 1: the worker itself does.
         suite: Its suite file; None: it has none.
         benchmark: The test that is run in place of a worker; None: it is a case of a suite.
+        variables: Environment variables of its worker beside the session's; None removes one.
     """
 
     case: Case
@@ -301,6 +302,7 @@ class Job:
     facts: Mapping[str, str]
     suite: Path | None = None
     benchmark: BenchmarkTest | None = None
+    variables: Mapping[str, str | None] = field(default_factory=dict)
 
     @property
     def accelerator(self) -> str:

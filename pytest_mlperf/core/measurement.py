@@ -118,6 +118,8 @@ class Run:
             point, "waiting@64"; empty: the server shows none.
         requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
         lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
+        waited_s: How long it waited for other processes before it began; None: unknown, as of
+            older files.
     """
 
     metrics: Mapping[str, Positive]
@@ -153,6 +155,7 @@ class Run:
     server: Mapping[str, NotNegative] = field(default_factory=dict)
     requests: Mapping[str, Count] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
+    waited_s: NotNegative | None = None
 
     @property
     def too_slow(self) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from pytest_mlperf.core.numbers import NotNegative, Probability
+from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
 
 class Key(StrEnum):
@@ -92,6 +92,14 @@ class SignKey(StrEnum):
     IN_ONE_PIECE = "in_one_piece"
     ANSWERS_CUT = "answers_cut"
     UNTIMED_INPUT = "untimed_input"
+    REQUESTS_FAILED = "requests_failed"
+    TURNS = "turns"
+    STALLED = "stalled"
+    TOKENS_COUNTED = "tokens_counted"
+    PREFIX_SHARE = "prefix_share"
+    SERVER_SHARED = "server_shared"
+    SERVER_UNREAD = "server_unread"
+    DRAFTS = "drafts"
 
 
 SEVERAL = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})
@@ -112,7 +120,9 @@ class Sign:
         gpu: UUID, where there are several.
         name: What a person calls that GPU: "GPU 3".
         seconds: How long it lasted; None: it is nothing that lasts.
-        share: The same as a share of the window.
+        share: The same as a share of the window; of what does not last, the share that `LASTED`
+            stands for.
+        point: The point of a curve, where it is of one.
     """
 
     key: SignKey
@@ -121,22 +131,26 @@ class Sign:
     name: str = ""
     seconds: NotNegative | None = None
     share: Probability | None = None
+    point: Positive | None = None
 
     @property
     def kind(self) -> tuple[str, str, str]:
-        """What is equal of two that differ in their figures alone."""
+        """What is equal of two that differ in their figures or points alone."""
         return self.gpu, self.key, self.text if self.key in SEVERAL else ""
 
     def in_words(self, lasted: str | None = None) -> str:
         """Return the sentence, with how long it lasted or what is to stand for that."""
         if lasted is None and self.seconds is not None and self.share is not None:
             lasted = f"{self.seconds:.2f} s, {self.share:.1%} of the window"
+        elif lasted is None and self.share is not None:
+            lasted = f"{self.share:.0%}"
         text = self.text if lasted is None else self.text.replace(LASTED, lasted)
+        text = text if self.point is None else f"at {self.point:,.10g}: {text}"
         return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
 
 
 def of_each(signs: Sequence[Sign]) -> str:
-    """Return in a sentence what each of several GPUs showed, which have the same kind of sign.
+    """Return in a sentence what GPUs or points showed, which have the same kind of sign.
 
     "each of 8 GPUs: clocks are held back …: 1.25 to 3.40 s, 6.2% to 17.0% of the window". Where
     their texts have figures of their own, these follow each other.
@@ -149,7 +163,12 @@ def of_each(signs: Sequence[Sign]) -> str:
     if spans and shares:
         lasted = f"{min(spans):.2f} to {max(spans):.2f} s, {min(shares):.1%} to {max(shares):.1%}"
         lasted += " of the window"
-    return f"each of {len(signs)} GPUs: {signs[0].text.replace(LASTED, lasted)}"
+    elif shares:
+        ends = dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares)))
+        lasted = " to ".join(ends)
+    points = ", ".join(f"{sign.point:,.10g}" for sign in signs if sign.point is not None)
+    head = f"at {points}" if points else f"each of {len(signs)} GPUs"
+    return f"{head}: {signs[0].text.replace(LASTED, lasted)}"
 
 
 def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:

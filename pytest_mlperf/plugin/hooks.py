@@ -217,6 +217,8 @@ class _Reports:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "mlperf"):
             late("session").of(self._config).record(report)
+        elif hasattr(report, "mlperf_line") and hasattr(report, "node"):  # in the controller
+            late("session").of(self._config).live.tell(report.mlperf_line)
         elif report.skipped and SUFFIX in report.nodeid and isinstance(report.longrepr, tuple):
             late("session").of(self._config).skipped[report.nodeid] = report.longrepr[2]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import time
 from collections.abc import Callable, Collection, Iterable
 from contextlib import nullcontext
@@ -19,8 +21,9 @@ from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.plugin.carry import emit_line
 from pytest_mlperf.plugin.options import Options
-from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.conditions import LOST, NOTED, Conditions, IdleWait, LostGpus, WarmUps
 from pytest_mlperf.run.power.exporter import find_exporter
 from pytest_mlperf.run.power.figures import Meter
@@ -32,11 +35,16 @@ HEARTBEAT_S = 60.0
 
 RENEW_S = 0.5
 
+WAIT_S = 5.0
+"""A longer wait for others is told at once where there is no terminal."""
+
+WORKER = "PYTEST_XDIST_WORKER"
+
 T = TypeVar("T")
 
 
 class Live:
-    """Writes progress past pytest's capture; does nothing in an xdist worker."""
+    """Writes progress past pytest's capture; an xdist worker sends its long waits, and no more."""
 
     def __init__(self, config: pytest.Config) -> None:
         self._capture: Any = config.pluginmanager.getplugin("capturemanager")
@@ -44,13 +52,14 @@ class Live:
         worker = hasattr(config, "workerinput")
         quiet = config.get_verbosity() < 0
         self._writer: Any = None if worker or quiet or reporter is None else reporter._tw
-        self._on_terminal = bool(reporter and reporter.isatty)
-        self._last = 0.0
+        self._on_terminal = bool(reporter and reporter.isatty) and not worker
+        self._hook = config.hook if worker and WORKER in os.environ else None
+        self._last = self._calm = 0.0
         self._shown = False
 
     def __enter__(self) -> Self:
         """Start a test's measurement: the first heartbeat is due after a full interval."""
-        self._last = time.monotonic()
+        self._last = self._calm = time.monotonic()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -63,6 +72,11 @@ class Live:
     def show(self, line: str) -> None:
         """Show a line of progress when one is due."""
         now = time.monotonic()
+        if not isinstance(line, Waiting):
+            self._calm = now
+        elif now - self._calm >= WAIT_S and not self._on_terminal:
+            self._calm = math.inf  # each wait is told once
+            self.tell(line)
         interval = RENEW_S if self._on_terminal else HEARTBEAT_S
         if self._writer is None or now - self._last < interval:
             return
@@ -73,7 +87,16 @@ class Live:
             self._write(start + line[:width])
             self._shown = True
         else:
-            self._write(f"\nmlperf: {line}\n")
+            self.tell(line)
+
+    def tell(self, line: str) -> None:
+        """Write a line of its own; a worker of xdist has its controller do so."""
+        if self._hook:
+            nodeid = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" ")[0]
+            emit_line(self._hook, nodeid, f"{os.environ[WORKER]}: {line}")
+        elif self._writer:
+            self._last = time.monotonic()
+            self._write(f"\nmlperf: {visible(line)}\n")
 
     def _write(self, text: str) -> None:
         capture = self._capture

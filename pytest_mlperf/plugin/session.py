@@ -569,6 +569,7 @@ class MlperfSession:
                 max_runs=options.max_runs,
                 warmup=options.warmup,
                 confirm=options.confirm,
+                idle_s=options.wait_idle,
             )
         if resumes := self.progress.resumes:
             lines.append(f"goes on with session {resumes}, which was interrupted")

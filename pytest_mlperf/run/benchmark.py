@@ -135,4 +135,5 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         folder=finished["folder"],
         control=evidence.control.values,
         warmed=evidence.warmed,
+        waited_s=evidence.waited_s,
     )

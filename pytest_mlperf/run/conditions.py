@@ -27,7 +27,7 @@ from pytest_mlperf.hardware.contention import Watch, session_of
 from pytest_mlperf.hardware.leases import file_name, lease_folder
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.processes import answer_of, last_line
-from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
@@ -36,6 +36,10 @@ from pytest_mlperf.stores.atomic import write_text
 Value = TypeVar("Value")
 
 POLL_S = 0.1
+
+WAIT_IDLE_S = 15.0
+"""A session waits so long for an idle machine, unless it is told otherwise."""
+
 
 TURN = "turn"
 """The lease of who is next: taken before all others, and given back once these are held."""
@@ -112,7 +116,7 @@ def _patiently(
                 f"waited {limit_s:.0f} s for {about} ({busy.path}); raise mlperf_lease_timeout or "
                 "end that process",
             )
-        waiting(f"waiting for {about}")
+        waiting(Waiting(f"waiting for {about}"))
         time.sleep(POLL_S)
 
 
@@ -170,7 +174,9 @@ def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
             ) from None
         with contextlib.suppress(OSError):
             os.ftruncate(descriptor, 0)
-            os.pwrite(descriptor, f"process {os.getpid()}\n".encode(), 0)
+            worker = os.environ.get("PYTEST_XDIST_WORKER", "")
+            whose = f"process {os.getpid()}" + f" ({worker})" * bool(worker)
+            os.pwrite(descriptor, f"{whose}\n".encode(), 0)
         yield descriptor
     finally:
         os.close(descriptor)
@@ -180,8 +186,8 @@ def _holder(descriptor: int) -> str:
     """Return who wrote last that it holds a lease; "": it is gone, and another shares it."""
     holder = os.pread(descriptor, 100, 0).decode("ascii", "replace").strip()
     try:
-        os.kill(int(holder.removeprefix("process ")), 0)
-    except (ValueError, ProcessLookupError, OverflowError):
+        os.kill(int(holder.split()[1]), 0)
+    except (ValueError, IndexError, ProcessLookupError, OverflowError):
         return ""
     except PermissionError:  # it is somebody else's
         pass
@@ -307,17 +313,14 @@ class IdleWait:
         """Wait for nothing yet; with a limit of 0 never."""
         self._left_s, self._look = limit_s, look
 
-    def wait(self, show: Callable[[str], None]) -> None:
-        """Wait, and show once for whom."""
-        shown = False
-        while self._left_s > 0:
-            seen = self._look()
-            if _is_idle(seen):
-                return
-            if not shown:
-                show(f"waiting up to {self._left_s:.0f} s for an idle machine: {in_words(seen)}")
-                shown = True
+    def wait(self, show: Callable[[str], None]) -> float:
+        """Wait, show for whom, and return for how many seconds."""
+        before_s = self._left_s
+        while self._left_s > 0 and not _is_idle(seen := self._look()):
+            idle = f"up to {self._left_s:.0f} s for an idle machine"
+            show(Waiting(f"waiting {idle}: {in_words(seen)}"))
             self._left_s -= seen.window_s
+        return before_s - self._left_s
 
 
 @dataclass(frozen=True, kw_only=True)

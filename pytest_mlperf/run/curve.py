@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean, geometric_mean, median
 from types import MappingProxyType
@@ -127,10 +127,10 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         if len(values) == len(log.points):
             metrics[name] = geometric_mean(values)
     begin_s, end_s = log.window_s
-    signs = tuple(_signs(log))
+    signs = (*_notes(log), *_signs(log))
     return Figures(
         metrics={**metrics, **per_gpu(metrics, accelerator)},
-        notes=(*_notes(log), *(sign.text for sign in signs)),
+        notes=tuple(sign.in_words() for sign in signs),
         signs=signs,
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
@@ -187,10 +187,11 @@ def curve_validity(
             continue
         late = _late(point, point.open, gated, client, at_a_time)
         reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
-        seen.append(Findings(invalid=tuple(reasons), notes=late.notes))
+        seen.append(replace(late, invalid=tuple(reasons)))
     return Findings(
         invalid=tuple(reason for one in seen for reason in one.invalid),
         notes=tuple(note for one in seen for note in one.notes),
+        signs=tuple(sign for one in seen for sign in one.signs),
     )
 
 
@@ -246,7 +247,8 @@ def _late(
             "higher"
         )
         return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
-    return Findings(notes=() if note is None else (f"{at}: {note}",))
+    sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
+    return Findings(notes=(sign.in_words(),), signs=(sign,)) if note else Findings()
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:
@@ -346,7 +348,7 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
     return slope * (count - 1) / mean, 2 * t_sf(t, count - 2)
 
 
-def _of_turns(point: PointWindow) -> Iterator[str]:
+def _of_turns(point: PointWindow) -> Iterator[Sign]:
     """Yield what first turns and later ones took: a cache of prefixes sets them apart."""
     medians = {
         turn: (latency_s, ttft_s)[all(row[3] for row in point.turns)]
@@ -359,10 +361,11 @@ def _of_turns(point: PointWindow) -> Iterator[str]:
     low, high = (f"{value * 1e3:.3g}" for value in (min(later_s), max(later_s)))
     last = f"{max(medians)}{' and later' * (max(medians) == MOST_TURNS)}"
     waited = f"; {point.paused:.3g} conversations waited in the mean" if point.paused else ""
-    yield (
-        f"at {point.point:,}: median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} "
-        f"ms of turns 2 to {last}{waited}"
+    text = (
+        f"median {name} {first_s * 1e3:.3g} ms of first turns, {low} to {high} ms of turns 2 to "
+        f"{last}{waited}"
     )
+    yield Sign(key=SignKey.TURNS, text=text, point=point.point)
 
 
 def _signs(log: CurveLog) -> Iterator[Sign]:
@@ -380,21 +383,23 @@ def _signs(log: CurveLog) -> Iterator[Sign]:
         )
 
 
-def _notes(log: CurveLog) -> Iterator[str]:
+def _notes(log: CurveLog) -> Iterator[Sign]:
     for point in log.points:
         if point.failed:
             every = point.failed + point.requests
-            yield (
-                f"at {point.point:,}: {point.failed:,} of {every:,} requests failed, and count for "
-                "nothing else; max_failed lets some fail"
+            text = (
+                f"{point.failed:,} of {every:,} requests failed, and count for nothing else; "
+                "max_failed lets some fail"
             )
+            yield Sign(key=SignKey.REQUESTS_FAILED, text=text, point=point.point)
         yield from _of_turns(point)
         work = [_work(point)(part) for part in point.parts]
         fits = not point.open and not point.paused  # who waits for a tool does no work
         stalled = sum(value < STALL * median(work) for value in work) if fits else 0
         if stalled:
-            yield (
-                f"at {point.point:,}: less than half of the usual work in {stalled} of "
-                f"{len(work)} parts of the window"
+            text = (
+                f"less than half of the usual work in {stalled} of {len(work)} parts of the window"
             )
-        yield from (f"at {point.point:,}: {text}" for text in point.notes.values())
+            yield Sign(key=SignKey.STALLED, text=text, point=point.point)
+        for key, text in point.notes.items():
+            yield Sign(key=SignKey(key), text=text, point=point.point)

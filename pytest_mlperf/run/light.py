@@ -10,7 +10,7 @@ from typing import Any
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.reason import Key, Reason
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.core.roofline import Light, lights
 from pytest_mlperf.core.roofline.gpu import PRECISIONS, GpuSpec, PerDollar, fewest_gpus, per_dollar
 from pytest_mlperf.core.roofline.work import AnyWork, Circumstances
@@ -88,14 +88,15 @@ def light_findings(
         for light in every
         if light.impossible
     )
-    return Nearness(light=tuple(every), invalid=beyond, notes=_note(a_step, undeclared=undeclared))
+    return Nearness(light=tuple(every), invalid=beyond, **_note(a_step, undeclared=undeclared))
 
 
-def _note(a_step: float | None, *, undeclared: bool) -> tuple[str, ...]:
+def _note(a_step: float | None, *, undeclared: bool) -> dict[str, Any]:
     if a_step is None:
-        return ()
+        return {}
     advice = f', which the entry does not declare: techniques = ["{DRAFTED}"]' if undeclared else ""
-    return (f"drafts gave {a_step:.2f} tokens a step{advice}",)
+    text = f"drafts gave {a_step:.2f} tokens a step{advice}"
+    return {"notes": (text,), "signs": (Sign(key=SignKey.DRAFTS, text=text),)}
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:

@@ -53,7 +53,7 @@ class WorkerProgress:
 
     def show(self, text: str) -> None:
         """Show a line of progress under the case's name."""
-        self._show(f"{self._head}: {text}")
+        self._show(type(text)(f"{self._head}: {text}"))
 
     def on_event(self, event: Event) -> None:
         """Take an event of the worker."""
@@ -168,7 +168,7 @@ def measure(
         probed=case.progress.probed,
         notes=() if run else evidence.notes,
         files=tuple(evidence.loaded.get("files", ())),
-        waited_s=place.waited_s,
+        waited_s=evidence.waited_s or 0.0,
     )
 
 
@@ -200,8 +200,9 @@ def _work(
         place = stack.enter_context(placed(job.accelerator, case.conditions, show))
         warmed = None if task.warmup else _warmed(job, place.conditions, show, task)
         _wait_for_memory(job, place.conditions, show)
+        waited_s = place.waited_s
         if task.performance and case.conditions.idle:
-            case.conditions.idle.wait(show)
+            waited_s += case.conditions.idle.wait(show)
         started = dt.datetime.now(dt.UTC).isoformat(timespec="seconds")
         control = place.control(job.accelerator) if task.performance else ControlRun()
         case = dataclasses.replace(case, conditions=place.conditions)
@@ -214,6 +215,7 @@ def _work(
         started=started,
         control=control,
         warmed=warmed,
+        waited_s=waited_s,
         notes=(*place.notes, *evidence.notes),
     )
     return evidence, accuracy, place
@@ -330,7 +332,7 @@ def _worker(case: _Measured, build: Build | None, checkpoint: Checkpoint | None)
     if audit := task.audit:
         seeds = audit.seeds or settings.seeds
         settings = dataclasses.replace(settings, audit=audit.settings, seeds=seeds)
-    environment = conditions.machine.environment(job.accelerator)
+    environment = {**conditions.machine.environment(job.accelerator), **job.variables}
     spec = WorkerSpec(
         folder=str(case.folder),
         engine=job.engine,

@@ -162,6 +162,14 @@ def files_since(
     return changed, others
 
 
+def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -> bool:
+    """Check whether tracked files are those of a commit, leaving out suites and baselines."""
+    if commit is None or not _NAME.fullmatch(commit):
+        return False
+    code = (*_code(folder, recorded), ":(top,exclude,glob)**/*.mlperf.toml")
+    return git("diff", "--quiet", commit, *code, folder=folder) is not None
+
+
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:
     """Return the arguments that leave the baselines out."""
     top = folder.resolve()

@@ -143,6 +143,7 @@ class Evidence:
         server: What its server's metrics were; empty: it has none.
         exporter: What a DCGM exporter showed; None: none is named.
         build_s: What building its checkpoint took, whenever that was; None: none was built.
+        waited_s: How long it waited for others before it began.
     """
 
     settings: LoadGenSettings
@@ -160,6 +161,7 @@ class Evidence:
     server: ServerLog | None = None
     exporter: ExporterLog | None = None
     build_s: float | None = None
+    waited_s: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +181,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     if evidence.settings.points:
         log, seen = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve_figures(log, job.accelerator)
-        validity = Validity(invalid=seen.invalid, notes=seen.notes)
+        validity = Validity(invalid=seen.invalid, notes=seen.notes, signs=seen.signs)
         finishes = curve_finishes(log)
     else:
         timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
@@ -221,6 +223,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         finishes=finishes,
         control=evidence.control.values,
         warmed=evidence.warmed,
+        waited_s=evidence.waited_s,
     )
 
 

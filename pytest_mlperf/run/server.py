@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from pytest_mlperf.core.metrics import at_point, point_of
+from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.core.server import (
     ServerReading,
     Windows,
@@ -112,26 +113,27 @@ def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Serv
     seen = server_seen(log.readings, windows)
     prefixes = () if shared is None else _beside_prompts(seen.values, shared)
     foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
-    notes = (*seen.notes, *_missed(log, windows), *foreign, *prefixes)
-    return Served(server=seen.values, notes=notes)
+    signs = (*_missed(log, windows), *foreign, *prefixes)
+    notes = (*seen.notes, *(sign.in_words() for sign in signs))
+    return Served(server=seen.values, notes=notes, signs=signs)
 
 
-def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[str]:
+def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
     """Yield where a server had more requests than a closed loop gave it."""
     for one in points:
         shown = [seen.get(at_point(name, one.point), 0.0) for name in ("waiting", "running")]
         if one.open is None and sum(shown) > FOREIGN * one.under_way + 1:
-            yield (
-                f"at {one.point:,}: the server had {sum(shown):.3g} requests in the mean, of which "
+            text = (
+                f"the server had {sum(shown):.3g} requests in the mean, of which "
                 f"{one.under_way:.3g} are of this run: something else uses it"
             )
+            yield Sign(key=SignKey.SERVER_SHARED, text=text, point=one.point)
 
 
-def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[str]:
+def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
     """Yield where a cache of prefixes found other than what the data set's prompts share."""
     for name, share in seen.items():
         point = point_of(name)
-        at = "" if point is None else f"at {point:,}: "
         is_share = name == (HITS if point is None else at_point(HITS, point))
         if not is_share or abs(share - shared) <= APART:
             continue
@@ -140,13 +142,14 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[str]:
             if share < shared
             else "prompts came again, which more samples would not, or share more than is known"
         )
-        yield (
-            f"{at}the server's cache of prefixes had {share:.0%} of the prompts' tokens, and the "
+        text = (
+            f"the server's cache of prefixes had {LASTED} of the prompts' tokens, and the "
             f"data set's prompts share {shared:.0%} with earlier ones: {cause}"
         )
+        yield Sign(key=SignKey.PREFIX_SHARE, text=text, share=min(1.0, share), point=point)
 
 
-def _missed(log: ServerLog, windows: Windows) -> Iterator[str]:
+def _missed(log: ServerLog, windows: Windows) -> Iterator[Sign]:
     """Yield that a server's metrics could not be read for most of the time."""
     due = sum(end_s - begin_s for begin_s, end_s in windows.values()) / PERIOD_S
     looks = sum(
@@ -156,4 +159,5 @@ def _missed(log: ServerLog, windows: Windows) -> Iterator[str]:
     )
     if log.failures and due >= FEWEST and looks < ENOUGH * due:
         reason = f": {log.failures[-1]}"
-        yield f"the server's metrics were read {looks} times in {due * PERIOD_S:.0f} s{reason}"
+        text = f"the server's metrics were read {looks} times in {due * PERIOD_S:.0f} s{reason}"
+        yield Sign(key=SignKey.SERVER_UNREAD, text=text)

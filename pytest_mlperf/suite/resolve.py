@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from pytest_mlperf import registry
 from pytest_mlperf.core.case import Phase
@@ -395,11 +395,14 @@ def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
 # --- engine and build ------------------------------------------------------------------------
 
 
-def engine_of(planned: Planned, model: str | None) -> Factory:
+def engine_of(
+    planned: Planned, model: str | None, others: Mapping[str, Any] | None = None
+) -> Factory:
     """Return the engine as the worker builds it; a registered one checks its options.
 
     Args:
         model: Its model, which a registered engine looks for.
+        others: Options in place of the suite's; their errors name no line of it.
 
     Raises:
         UnavailableError: A file is not here.
@@ -408,13 +411,14 @@ def engine_of(planned: Planned, model: str | None) -> Factory:
             nothing of this one.
     """
     entry = planned.engine
-    options = expand(planned.options)
+    options = expand(planned.options if others is None else others)
     if registry.harness(entry.use) and (client := find(planned, planned.engine_key, entry)):
         options = {**options, "client": list(client.command)}
     try:
         try_engine(entry.use, options=options, model=model, precision=entry.precision)
     except SuiteError as error:
-        raise SuiteError(f"{engine_place(planned, error.options)}: {error}") from None
+        place = f"{engine_place(planned, error.options)}: " if others is None else ""
+        raise SuiteError(f"{place}{error}") from None
     except UnavailableError as error:
         # Of a model that is not here it is told already; an engine need not say what is not.
         if model != ABSENT or error.path not in {None, Path(ABSENT)}:

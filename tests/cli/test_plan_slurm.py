@@ -143,9 +143,9 @@ def test_each_accelerator_has_an_array_with_its_gpus_and_time(
     suite("a.mlperf.toml", "a", '["H200", "8xH200", "cpu"]')
     text = script(say, "--profile", "official")
     assert [line for line in text.splitlines() if line.startswith("submit ")] == [
-        'submit 8xH200 0 175 --gres=gpu:h200:8 "$@"',
-        'submit H200 0 175 --gres=gpu:h200:1 "$@"',
-        'submit cpu 0 150 "$@"',
+        'submit 8xH200 0 176 --gres=gpu:h200:8 "$@"',
+        'submit H200 0 176 --gres=gpu:h200:1 "$@"',
+        'submit cpu 0 151 "$@"',
     ]
     assert text.count("--mlperf-profile=official") == 1
     assert '-m pytest_mlperf plan --profile official --format json > "$folder/plan.json"' in text

@@ -10,6 +10,7 @@ from pathlib import Path
 from pytest_mlperf.cli.stored_results import KEPT, Sessions, costs, results_files
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.results import CaseResult, Results
+from pytest_mlperf.core.verdict import InTurns, Turns
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.stores.results import write_results
 from tests.reports import verdicts
@@ -59,6 +60,20 @@ def test_a_process_lasts_until_the_next_one_starts_or_the_session_ends() -> None
     cases = (measured(CASE, runs("a", 0, duration_s=1.9)), measured(OTHER, runs("b", 1)))
     assert found(whole(*cases, seconds=8))[KEY] == CaseCost(first_s=1.9, more_s=1.9, sessions=1)
     assert CaseCost(first_s=20.0, more_s=8.0).at_most_s(5) == 52.0
+
+
+def test_waiting_and_runs_beside_those_that_count_are_no_part_of_a_run() -> None:
+    """Others were waited for, a run was INVALID and made again, the last was made in turns."""
+    first, second, third = runs("a", 0, 40, 60)
+    waited = replace(second, waited_s=28.0)
+    assert found(whole(measured(CASE, (first, waited)), seconds=52))[KEY] == CaseCost(
+        first_s=12.0, more_s=12.0, sessions=1
+    )
+    verdict = replace(verdicts.OK, case=CASE, runs=(first, third), invalid_runs=(second,))
+    assert found(whole(result(verdict), seconds=70))[KEY].more_s == 10.0
+    assert found(whole(result(verdict), seconds=70))[KEY].first_s == 40.0
+    turns = replace(verdict, turns=InTurns(state=Turns.PROVEN, runs=10))
+    assert found(whole(result(turns), seconds=700))[KEY].more_s == 40.0
 
 
 def test_what_tells_nothing_about_time_is_left_out() -> None:

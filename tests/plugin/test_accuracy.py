@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
@@ -443,3 +443,19 @@ def test_nothing_is_recorded_that_no_scorer_vouches_for(own: Project) -> None:
     assert result.ret == 1
     assert {verdict.outcome for verdict in own.verdicts().values()} == {Outcome.ERROR}
     assert list((own.path / "baselines").rglob("*.json")) == []
+
+
+def test_an_accuracy_pass_waits_for_no_idle_machine(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It times nothing; a timed run beside it asks who else uses the processor."""
+
+    def busy() -> NoReturn:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr("pytest_mlperf.run.conditions.IdleWait.wait", lambda *_: busy())
+    project.suite(top1=100.0)
+
+    result = project.run("suites", "-k", "accuracy")
+
+    assert project.verdicts()["accuracy"].outcome is Outcome.OK, result.stdout.str()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +16,7 @@ import pytest
 from pytest_mlperf.bench.bench import Bench
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import (
+    ALSO,
     AS_SLOW,
     MORE_SESSIONS,
     NO_BUILD,
@@ -32,6 +36,7 @@ from pytest_mlperf.core.judge.ratio import Ratio
 from pytest_mlperf.core.judge.ruling import Ruling, ruling_of
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run, Subject
+from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.verdict import (
     InTurns,
     MetricVerdict,
@@ -45,8 +50,9 @@ from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask
+from pytest_mlperf.stores import baselines
 from pytest_mlperf.suite.plan import plan_suite
-from tests.plugin.project import RATE, Project, case, near
+from tests.plugin.project import OPTIONS, RATE, SUITE, Project, case, near
 from tests.run import other_python
 from tests.run.other_python import ENGINE, git
 
@@ -117,12 +123,14 @@ class Simulation:
     then: Sequence[float] = (RATE, 1.01 * RATE)
     fingerprint: dict[str, str] = field(default_factory=lambda: dict(SAME))
     tasks: list[tuple[str, float]] = field(default_factory=list)
+    jobs: list[tuple[str, Job]] = field(default_factory=list)
 
     def measure(
         self, job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
     ) -> ProcessResult:
         """Stand for `pytest_mlperf.run.measure.measure`."""
         del show
+        self.jobs.append((task.label, job))
         rates = self.then if task.label else self.now
         rate = rates[task.number % len(rates)] * (1 - conditions.handicap)
         self.tasks.append((task.folder, conditions.handicap))
@@ -138,7 +146,7 @@ class Simulation:
             commit=None,
             folder=str(conditions.folder / f"{job.case.id}.{task.folder}" / "performance"),
         )
-        subject = Subject(identity={}, fingerprint=self.fingerprint)
+        subject = Subject(identity={}, fingerprint=dict(self.fingerprint))
         return ProcessResult(
             run=run,
             accuracy=None,
@@ -231,7 +239,7 @@ def test_a_session_runs_both_builds_in_turns_and_says_which_evidence_decided(
         assert verdict.outcome is Outcome.PERF_DROP
         assert verdict.notes[0].startswith("decided by A/B: ")
         assert "/the-old-one/bin/python; runs in .mlperf/runs" in verdict.notes[0]
-        note = r"note      decided by A/B: \d pairs in turns, −.* %\) with python"
+        note = r"note      decided by A/B: \d pairs, −.* %\) interleaved with"
         reproduce = "reproduce pytest .* --mlperf-confirm"
         result.stdout.re_match_lines(["PERF DROP samples/s −", note, reproduce])
     else:
@@ -411,15 +419,20 @@ def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
 
 
 def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
-    commit, no_build = "0123456789ab", (Turns.NO_BUILD, NO_BUILD + MORE_SESSIONS)
+    commit, named = "0123456789ab", "baseline_engine in the suite names one"
+    ref = f'write baseline_engine = {{ git = "{commit}" }} into the engine entry of {SUITE}'
+    code, unknown = (
+        (Turns.NO_BUILD, NO_BUILD + decides + MORE_SESSIONS) for decides in (ref, named)
+    )
     same = {"engine": "same"}
     rows = [
         (commit, commit, same, (Turns.UNCHANGED, UNCHANGED)),
-        (commit, commit, {**same, "engine.weights_sha256": "not known now"}, no_build),
-        (f"{commit}+", commit, same, no_build),
-        ("aaaaaaaaaaaa", commit, same, no_build),
-        (None, None, same, no_build),
-        (commit, commit, {"engine": "other"}, no_build),
+        (commit, commit, {**same, "engine.weights_sha256": "not known now"}, code),
+        (f"{commit}+", commit, same, code),
+        ("aaaaaaaaaaaa", commit, same, code),
+        (None, None, same, unknown),
+        (commit, f"{commit}+", same, unknown),
+        (commit, commit, {"engine": "other"}, unknown),
     ]
     for now, then, kept, (state, note) in rows:
         runs = lab.case()
@@ -433,6 +446,184 @@ def test_without_another_build_a_drop_says_what_it_rests_on(lab: Lab) -> None:
         assert answer.outcome is Outcome.PROVISIONAL
         assert (now, answer.notes) == (now, (note,))
         assert answer.turns == InTurns(state=state, metrics=("throughput",))
+
+
+def changed(
+    lab: Lab, before: dict[str, str], *, commit: str | None = None, engines: str = ""
+) -> CaseRuns:
+    """Return a case with a run, whose record has other facts."""
+    if engines:
+        lab.project.suite(engines=engines, more='[limits]\nthroughput = { max_drop = "40%" }\n')
+        (planned, *_) = plan_suite(lab.project.path / SUITE)
+        runs = CaseRuns(planned, lab.conditions(), lab.policy("auto"), lambda _: None)
+    else:
+        runs = lab.case()
+    runs.add_run()
+    assert runs.record is not None
+    assert runs.subject is not None
+    facts = {**runs.subject.fingerprint, **before}
+    kept = tuple(replace(run, commit=commit) for run in runs.record.runs)
+    runs.record = replace(runs.record, fingerprint=facts, runs=kept)
+    return runs
+
+
+@pytest.mark.parametrize("own_path", [False, True])
+def test_options_that_changed_are_interleaved_with_those_of_the_baseline(
+    lab: Lab, simulation: Simulation, monkeypatch: pytest.MonkeyPatch, *, own_path: bool
+) -> None:
+    """They are the suite's: variables unexpanded, paths below the home folder."""
+    model = Path.home() / "models" / "acme" if own_path else "${ACME_MODEL}"
+    monkeypatch.setenv("ACME_MODEL", "/models/acme")
+    table = f'slow = "new", model_file = "{model}"'
+    before = json.dumps(
+        {"model_file": placeless(str(model), home=str(Path.home())), "slow": "~/old", "gone": 1}
+    )
+    simulation.now = (RATE / 2, 0.505 * RATE)
+    simulation.fingerprint["options"] = "{}"
+    runs = changed(
+        lab,
+        {"options": before},
+        engines=f'[[engines]]\nuse = "acme:Acme"\noptions = {{ {table} }}\n',
+    )
+    simulation.fingerprint["options"] = before
+
+    answer = lab.confirm(runs, provisional(), "auto")
+
+    assert answer.outcome is Outcome.PERF_DROP
+    assert answer.turns is not None
+    assert answer.turns.state is Turns.PROVEN
+    assert " interleaved with the baseline's options (slow, gone); " in answer.notes[0]
+    then = next(job for label, job in simulation.jobs if label)
+    assert then.facts["options"] == before
+    expanded = os.path.expandvars(str(model))
+    assert then.engine.options == {
+        "model_file": expanded,
+        "slow": str(Path.home() / "old"),
+        "gone": 1,
+    }
+
+
+READS_A_VARIABLE = """
+import os
+from pytest_mlperf.engines.null import NullEngine
+
+class Acme(NullEngine):
+    def __init__(self, dataset, model=None, precision=""):
+        self.slow = os.environ.get("ACME_SLOW")
+        super().__init__(dataset, latency_s=0.004 if self.slow else 0.002, batch_size=16, threads=1)
+
+    def describe(self):
+        return {"environment.ACME_SLOW": self.slow} if self.slow else {}
+"""
+
+
+@pytest.mark.parametrize("change", ["options (latency_s)", "environment (ACME_SLOW)"])
+def test_what_halves_the_speed_is_red_on_the_first_day(
+    project: Project, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """The baseline has one session; what is recorded of it is enough to measure it again."""
+    own = '[[engines]]\nuse = "acme:Acme"\n' if "ACME" in change else None
+    (project.path / "acme.py").write_text(READS_A_VARIABLE, "utf-8")
+    monkeypatch.syspath_prepend(project.path)
+    project.suite(engines=own)
+    project.record("suites")
+    file = project.baseline_file(ACME if own else None)
+    loaded = baselines.load(file)
+    assert loaded is not None
+    (record,) = loaded.records
+    runs = tuple(replace(record.runs[0], metrics={"throughput": r}) for r in near(RATE, 5))
+    baselines.save(file, replace(loaded, records=(replace(record, runs=runs),)))
+    if own:
+        monkeypatch.setenv("ACME_SLOW", "1")
+    suite = project.suite(engines=own, options=OPTIONS.replace("0.002", "0.004"))
+
+    result = project.run(suite, "--mlperf-json=now.json")
+
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    verdict = project.verdicts("now.json")["performance"]
+    assert verdict.outcome is Outcome.PERF_DROP
+    assert verdict.notes[0].startswith("decided by A/B: ")
+    assert f" interleaved with the baseline's {change}; runs in" in verdict.notes[0]
+
+
+def test_variables_that_changed_are_those_of_the_baseline_in_its_side(
+    lab: Lab, simulation: Simulation
+) -> None:
+    simulation.now = (RATE / 2, 0.505 * RATE)
+    variables = {"engine.environment.ACME_A": "1", "engine.environment.ACME_B": "2"}
+    simulation.fingerprint |= variables
+    runs = changed(lab, {"engine.environment.ACME_A": "0"})
+    assert runs.record is not None
+    del runs.record.fingerprint["engine.environment.ACME_B"]
+    simulation.fingerprint |= {"engine.environment.ACME_A": "0"}
+
+    answer = lab.confirm(runs, provisional(), "auto")
+
+    assert answer.outcome is Outcome.PERF_DROP
+    assert "interleaved with the baseline's environment (ACME_A, ACME_B); " in answer.notes[0]
+    assert {str(dict(job.variables)) for label, job in simulation.jobs if label} == {
+        "{'ACME_A': '0', 'ACME_B': None}"
+    }
+
+
+def test_options_that_explain_no_drop_excuse_none_unless_git_shows_no_other_change(
+    lab: Lab, simulation: Simulation
+) -> None:
+    root = lab.project.path
+    lab.suite()
+    git(root, "init", "-q", "-b", "main")
+    git(root, "add", "acme.py", "suites")
+    git(root, "commit", "-q", "-m", "fast")
+    commit = git(root, "rev-parse", "--short=12", "HEAD")
+    simulation.now = simulation.then = near(RATE / 2)
+    rows = []
+    for edit in ("", "# edited\n"):
+        (root / "acme.py").write_text(ENGINE + edit, "utf-8")
+        simulation.fingerprint["options"] = "{}"
+        runs = changed(lab, {"options": '{"slow": "x"}'}, commit=commit)
+        simulation.fingerprint["options"] = '{"slow": "x"}'
+        answer = lab.confirm(runs, provisional(), "auto")
+        assert answer.turns is not None
+        rows.append((answer.outcome, answer.turns.state))
+    assert rows == [
+        (Outcome.OK, Turns.EXCLUDED),
+        (Outcome.PROVISIONAL, Turns.UNDECIDED),
+    ]
+    assert f'; {ALSO}write baseline_engine = {{ git = "{commit}" }} into' in answer.notes[0]
+
+
+def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Simulation) -> None:
+    """Other weights, data and options that the engine refuses today; a package is exchanged."""
+    pydantic = version("pydantic")
+    simulation.fingerprint |= {
+        "engine.pydantic": pydantic,
+        "engine.weights_sha256": "bb",
+        "dataset": "d",
+        "options": "{}",
+    }
+    two = '[[engines]]\nuse = "null"\n[[engines]]\nuse = "acme:Acme"\n'
+    label = "copy suites/first.mlperf.toml to suites/before-first.mlperf.toml, name the earlier "
+    label += "model in it, and run pytest-mlperf turns suites/before-first.mlperf.toml"
+    suite = "suites/first.mlperf.toml"
+    rows: list[tuple[str, dict[str, str], str]] = [
+        ("", {"engine.weights_sha256": "aa"}, f"{label} {suite}"),
+        (two, {"engine.weights_sha256": "aa"}, f"{label}::null-fp32 {suite}::null-fp32"),
+        ("", {"engine.pydantic": "1.0"}, '{ wheel = "pydantic==1.0" } into the engine entry of su'),
+        ("", {"dataset": "c"}, "baseline_engine in the suite names one"),
+        ("", {"options": "["}, "the baseline's options are refused today: "),
+        ("", {"options": '{"a": "…/b/c"}'}, "the record holds only the end of a path, …/b/c"),
+        (two, {"options": '{"latency": 1}'}, "engine 'null' has no option 'latency'"),
+        ("", {"options": '{"slow": "y"}'}, "options (slow) is not the build of the baseline: opt"),
+    ]
+    failures = []
+    for engines, before, expected in rows:
+        if engines:
+            lab.project.baseline(near(RATE))
+        answer = lab.confirm(changed(lab, before, engines=engines), provisional(), "auto")
+        (note,) = answer.notes
+        if answer.outcome is not Outcome.PROVISIONAL or expected not in note:
+            failures.append((expected, note))
+    assert failures == []
 
 
 def last_word(runs: CaseRuns) -> Verdict:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_mlperf.run import conditions
 from tests import forked
 from tests.plugin.conftest import NO_CONTROL
 
@@ -30,6 +31,8 @@ target_qps = 500.0
 """
 
 FAST_HEARTBEAT = "from pytest_mlperf.plugin import measuring\nmeasuring.HEARTBEAT_S = 0.1\n"
+
+FAST_WAIT = "from pytest_mlperf.plugin import measuring\nmeasuring.WAIT_S = 0.3\n"
 
 
 @pytest.fixture
@@ -93,3 +96,30 @@ def test_a_log_gets_a_heartbeat_without_control_codes(
 
     done.stdout.fnmatch_lines(["mlperf: demo-Offline-null-fp32-cpu run 1: performance *"])
     assert "\x1b" not in done.stdout.str()
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("workers", [(), ("-n1",)], ids=["alone", "xdist"])
+def test_a_log_tells_a_long_wait_once_and_for_whom(project: Path, workers: tuple[str, ...]) -> None:
+    """Also that of a worker of xdist, which its controller writes."""
+    (project / "conftest.py").write_text(FAST_WAIT)
+    waits = f"run 1: waiting for cpu, held by process {os.getpid()}"
+    with conditions.hold((), 1, alone=True, limit_s=60, waiting=pytest.fail):
+        process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", "demo.mlperf.toml", *workers],
+            cwd=project,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert process.stdout is not None
+        line = ""
+        while waits not in line:
+            line = process.stdout.readline()
+            assert line, "it ended without a word about its wait"
+    rest, _ = process.communicate(timeout=60)
+
+    whose = "gw0: " if workers else ""
+    assert line.startswith(f"mlperf: {whose}demo-Offline-null-fp32-cpu {waits}")
+    assert waits not in rest
+    assert "1 test: 1 " in rest

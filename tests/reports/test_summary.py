@@ -58,7 +58,23 @@ def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
 
     for outcome in Outcome:
         assert re.search(rf"  {outcome}\b", table)
+    assert "2 PROVISIONAL, 1 towards a drop," in counts
     assert counts.startswith("21 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
+
+
+def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
+    lines = {}
+    for waited_s in (None, 4.0, 6.0, 90.0):
+        runs = (replace(verdicts.OK.runs[0], waited_s=waited_s),)
+        results = session(result(replace(verdicts.OK, runs=runs)), seconds=41.0)
+        lines[waited_s] = summary(results, 140, colour=False)[-2].partition("; ")[2]
+    shared = "1 run, 41 s, {} s of it waiting for others, profile quick"
+    assert lines == {
+        None: "1 run, 41 s, profile quick",
+        4.0: "1 run, 41 s, profile quick",
+        6.0: shared.format(6),
+        90.0: shared.format(41),  # workers of xdist wait side by side
+    }
 
 
 GREEN = (verdicts.OK, verdicts.IMPROVED, verdicts.RECORDED)

@@ -23,6 +23,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.hardware.leases import MACHINE_WIDE, lease_folder
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import conditions
+from pytest_mlperf.run.child.process import Waiting
 from pytest_mlperf.run.conditions import HeldLeases, IdleWait
 
 HOLDER = """
@@ -256,8 +257,14 @@ def test_a_killed_holder_blocks_nobody_and_is_not_named(folder: Path) -> None:
         with holder("GPU-2", alone=False) as last:
             last.kill()
         refused("waited 0 s for cpu, held by another process", "GPU-3")
-    with hold(limit_s=30, waiting=lambda _: None):
-        assert (folder / "cpu.lock").read_text() == f"process {os.getpid()}\n"
+    for worker, whose in ((None, ""), ("gw1", " (gw1)")):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.delenv("PYTEST_XDIST_WORKER", raising=False)
+            if worker:
+                patch.setenv("PYTEST_XDIST_WORKER", worker)
+            with hold(limit_s=30, waiting=lambda _: None):
+                text = (folder / "cpu.lock").read_text()
+        assert text == f"process {os.getpid()}{whose}\n"
 
 
 @pytest.mark.process
@@ -289,12 +296,14 @@ def test_others_are_waited_for_until_they_are_done_or_the_sessions_time_is_over(
     idle = Contention(window_s=0.2, cores=2, foreign_s=0.01)
     unknown = Contention(window_s=0.2, cores=2)
     words = "for an idle machine: others used 1 of 2 cores: cc1 1"
-    for limit_s, looks, left, lines in (
-        (15.0, [busy, busy, idle, busy], 1, [f"waiting up to 15 s {words}"]),
-        (0.5, [busy] * 4, 1, [f"waiting up to 0 s {words}"]),
-        (15.0, [unknown, busy], 1, []),
-        (0.0, [busy], 1, []),
+    for limit_s, looks, left, waited_s, lines in (
+        (15.0, [busy, busy, idle, busy], 1, 0.4, [f"waiting up to 15 s {words}"] * 2),
+        (0.5, [busy] * 4, 1, 0.6, [f"waiting up to 0 s {words}"] * 3),
+        (15.0, [unknown, busy], 1, 0.0, []),
+        (0.0, [busy], 1, 0.0, []),
     ):
         coming, shown = iter(looks), list[str]()
-        IdleWait(limit_s, partial(next, coming)).wait(shown.append)
+        waited = IdleWait(limit_s, partial(next, coming)).wait(shown.append)
         assert (len(list(coming)), shown) == (left, lines)
+        assert waited == pytest.approx(waited_s)
+        assert all(isinstance(line, Waiting) for line in shown)

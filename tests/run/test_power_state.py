@@ -164,3 +164,27 @@ def test_what_each_of_several_gpus_showed_is_one_note() -> None:
         "GPU 0: 1 replays; GPU 1: 2 replays",
     ]
     assert notes(second) == [second.in_words()]
+
+
+def test_what_points_of_several_runs_showed_is_one_note_a_kind() -> None:
+    """The figure is a value: notes that differ in it alone are merged."""
+
+    def prefixes(point: float | None, share: float) -> Sign:
+        text = f"the cache had {LASTED} of the prompts"
+        return Sign(key=SignKey.PREFIX_SHARE, text=text, share=share, point=point)
+
+    def notes(*signs_of: tuple[Sign, ...]) -> list[str]:
+        runs = [
+            replace(run({}), signs=signs, notes=tuple(sign.in_words() for sign in signs))
+            for signs in signs_of
+        ]
+        return of_all_runs(runs)
+
+    many = tuple(prefixes(point, 0.4 + point / 100) for point in (1, 4, 16.0))
+    failed = tuple(Sign(key=SignKey.REQUESTS_FAILED, text=f"{n} failed", point=n) for n in (1, 2))
+    assert notes(many, many, (prefixes(4, 0.3), *failed)) == [
+        "at 4: the cache had 30% of the prompts",
+        "in 1 of 3 runs: at 1: 1 failed; at 2: 2 failed",
+    ]
+    assert notes(many) == ["at 1, 4, 16: the cache had 41% to 56% of the prompts"]
+    assert notes((prefixes(None, 0.3),)) == ["the cache had 30% of the prompts"]

@@ -240,6 +240,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "PYTEST_MLPERF_LEASES": "Folder in which accelerators are leased; all who measure on the "
     "machine must agree on it. Default: `/tmp`, whatever `TMPDIR` says.",
     "PYTEST_MLPERF_REPLICA": "Which process of `replicas` or `clients` it is, set for each.",
+    "PYTEST_CURRENT_TEST": "Set by pytest: a worker of pytest-xdist that waits names "
+    "its test by it.",
     "PYTEST_XDIST_WORKER": "Set by pytest-xdist in its workers: their parent is pytest, and its "
     "other workers are no neighbours.",
     "SINGULARITY_CONTAINER": "As `APPTAINER_CONTAINER`.",

@@ -51,6 +51,7 @@ from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.reports.terminal.layout import relative
+from pytest_mlperf.reports.terminal.selection import idle_in_words
 from pytest_mlperf.run.project import ignored_in_git
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.stores.results import read_results
@@ -407,7 +408,8 @@ def _missing(path: Path, results: Results, tests: Sequence[ToMeasure], runs: int
         for case, of_case in kinds.items()
         if case in spent
     ]
-    about = f", about {duration(sum(seconds))}" if len(seconds) == len(kinds) else ""
+    all_timed = len(seconds) == len(kinds)
+    about = f", about {duration(sum(seconds))}{idle_in_words()}" if all_timed else ""
     return f"{len(tests)} to measure first ({runs} runs a case{about}), "
 
 

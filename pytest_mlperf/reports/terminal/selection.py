@@ -11,9 +11,20 @@ from pytest_mlperf.core.case import AUDITS, Kind
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.reports.terminal.layout import fold, relative, table
-from pytest_mlperf.run.conditions import LONGEST_S, is_due
+from pytest_mlperf.run.conditions import LONGEST_S, WAIT_IDLE_S, is_due
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
+
+USUAL = 2
+"""Runs after which rule R has usually decided on a change that is none, or a large one."""
+
+SETUP_S = 2.0
+"""What a process takes beside its timed part with an engine that loads nothing."""
+
+
+def idle_in_words(seconds: float = WAIT_IDLE_S) -> str:
+    """Return how long a session may wait for an idle machine; "": it does not."""
+    return f" and up to {seconds:.0f} s waiting for an idle machine" if seconds else ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +58,7 @@ def plan(
     *,
     max_runs: int,
     measured: Mapping[tuple[Path, str], CaseCost] | None = None,
+    idle_s: float = WAIT_IDLE_S,
 ) -> list[str]:
     """Return the cases that would run, with the time they need at least and at most.
 
@@ -54,6 +66,7 @@ def plan(
         tests: The tests of each, by suite file and case id.
         measured: What earlier sessions took, by suite file and case id; others are planned from
             the lengths in their suite.
+        idle_s: So long the session waits for an idle machine at most.
     """
     costs = [cost_of(planned, measured or {}) for planned in cases]
     rows = [
@@ -76,13 +89,15 @@ def plan(
         rest = f"; {on_top} for the others" if timed < len(cases) else ""
         on_top = f"with loading and accuracy passes where sessions are named{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
+    usual = sum(cost.at_most_s(USUAL) - cost.first_more_s for cost in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
         *gaps(cases, width),
         *(t for name, n in there.items() for t in fold(f"{plural(n, 'case')} in {name}", width)),
         *fold(
-            f"{plural(len(cases), 'case')}: {duration(least)} of measuring if one run decides "
-            f"each, {duration(most)} if all {max_runs} are needed; {on_top}",
+            f"{plural(len(cases), 'case')}: usually {duration(usual)}{idle_in_words(idle_s)}; "
+            f"{duration(least)} if one run decides each, {duration(most)} if all {max_runs} are "
+            f"needed; {on_top}",
             width,
         ),
     ]
@@ -101,7 +116,7 @@ def gaps(cases: Iterable[Testable], width: int) -> list[str]:
 
 def cost_of(planned: Testable, measured: Mapping[tuple[Path, str], CaseCost]) -> CaseCost:
     """Return what a case took in earlier sessions, else the timed part that its suite asks for."""
-    seconds, runs = planned.seconds_per_run, planned.fewest_runs
+    seconds, runs = planned.seconds_per_run + SETUP_S, planned.fewest_runs
     usual, most = planned.runs_per_value
     audits = sum(kind in AUDITS for kind in planned.kinds)  # one run each
     unmeasured = CaseCost(
@@ -159,6 +174,7 @@ def whole_plan(
     max_runs: int,
     warmup: str,
     confirm: str,
+    idle_s: float,
 ) -> list[str]:
     """Return the plan of a session.
 
@@ -169,7 +185,7 @@ def whole_plan(
     cases = list({(one.path, one.case.id): one for one in planned}.values())
     additions = more(cases, max_runs=max_runs, warmup=warmup, confirm=confirm)
     return [
-        *plan(cases, kinds, width, max_runs=max_runs),
+        *plan(cases, kinds, width, max_runs=max_runs, idle_s=idle_s),
         *(line for text in additions for line in fold(text, width)),
     ]
 

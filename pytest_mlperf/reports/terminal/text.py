@@ -65,6 +65,9 @@ PAIR_PROMISE = (
     "proven at most 5 %"
 )
 
+WAIT_S = 5.0
+"""A shorter wait is not told."""
+
 NOT_COMPARED = (
     "nothing was compared, so nothing is shown; under CI that fails on named accelerators, and "
     "--mlperf-fail-on=no:no-baseline lets it pass"
@@ -279,16 +282,23 @@ def _beside(verdict: Verdict, printed: set[str], width: int, *, apart: bool) -> 
 
 def _counts(results: Results) -> str:
     counts = Counter(result.verdict.outcome for result in results.cases)
-    runs = {run.folder for result in results.cases for run in result.verdict.runs}
-    invalid = {run.folder for r in results.cases for run in r.verdict.invalid_runs}
+    runs = {run.folder: run for r in results.cases for run in r.verdict.runs}
+    invalid = {run.folder: run for r in results.cases for run in r.verdict.invalid_runs}
+    waited_s = sum(run.waited_s or 0.0 for run in {**runs, **invalid}.values())
+    waited_s = min(waited_s, results.seconds)  # workers of xdist wait at the same time
+    waited = f", {duration(waited_s)} of it waiting for others" if waited_s > WAIT_S else ""
     also = f" and {len(invalid)} INVALID" if invalid else ""
     turns = sum(r.verdict.turns.runs for r in results.cases if r.verdict.turns)
     also += f" and {turns} in turns" if turns else ""
-    shown = ", ".join(unbroken(f"{counts[word]} {word}") for word in SEVERITY if counts[word])
+    words = {word: f"{counts[word]} {word}" for word in SEVERITY if counts[word]}
+    open_ = [r.verdict for r in results.cases if r.verdict.outcome is Outcome.PROVISIONAL]
+    if leaning := sum(any(m.leans == "drop" for m in verdict.metrics) for verdict in open_):
+        words[Outcome.PROVISIONAL] += f", {leaning} towards a drop"
+    shown = ", ".join(map(unbroken, words.values()))
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     return (
         f"{plural(len(results.cases), 'test')}: {shown}; "
         f"{unbroken(plural(len(runs), 'run'))}{unbroken(also)}, "
-        f"{unbroken(duration(results.seconds))}, "
+        f"{unbroken(duration(results.seconds))}{unbroken(waited)}, "
         f"profile {profiles}"
     )

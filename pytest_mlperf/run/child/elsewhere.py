@@ -57,7 +57,9 @@ def main(file: str, key: str) -> None:
         spec = json.loads(Path(file).read_text("utf-8"))
     except OSError as error:
         events.fail(f"{here} cannot read {file} ({error.strerror}); a container must mount it")
-    os.environ.update(spec["environment"])
+    for name, value in spec["environment"].items():
+        os.environ.pop(name, None)
+        os.environ.update({name: value} if value is not None else {})
     # In place of the folder of this script, whose modules would hide others of the same names.
     code = str(Path(__file__).absolute().parents[3])
     left = [entry for entry in sys.path[1:] if entry not in spec["import_not"]]

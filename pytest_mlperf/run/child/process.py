@@ -50,6 +50,12 @@ class Designed(RunError):
     """An error of our own that a child raised: its sentence says all, and its log no more."""
 
 
+class Waiting(str):
+    """A line of progress that tells for whom a process waits."""
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Patience:
     """How long a child may take.
@@ -83,7 +89,7 @@ class EventProcess(ChildProcess):
         *,
         layer: str,
         whose: str,
-        environment: Mapping[str, str],
+        environment: Mapping[str, str | None],
         other_python: bool,
         on_stdout: bool = True,
         follows: Mapping[str, Collection[str]] | None = None,
@@ -123,11 +129,12 @@ class EventProcess(ChildProcess):
         os.close(self._pipe)
 
 
-def _environment(beside: Mapping[str, str], *, other_python: bool) -> dict[str, str]:
-    """Return all variables of a child."""
+def _environment(beside: Mapping[str, str | None], *, other_python: bool) -> dict[str, str]:
+    """Return all variables of a child, without those beside them that are None."""
     left_out = THIS_PYTHON if other_python else ()
     inherited = {key: value for key, value in os.environ.items() if key not in left_out}
-    return {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+    variables = {**inherited, **beside, "PYTHONUNBUFFERED": "1"}
+    return {key: value for key, value in variables.items() if value is not None}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,7 +310,7 @@ class WorkerProcess:
         patience: Patience,
         on_event: Callable[[Event], None],
         *,
-        environment: Mapping[str, str] = _NOTHING,
+        environment: Mapping[str, str | None] = _NOTHING,
         build: Build | None = None,
     ) -> None:
         """Keep what to run; nothing starts yet."""

@@ -69,7 +69,7 @@ class WorkerSpec:
         import_path: Folders that the parent imports from, with those of `protocol.import_path`.
         import_first: Elsewhere: folders that come before all others.
         import_not: Elsewhere: folders that must not be imported from.
-        environment: Elsewhere: variables that the worker sets itself.
+        environment: Elsewhere: variables that the worker sets itself; None removes one.
         replicas: Processes that each load the engine; empty: the worker itself does.
         replica_patience_s: Longest time that one of them may take without a word.
         requests: Keep a record of each request of a loop of our own.
@@ -88,7 +88,7 @@ class WorkerSpec:
     import_path: Sequence[str] = ()
     import_first: Sequence[str] = ()
     import_not: Sequence[str] = ()
-    environment: Mapping[str, str] = field(default_factory=dict)
+    environment: Mapping[str, str | None] = field(default_factory=dict)
     replicas: Sequence[ReplicaSpec] = ()
     replica_patience_s: float = 900.0
     requests: bool = False

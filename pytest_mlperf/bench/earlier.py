@@ -1,0 +1,113 @@
+"""Make the baseline's side again from its record: the engine's options and variables."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import replace
+from importlib.metadata import distributions
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pytest_mlperf.bench.case import CaseRuns
+from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.core.baseline import changed_keys
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.foreign_text import every_text
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.paths import ELSEWHERE, placeless
+from pytest_mlperf.run.project import CHANGED
+from pytest_mlperf.suite.resolve import engine_of
+
+OPTIONS, ENGINE, VARIABLE = "options", "engine.", "engine.environment."
+"""Facts about options, about all that an engine says, about variables that it reads."""
+
+_HOME = re.compile(r"(?<![\w.~/])~(?=/|$)")
+
+
+class EarlierSide(NamedTuple):
+    """The case as its record describes it; the title names options, and no secret values."""
+
+    job: Job
+    title: str
+
+
+def earlier_side(case: CaseRuns) -> EarlierSide | None:
+    """Return the baseline's side where options or variables differ from its record, else None.
+
+    Raises:
+        MlperfError: The record's options cannot be used today.
+    """
+    if case.record is None or case.subject is None or case.planned.benchmark:
+        return None
+    before = case.record.fingerprint
+    changed = changed_keys(before, case.subject.fingerprint)
+    variables = {
+        key.removeprefix(VARIABLE): before.get(key) for key in changed if key.startswith(VARIABLE)
+    }
+    job = replace(case.job, variables=variables)
+    if OPTIONS not in before or OPTIONS not in changed:
+        title = f"the baseline's environment ({', '.join(variables)})"
+        return EarlierSide(job=job, title=title) if variables else None
+    today = case.planned.options
+    try:
+        options = dict(json.loads(before[OPTIONS]))
+        engine = engine_of(case.planned, job.model, _restored(options, today))
+    except (MlperfError, ValueError, TypeError) as error:
+        raise MlperfError(f"the baseline's options are refused today: {error}") from None
+    names = [n for n in {**today, **options} if _stored(today.get(n)) != options.get(n)]
+    return EarlierSide(
+        job=replace(job, engine=engine, facts={**job.facts, OPTIONS: before[OPTIONS]}),
+        title=f"the baseline's options ({', '.join([*names, *variables])})",
+    )
+
+
+def _stored(value: Any) -> Any:
+    """Return a value of the suite as a record holds it."""
+    return placeless(value, home=str(Path.home()))
+
+
+def _restored(options: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a record's options with whole paths: the suite's where they are equal."""
+
+    def whole(text: str) -> str:
+        if f"{ELSEWHERE}/" in text:
+            raise MlperfError(f"the record holds only the end of a path, {text}")
+        return _HOME.sub(lambda _: str(Path.home()), text)
+
+    same = {name: value for name, value in today.items() if _stored(value) == options.get(name)}
+    return {**every_text({n: v for n, v in options.items() if n not in same}, whole), **same}
+
+
+def deciding(case: CaseRuns, policy: Policy) -> str:
+    """Return what decides a drop whose baseline's side cannot be made again, by what changed."""
+    usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
+    if record is None or case.subject is None:
+        return usual
+    then, now = record.fingerprint, case.subject.fingerprint
+    restored = (OPTIONS, VARIABLE)
+    changed = [key for key in changed_keys(then, now) if not key.startswith(restored)]
+    installed = {one.name: one.version for one in distributions()}
+    packages = {
+        name: then[key]
+        for key in changed
+        for name in [key.partition(".")[2]]
+        if key.startswith(ENGINE) and key in then and key in now
+        if now[key] in (installed.get(name), now.get(f"python.{name}"))
+    }
+    suite, commit = policy.shown(planned.path), record.runs[-1].commit or CHANGED
+    exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED) else ""
+    if changed and all(key.partition(".")[2] in packages for key in changed):
+        wheels = " ".join(f"{name}=={version}" for name, version in packages.items())
+        exchanged = f'wheel = "{wheels}"'
+    if exchanged:
+        return f"write baseline_engine = {{ {exchanged} }} into the engine entry of {suite}"
+    if not changed or not all(key.startswith(ENGINE) for key in changed):
+        return usual
+    label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
+    copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
+    return (
+        f"copy {suite} to {copy}, name the earlier model in it, and run pytest-mlperf turns "
+        f"{copy}{label} {suite}{label}"
+    )
