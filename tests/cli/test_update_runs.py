@@ -78,6 +78,7 @@ def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say
     assert f"{CASE}\n  to measure: {runs} runs, a baseline needs 5\n" in shown
     assert f"{CASE} accuracy\n  to measure: scores are kept of a whole data set\n" in shown
     assert "dry run: 0 to write, 2 to measure first (8 runs a case, about " in one_line(shown)
+    assert " s and up to 15 s waiting for an idle machine), " in one_line(shown)
     assert content() == before
     data = json.loads(own_lab.upgraded.read_text("utf-8"))
     for case in data["cases"]:

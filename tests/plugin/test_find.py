@@ -187,7 +187,8 @@ def test_a_baseline_at_a_fixed_rate_gives_a_search_no_rate(project: Project) -> 
 
 
 def test_a_plan_counts_the_runs_of_a_search(project: Project) -> None:
-    """Four usually, eight at most: of one second each, and five values at most."""
+    """Four usually, eight at most: of 1 s and 2 s of set-up each, and five values at most."""
     result = project.run(suite(project), "--mlperf-plan")
 
-    result.stdout.re_match_lines([r"first-Server-queue-fp32-cpu +4 s +40 s +performance"])
+    result.stdout.re_match_lines([r"first-Server-queue-fp32-cpu +12 s +2 min +performance"])
+    result.stdout.fnmatch_lines(["1 case: usually 24 s; 12 s if one run decides each, *"])

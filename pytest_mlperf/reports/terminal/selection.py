@@ -89,7 +89,7 @@ def plan(
         rest = f"; {on_top} for the others" if timed < len(cases) else ""
         on_top = f"with loading and accuracy passes where sessions are named{rest}"
     least, most = sum(c.first_s for c in costs), sum(c.at_most_s(max_runs) for c in costs)
-    usual = sum(cost.at_most_s(USUAL) - cost.first_more_s for cost in costs)
+    usual = sum(c.at_most_s(USUAL) - max(1, USUAL / c.first_runs) * c.first_more_s for c in costs)
     return [
         *table(columns, rows, width, left=["case", "from", "tests"], spare=["tests", "from"]),
         *gaps(cases, width),
