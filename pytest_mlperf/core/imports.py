@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 from pytest_mlperf.core.errors import text_of
@@ -36,13 +37,18 @@ def distribution(library: str) -> str:
     return normal(DISTRIBUTIONS.get(library, library))
 
 
-def is_installed(folder: str) -> bool:
-    """Whether a folder of the import path belongs to this Python and not to the tested project."""
-    path = Path(folder)
-    if {"site-packages", "dist-packages"} & set(path.parts) or path.suffix == ".zip":
-        return True
-    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-    return any(path.is_relative_to(place) for name in names if (place := sysconfig.get_path(name)))
+def is_installed(place: str) -> bool:
+    """Whether a file or folder belongs to this Python and not to the tested project."""
+    path = Path(place)
+    folders = {str(path), *map(str, path.parents)}
+    of_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return of_packages or path.suffix == ".zip" or not _places().isdisjoint(folders)
+
+
+@cache
+def _places() -> frozenset[str]:
+    paths, names = sysconfig.get_paths(), ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    return frozenset(paths[name] for name in names if name in paths)
 
 
 def not_imported(target: str, error: Exception) -> str:
