@@ -51,9 +51,14 @@ def _places() -> frozenset[str]:
     return frozenset(paths[name] for name in names if name in paths)
 
 
+def _package(value: object) -> str:
+    return str(getattr(value, "__module__", "")).partition(".")[0]
+
+
 def not_imported(target: str, error: Exception) -> str:
     """Return why "package.module:name" cannot be imported, and what to do."""
     module, _, name = target.partition(":")
+    top = module.partition(".")[0]
     loaded, attribute = sys.modules.get(module), name.partition(".")[0]
     if isinstance(error, ModuleNotFoundError):
         if error.name not in list(itertools.accumulate(module.split("."), "{}.{}".format)):
@@ -66,6 +71,7 @@ def not_imported(target: str, error: Exception) -> str:
             "or install it"
         )
     if loaded is not None and not hasattr(loaded, attribute):
-        near = nearest(attribute, vars(loaded))
+        # Neither what every module has, nor what it imports from elsewhere.
+        near = nearest(attribute, [n for n, v in vars(loaded).items() if _package(v) == top])
         return f"{getattr(loaded, '__file__', module)} has no {attribute!r}{near}"
     return text_of(error)
