@@ -13,7 +13,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
-from pytest_mlperf.bench.performance import figures, judge_efficiency, judge_performance, reported
+from pytest_mlperf.bench.performance import invalid, judge_efficiency, judge_performance, reported
 from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
@@ -317,10 +317,7 @@ class Bench:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
-            first, *more = map(str, error.run.invalid)
-            ruling = Ruling(
-                outcome=Outcome.INVALID, headline=first, metrics=figures(case), notes=tuple(more)
-            )
+            ruling = invalid(case, *map(str, error.run.invalid))
             verdict = self._with_files(self._verdict(case, kind, ruling), error.run)
         return _expected(planned, verdict)
 
@@ -369,15 +366,17 @@ class Bench:
 
     def _audited(self, case: CaseRuns, test: Kind) -> Verdict:
         audited = judge_audit(case, test)
+        ruling = audited.ruling
+        unfit = ruling.outcome is Outcome.INVALID
         return Verdict(
             case=case.planned.case,
             kind=test,
-            outcome=audited.ruling.outcome,
-            headline=audited.ruling.headline,
-            metrics=figures(case) if audited.ruling.outcome is Outcome.INVALID else (),
+            outcome=ruling.outcome,
+            headline=ruling.headline,
+            metrics=invalid(case, ruling.headline).metrics if unfit else (),
             runs=tuple(case.runs),
             subject=case.subject,
-            notes=audited.ruling.notes,
+            notes=ruling.notes,
             folder=self._policy.shown(audited.folder),
             handicap=self._conditions.handicap,
         )

@@ -162,18 +162,17 @@ def _other_length(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     other = other_length(runs, case.record.runs) if case.record else None
     if other is None:
         return None
-    return replace(_invalid(case, other), notes=(LENGTH_BACK,))
+    return invalid(case, other, LENGTH_BACK)
 
 
-def _invalid(case: CaseRuns, headline: str) -> Ruling:
-    return Ruling(outcome=Outcome.INVALID, headline=headline, metrics=figures(case))
-
-
-def figures(case: CaseRuns) -> tuple[MetricVerdict, ...]:
-    """Return what the runs of a case measured that may not be judged."""
+def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
+    """Return that the runs of a case may not be judged, with what they measured."""
     runs = case.invalid_runs[-1:] if case.reasons else case.runs
-    metrics = rule_on(runs, case.record, {}, case.rule).metrics
-    return tuple(replace(m, limit=case.planned.limits.get(m.metric)) for m in metrics)
+    metrics = tuple(
+        replace(m, limit=case.planned.limits.get(m.metric))
+        for m in rule_on(runs, case.record, {}, case.rule).metrics
+    )
+    return Ruling(outcome=Outcome.INVALID, headline=headline, metrics=metrics, notes=notes)
 
 
 def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
@@ -228,7 +227,7 @@ def accuracy_failed(case: CaseRuns, *, required: bool = False) -> Ruling | None:
     if answer is None or not answer.failed:
         return None
     headline = f"not judged: accuracy failed, {answer.outcome} {answer.headline}"
-    return replace(_invalid(case, headline), by_scores=True)
+    return replace(invalid(case, headline), by_scores=True)
 
 
 def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
@@ -351,10 +350,10 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     old = case.record if action == "append" else None
     if unfit := unrecordable(case.runs, case.planned.limits, old):
         notes = remedies(case.runs, case.planned.limits, old)
-        return replace(_invalid(case, f"nothing recorded: {unfit}"), notes=notes)
+        return invalid(case, f"nothing recorded: {unfit}", *notes)
     if outlier := outlying(case.runs, case.planned.limits, case.rule):
-        notes = ("the machine was disturbed during one run; record again when it is quiet",)
-        return replace(_invalid(case, f"nothing recorded: {outlier}"), notes=notes)
+        note = "the machine was disturbed during one run; record again when it is quiet"
+        return invalid(case, f"nothing recorded: {outlier}", note)
     case.record = record = write(case, action)
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
@@ -422,8 +421,8 @@ def _unfit(case: CaseRuns, limits: Collection[str]) -> Ruling | None:
             run, title = runs[lacking[0] - 1], METRICS[name].title
             reason = "; ".join(_notes(run, name)) or run.power_unknown or "its notes say why"
             headline = f"{title}: no energy to judge by in {places(lacking, len(runs))}"
-            notes = (f"{run.folder}: {reason}; keep what measures it running until the end",)
-            return replace(_invalid(case, headline), notes=notes)
+            note = f"{run.folder}: {reason}; keep what measures it running until the end"
+            return invalid(case, headline, note)
     return None
 
 

@@ -9,12 +9,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.core.foreign_text import some
 from pytest_mlperf.core.job import Job
 from pytest_mlperf.run.project import CHANGED, files_since
-from pytest_mlperf.run.worker.model_files import texts
-
-MOST_PATHS = 3
-"""Files that a line names; the rest are counted."""
+from pytest_mlperf.run.worker.model_files import path_texts
 
 
 def tree_changes(
@@ -42,23 +40,20 @@ def tree_changes(
         places = map(str, (file.resolve(), *file.resolve().parents))
         groups["files.other" if loaded.isdisjoint(places) else "files.loaded"].append(file)
     lines = [
-        f"{key} {len(group)} in git since {commit}: {_listed(policy, group)}"
+        f"{key} {len(group)} in git since {commit}: {some([*map(policy.shown, group)])}"
         for key, group in groups.items()
         if group
     ]
-    unknown = f"files: not in git, so not known whether they changed: {_listed(policy, new)}"
+    unknown = (
+        f"files: not in git, so not known whether they changed: {some([*map(policy.shown, new)])}"
+    )
     return lines, [unknown] if new else []
-
-
-def _listed(policy: Policy, files: Sequence[Path]) -> str:
-    more = f" and {len(files) - MOST_PATHS} more" if len(files) > MOST_PATHS else ""
-    return ", ".join(map(policy.shown, files[:MOST_PATHS])) + more
 
 
 def _named(job: Job, suite: Path) -> Iterator[str]:
     """Yield the files and folders that a case names; a folder around its suite says nothing."""
     factories = [job.engine, job.dataset, *filter(None, [job.scorer])]
-    for text in texts([job.model, *(one.options for one in factories)]):
+    for text in path_texts([job.model, *(one.options for one in factories)]):
         with contextlib.suppress(OSError, ValueError):  # most texts are no path
             path = (suite.parent / text).resolve(strict=True)
             if not suite.resolve().is_relative_to(path):

@@ -24,7 +24,7 @@ from pytest_mlperf.cli.stored_results import (
     rule_here,
 )
 from pytest_mlperf.cli.suites import find_suites, read_suites
-from pytest_mlperf.core.baseline import Baseline, Record, differences, unknown_facts
+from pytest_mlperf.core.baseline import Baseline, Record, changed_keys, differences, unknown_facts
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
@@ -181,7 +181,7 @@ def pair(old: Sequence[Measured], new: Sequence[Measured]) -> tuple[Measured, Me
     def distance(two: tuple[Measured, Measured]) -> tuple[bool, int, int]:
         a, b = two
         hardware = differences(a.identity, b.identity)
-        return bool(why_not(a, b)), len(hardware), len(differences(a.fingerprint, b.fingerprint))
+        return bool(why_not(a, b)), len(hardware), len(changed_keys(a.fingerprint, b.fingerprint))
 
     return min(((a, b) for a in old for b in new), key=distance)
 

@@ -17,6 +17,7 @@ from typing import Literal
 from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
+from pytest_mlperf.core.foreign_text import some
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import COUNTS, METRICS, SAMPLES_PER_JOULE, Direction, point_of
@@ -316,14 +317,13 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
         groups.setdefault(part, []).append(line)
     for name, texts in groups.items():
-        shown = ", ".join(texts[:4]) + (f" and {len(texts) - 4} more" if len(texts) > 4 else "")
         certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")
         since = "" if head else " since the baseline"
         alone = not groups.keys() - {name, OTHER_FILES, "inputs"}  # which others may have changed
         strength = _weight(name, facts.siblings, alone=alone)
-        yield Cause(rule=name, says=f"{head}{shown}{since}{only}", strength=strength)
+        yield Cause(rule=name, says=f"{head}{some(texts, 4)}{since}{only}", strength=strength)
 
 
 def _part_of(text: str, verdict: Verdict) -> str:

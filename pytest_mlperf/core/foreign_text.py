@@ -7,7 +7,7 @@ import difflib
 import json
 import re
 import reprlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
 BROKEN = ":\u200b:"
@@ -60,6 +60,15 @@ def every_text(value: T, change: Callable[[str], str]) -> T:
     return result  # type: ignore[no-any-return]
 
 
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in a value, however deep inside; keys of mappings are none."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_in(item)
+
+
 def json_text(content: Any, default: Callable[[Any], Any] | None = None) -> str:
     """Return JSON as people read it, in which no character is invisible or obeyed by a terminal.
 
@@ -104,6 +113,12 @@ def clean(line: str) -> str:
     return shown
 
 
+def some(names: Sequence[str], most: int = 3) -> str:
+    """Return the first names, and how many more there are: "a, b, c and 2 more"."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def nearest(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean 'x'?", or the list of what is known."""
     names = list(words)
@@ -112,8 +127,13 @@ def nearest(word: str, words: Iterable[str]) -> str:
 
 def meant(word: str, words: Iterable[str]) -> str:
     """Return "; did you mean 'x'?", or "" where nothing is like it."""
-    close = difflib.get_close_matches(word, list(words), n=1, cutoff=0.5)
-    return f"; did you mean {close[0]!r}?" if close else ""
+    close = closest(word, words)
+    return f"; did you mean {close!r}?" if close else ""
+
+
+def closest(word: str, words: Iterable[str], cutoff: float = 0.5) -> str:
+    """Return the word that is most like another one, or "" where none is like it."""
+    return next(iter(difflib.get_close_matches(word, list(words), n=1, cutoff=cutoff)), "")
 
 
 _REPR = reprlib.Repr()

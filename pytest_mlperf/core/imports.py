@@ -6,6 +6,7 @@ import itertools
 import re
 import sys
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 from pytest_mlperf.core.errors import text_of
@@ -36,18 +37,28 @@ def distribution(library: str) -> str:
     return normal(DISTRIBUTIONS.get(library, library))
 
 
-def is_installed(folder: str) -> bool:
-    """Whether a folder of the import path belongs to this Python and not to the tested project."""
-    path = Path(folder)
-    if {"site-packages", "dist-packages"} & set(path.parts) or path.suffix == ".zip":
-        return True
-    names = ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
-    return any(path.is_relative_to(place) for name in names if (place := sysconfig.get_path(name)))
+def is_installed(place: str) -> bool:
+    """Whether a file or folder belongs to this Python and not to the tested project."""
+    path = Path(place)
+    folders = {str(path), *map(str, path.parents)}
+    of_packages = not {"site-packages", "dist-packages"}.isdisjoint(path.parts)
+    return of_packages or path.suffix == ".zip" or not _places().isdisjoint(folders)
+
+
+@cache
+def _places() -> frozenset[str]:
+    paths, names = sysconfig.get_paths(), ("stdlib", "platstdlib", "purelib", "platlib", "scripts")
+    return frozenset(paths[name] for name in names if name in paths)
+
+
+def _package(value: object) -> str:
+    return str(getattr(value, "__module__", "")).partition(".")[0]
 
 
 def not_imported(target: str, error: Exception) -> str:
     """Return why "package.module:name" cannot be imported, and what to do."""
     module, _, name = target.partition(":")
+    top = module.partition(".")[0]
     loaded, attribute = sys.modules.get(module), name.partition(".")[0]
     if isinstance(error, ModuleNotFoundError):
         if error.name not in list(itertools.accumulate(module.split("."), "{}.{}".format)):
@@ -60,6 +71,7 @@ def not_imported(target: str, error: Exception) -> str:
             "or install it"
         )
     if loaded is not None and not hasattr(loaded, attribute):
-        near = nearest(attribute, vars(loaded))
+        # Neither what every module has, nor what it imports from elsewhere.
+        near = nearest(attribute, [n for n, v in vars(loaded).items() if _package(v) == top])
         return f"{getattr(loaded, '__file__', module)} has no {attribute!r}{near}"
     return text_of(error)

@@ -130,9 +130,6 @@ def _looks(files: Sequence[Path]) -> list[tuple[str, int, int, int, int, int]]:
     ]
 
 
-SHOWN = 3
-
-
 def engine_error(message: str, log: str | None = None) -> RunError:
     """Return the error of an engine that cannot go on."""
     return RunError("engine", message, log)
@@ -160,12 +157,6 @@ def require_module(who: str, name: str, extra: str, purpose: str = "") -> None:
     """Look for a module, which is not imported."""
     if importlib.util.find_spec(name) is None:
         raise not_installed(who, f"{name} for {purpose}" if purpose else name, extra)
-
-
-def some(names: Sequence[str]) -> str:
-    """Return the first names, and how many more there are."""
-    more = len(names) - SHOWN
-    return ", ".join(names[:SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def is_count(value: object) -> bool:

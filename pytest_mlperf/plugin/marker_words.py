@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Collection, Iterator
 from typing import get_args
 
 from pytest_mlperf.core.case import SuiteScenario
+from pytest_mlperf.core.foreign_text import closest
 
 KEYS = (
     *("workload", "scenario", "engine", "precision", "accelerator", "power_limit_w"),
@@ -21,6 +21,9 @@ WORDS = {
 }
 """What may be meant by a word, in lower case."""
 
+LIKE = 0.75
+"""Similarity from which on a word is taken for a misspelt one; 1 is equal."""
+
 TEXT = r"""['"]([^'"]*)['"]"""
 
 
@@ -30,14 +33,10 @@ def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
     words = re.findall(r"[A-Za-z_]\w*", re.sub(r"\([^()]*=[^()]*\)", "", expression))
     known_words = {*markers, "and", "or", "not", "True", "False", "None"}
     for word in dict.fromkeys(words):
-        if word not in known_words and (near := _near(word.lower(), WORDS)):
+        if word not in known_words and (near := closest(word.lower(), WORDS, LIKE)):
             yield f"-m: no test is marked {word}; did you mean {WORDS[near]}?"
     for key, value in re.findall(rf"(\w+)\s*=\s*{TEXT}", " ".join(calls)):
-        if key not in KEYS and (near := _near(key, KEYS)):
+        if key not in KEYS and (near := closest(key, KEYS, LIKE)):
             yield f"-m: the marker mlperf has no {key}; did you mean {near}?"
-        elif value not in VALUES.get(key, (value,)) and (near := _near(value, VALUES[key])):
+        elif value not in VALUES.get(key, (value,)) and (near := closest(value, VALUES[key], LIKE)):
             yield f"-m: no case has {key}={value!r}; did you mean {near!r}?"
-
-
-def _near(word: str, words: Collection[str]) -> str:
-    return next(iter(difflib.get_close_matches(word, words, n=1, cutoff=0.75)), "")

@@ -1,4 +1,7 @@
-"""MLPerf's constants, one TOML file per round: seeds, gates, limits, sample counts."""
+"""MLPerf's constants, one TOML file per round: seeds, gates, limits, sample counts.
+
+A scenario names only what differs from `SCENARIOS`, or with token latencies from `TOKEN_RESULTS`.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,22 @@ from typing import Any, Literal
 LOADGEN, ENDPOINTS = "LoadGen", "MLPerf Endpoints"
 
 ROUNDS = ("v4.1", "v5.0", "v5.1", "v6.0", "v6.1")
+
+SCENARIOS: Mapping[str, Mapping[str, Any]] = {
+    "Offline": {"result": "result_samples_per_second"},
+    "Server": {"result": "result_completed_samples_per_sec"},
+    "Interactive": {"result": "result_completed_samples_per_sec"},
+    "SingleStream": {"latency_percentile": 0.9, "result": "early_stopping_latency_ss"},
+    "MultiStream": {"min_query_count": 662, "result": "early_stopping_latency_ms"},
+}
+"""What every round asks of a scenario where it asks for nothing else of a workload."""
+
+TOKEN_RESULTS = {
+    "Offline": "result_tokens_per_second",
+    "Server": "result_completed_tokens_per_second",
+    "Interactive": "result_completed_tokens_per_second",
+}
+"""What is reported of language models with token latencies."""
 
 Ends = tuple[float | None, float | None]
 """Lowest and highest; None: no such end."""
@@ -80,8 +99,8 @@ class RoundScenario:
         result: The field of LoadGen's detail log that MLPerf's checker reports.
     """
 
-    min_query_count: int
-    min_duration_ms: int
+    min_query_count: int = 100
+    min_duration_ms: int = 600_000
     latency_limit_ms: float | None = None
     ttft_limit_ms: float | None = None
     tpot_limit_ms: float | None = None
@@ -252,11 +271,19 @@ def _workload(name: str, raw: Mapping[str, Any]) -> RoundWorkload:
         "metrics": _metrics(raw["metrics"]),
         "systems": {kind: _system(system) for kind, system in raw.get("systems", {}).items()},
         "scenarios": {
-            key: RoundScenario(**{**value, "metrics": _metrics(value.get("metrics", {}))})
+            key: _scenario(key, value, tokens=raw.get("tokens", False))
             for key, value in raw["scenarios"].items()
         },
     }
     return RoundWorkload(name=name, **{**raw, **parsed})
+
+
+def _scenario(name: str, raw: Mapping[str, Any], *, tokens: bool) -> RoundScenario:
+    metrics = _metrics(raw.get("metrics", {}))
+    usual = dict(SCENARIOS[name])
+    if tokens and name in TOKEN_RESULTS:
+        usual["result"] = TOKEN_RESULTS[name]
+    return RoundScenario(**{**usual, **raw, "metrics": metrics})
 
 
 def _system(raw: Mapping[str, Any]) -> Systems:

@@ -23,8 +23,8 @@ from pytest_mlperf.run.child.events import (
 from pytest_mlperf.run.child.process import Child
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.figures import Figures, Findings, load_findings
-from pytest_mlperf.run.reading import Evidence, energy_findings, together
+from pytest_mlperf.run.figures import Figures, Findings, load_findings, together
+from pytest_mlperf.run.reading import Evidence, energy_findings
 
 SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
 

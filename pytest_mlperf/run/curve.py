@@ -15,7 +15,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
-from pytest_mlperf.run.figures import Figures, Findings, per_gpu
+from pytest_mlperf.run.figures import Figures, Findings, per_gpu, together
 from pytest_mlperf.run.worker.closed_loop import (
     LEAST_REQUESTS,
     LEAST_TURNS,
@@ -127,11 +127,9 @@ def curve_figures(log: CurveLog, accelerator: str) -> Figures:
         if len(values) == len(log.points):
             metrics[name] = geometric_mean(values)
     begin_s, end_s = log.window_s
-    signs = (*_notes(log), *_signs(log))
-    return Figures(
+    return Figures.signed(
+        (*_notes(log), *_signs(log)),
         metrics={**metrics, **per_gpu(metrics, accelerator)},
-        notes=tuple(sign.in_words() for sign in signs),
-        signs=signs,
         samples=log.samples,
         queries=sum(point.requests for point in log.points),
         requests={str(point.point): point.requests for point in log.points},
@@ -188,11 +186,7 @@ def curve_validity(
         late = _late(point, point.open, gated, client, at_a_time)
         reasons = [*at_limit, *late.invalid, *_open_reasons(point, point.open, log)]
         seen.append(replace(late, invalid=tuple(reasons)))
-    return Findings(
-        invalid=tuple(reason for one in seen for reason in one.invalid),
-        notes=tuple(note for one in seen for note in one.notes),
-        signs=tuple(sign for one in seen for sign in one.signs),
-    )
+    return Findings(**together(*seen))
 
 
 def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
@@ -248,7 +242,7 @@ def _late(
         )
         return Findings(invalid=(Reason(key=Key.CLIENT_LATE, text=text),))
     sign = Sign(key=SignKey.CLIENT_LATE, text=note or "", point=point.point)
-    return Findings(notes=(sign.in_words(),), signs=(sign,)) if note else Findings()
+    return Findings.signed([sign] if note else [])
 
 
 def _lateness(window: OpenWindow, client: Mapping[str, float]) -> dict[str, float]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.errors import RunError
@@ -41,6 +41,24 @@ class Findings:
     invalid: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     signs: tuple[Sign, ...] = ()
+
+    @classmethod
+    def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
+        """Return findings whose notes are the sentences of these signs."""
+        kept = tuple(signs)
+        return cls(signs=kept, notes=tuple(sign.in_words() for sign in kept), **fields)
+
+
+def together(*witnesses: Findings) -> dict[str, Any]:
+    """Return the fields of a run that witnesses fill in, metrics, reasons and notes of them all."""
+    fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
+    return {
+        **fields,
+        "metrics": {name: value for one in witnesses for name, value in one.metrics.items()},
+        "invalid": tuple(reason for one in witnesses for reason in one.invalid),
+        "notes": tuple(note for one in witnesses for note in one.notes),
+        "signs": tuple(sign for one in witnesses for sign in one.signs),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,7 +175,7 @@ def client_findings(
     note = client_note(metrics, {**job.limits, **job.latency_limits}, client)
     if note is None:
         return Findings()
-    return Findings(notes=(note,), signs=(Sign(key=SignKey.CLIENT_LATE, text=note),))
+    return Findings.signed([Sign(key=SignKey.CLIENT_LATE, text=note)])
 
 
 def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:

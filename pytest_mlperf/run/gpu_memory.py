@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.foreign_text import broken, some
 from pytest_mlperf.hardware.leases import file_name
 from pytest_mlperf.hardware.memory import MemoryTaken, taken
 from pytest_mlperf.stores import atomic
@@ -72,8 +72,7 @@ def _note(place: Path, used: int) -> None:
 
 def _sentence(uuid: str, used: int, least: int, now: MemoryTaken, limit_s: float) -> str:
     holders = list(_holders(now))
-    more = f" and {len(holders) - SHOWN} more" if len(holders) > SHOWN else ""
-    who = f" by {', '.join(holders[:SHOWN])}{more}" if holders else ""
+    who = f" by {some(holders, SHOWN)}" if holders else ""
     return (
         f"{uuid} has {used / GIB:.1f} GiB of its memory taken{who}, {limit_s:g} s after the last "
         f"process on it was ended, and had {least / GIB:.1f} GiB before: the next model would not "

@@ -88,15 +88,13 @@ def light_findings(
         for light in every
         if light.impossible
     )
-    return Nearness(light=tuple(every), invalid=beyond, **_note(a_step, undeclared=undeclared))
+    signs = [] if a_step is None else [_drafts(a_step, undeclared=undeclared)]
+    return Nearness.signed(signs, light=tuple(every), invalid=beyond)
 
 
-def _note(a_step: float | None, *, undeclared: bool) -> dict[str, Any]:
-    if a_step is None:
-        return {}
+def _drafts(a_step: float, *, undeclared: bool) -> Sign:
     advice = f', which the entry does not declare: techniques = ["{DRAFTED}"]' if undeclared else ""
-    text = f"drafts gave {a_step:.2f} tokens a step{advice}"
-    return {"notes": (text,), "signs": (Sign(key=SignKey.DRAFTS, text=text),)}
+    return Sign(key=SignKey.DRAFTS, text=f"drafts gave {a_step:.2f} tokens a step{advice}")
 
 
 def tokens_a_step(figures: Figures, drafts: int) -> float | None:

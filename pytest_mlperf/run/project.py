@@ -164,10 +164,8 @@ def files_since(
 
 def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -> bool:
     """Check whether tracked files are those of a commit, leaving out suites and baselines."""
-    if commit is None or not _NAME.fullmatch(commit):
-        return False
-    code = (*_code(folder, recorded), ":(top,exclude,glob)**/*.mlperf.toml")
-    return git("diff", "--quiet", commit, *code, folder=folder) is not None
+    files = files_since(folder, commit or "", (), recorded)
+    return files is not None and all(file.match("*.mlperf.toml") for file in files[0])
 
 
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:

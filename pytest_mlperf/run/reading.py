@@ -9,7 +9,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
@@ -44,6 +43,7 @@ from pytest_mlperf.run.figures import (
     figures,
     load_findings,
     replica_findings,
+    together,
 )
 from pytest_mlperf.run.light import Nearness, light_findings
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
@@ -181,7 +181,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     if evidence.settings.points:
         log, seen = _read_curve(finished, evidence.loaded["engine"], job)
         timed, figures = log, curve_figures(log, job.accelerator)
-        validity = Validity(invalid=seen.invalid, notes=seen.notes, signs=seen.signs)
+        validity = Validity(**together(seen))
         finishes = curve_finishes(log)
     else:
         timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
@@ -244,8 +244,7 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
         f"input() took {took} a sample, untimed; the engine {engine}: docs/own-model.md says how "
         "to time preprocessing"
     )
-    sign = Sign(key=SignKey.UNTIMED_INPUT, text=text)
-    return Findings(notes=(text,), signs=(sign,))
+    return Findings.signed([Sign(key=SignKey.UNTIMED_INPUT, text=text)])
 
 
 def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
@@ -281,20 +280,7 @@ def _read_curve(
 def _unlike(differing: Sequence[str]) -> Findings:
     """Return in what the GPUs of a case differ."""
     text = f"the GPUs of this case differ: {'; '.join(differing)}"
-    signs = (Sign(key=SignKey.GPUS_DIFFER, text=text),) if differing else ()
-    return Findings(notes=tuple(sign.text for sign in signs), signs=signs)
-
-
-def together(*witnesses: Findings) -> dict[str, Any]:
-    """Return the fields of a run that witnesses fill in, metrics, reasons and notes of them all."""
-    fields = {f.name: getattr(one, f.name) for one in witnesses for f in dataclasses.fields(one)}
-    return {
-        **fields,
-        "metrics": {name: value for one in witnesses for name, value in one.metrics.items()},
-        "invalid": tuple(reason for one in witnesses for reason in one.invalid),
-        "notes": tuple(note for one in witnesses for note in one.notes),
-        "signs": tuple(sign for one in witnesses for sign in one.signs),
-    }
+    return Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
 
 
 def energy_findings(

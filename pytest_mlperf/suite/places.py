@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import SuiteError, UnavailableError
+from pytest_mlperf.core.foreign_text import closest, texts_in
 from pytest_mlperf.suite.load import line_of
 
 
@@ -21,7 +21,7 @@ def unset_variables(text: str) -> list[str]:
 
 def unset_in(value: Any) -> list[str]:
     """Return the same of every text in a value, however deep inside."""
-    return list(dict.fromkeys(name for text in _texts(value) for name in unset_variables(text)))
+    return list(dict.fromkeys(name for text in texts_in(value) for name in unset_variables(text)))
 
 
 def expand(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,18 +47,6 @@ def expand(options: Mapping[str, Any]) -> dict[str, Any]:
             f"{names} {'is' if len(missing) == 1 else 'are'} not set; export {exports}"
         )
     return {key: value(given) for key, given in options.items()}
-
-
-def _texts(value: Any) -> Iterator[str]:
-    """Yield every string in a value, however deep inside."""
-    if isinstance(value, str):
-        yield value
-    elif isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _texts(inner)
-    elif isinstance(value, list):
-        for inner in value:
-            yield from _texts(inner)
 
 
 POINTER = b"version https://git-lfs.github.com/spec/v1"
@@ -138,10 +126,10 @@ def _advice(path: Path, text: str) -> str:
         siblings = [entry.name for entry in Path(*parts[:there]).iterdir()]
     except OSError:
         siblings = []
-    close = difflib.get_close_matches(parts[there], siblings, n=1, cutoff=0.5)
+    close = closest(parts[there], siblings)
     if close and written[-beyond:] == list(parts[there:]):
-        meant = Path(*parts[:there], close[0], *parts[there + 1 :])
-        suggestion = [*written[:-beyond], close[0]]
+        meant = Path(*parts[:there], close, *parts[there + 1 :])
+        suggestion = [*written[:-beyond], close]
         if meant.exists():
             suggestion += parts[there + 1 :]
         return f"did you mean {Path(*suggestion).as_posix()}?"

@@ -111,7 +111,7 @@ QUICK_QUERIES = dict.fromkeys(("Server", "Interactive", "MultiStream"), LOADED_Q
 QUICK_QUERIES_OTHERWISE = 64
 """Fewest queries of SingleStream's 90th percentile; gated metrics may need more in both."""
 
-OWN_WORKLOAD = RoundScenario(min_query_count=100, min_duration_ms=600_000)
+OWN_WORKLOAD = RoundScenario()
 OWN_SINGLE_STREAM = dataclasses.replace(OWN_WORKLOAD, latency_percentile=0.90)
 
 

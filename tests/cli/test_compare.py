@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from pytest_mlperf.cli.compare import compare_case
+from pytest_mlperf.cli.compare import compare_case, pair
 from pytest_mlperf.cli.measured import Measured, why_not
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.case import Case
@@ -273,6 +273,13 @@ def test_pooled_runs_are_looked_at_once_and_all() -> None:
         found = compare_case(a, b, lambda *_: {"throughput": 0.03})
         assert found.outcome in outcomes
         assert found.metrics[0].runs == sum(map(len, new.values()))
+
+
+def test_a_fact_that_an_older_record_lacks_makes_no_other_build() -> None:
+    facts = {**SUBJECT.fingerprint, "inputs.first": "ab", "inputs.first_16": "cd"}
+    newest = one(1.0, fingerprint=facts)
+    older, other = one(1.0), one(1.0, fingerprint={**facts, "engine.version": "0"})
+    assert pair([other, older], [newest]) == (older, newest)
 
 
 def test_the_limit_decides_as_in_a_test() -> None:

@@ -10,7 +10,16 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.foreign_text import BROKEN, broken, encodable, json_text, visible
+from pytest_mlperf.core.foreign_text import (
+    BROKEN,
+    broken,
+    closest,
+    encodable,
+    json_text,
+    some,
+    texts_in,
+    visible,
+)
 from pytest_mlperf.core.paths import placeless
 
 HOSTILE = st.text(st.characters(categories=["Cc", "Cf", "Cs", "Co", "Zl", "Zp", "Zs", "L", "So"]))
@@ -118,3 +127,12 @@ def test_what_is_no_path_of_this_machine_stays_and_all_text_of_a_value_is_looked
 
     assert [placeless(text, ROOTS, "/people/ann") for text in texts] == texts
     assert placeless(value, ROOTS) == {"a": ("b", ["~/c"])}
+
+
+def test_names_are_listed_found_and_counted() -> None:
+    assert some([]) == ""
+    assert some(["a", "b", "c"]) == "a, b, c"
+    assert some(["a", "b", "c", "d", "e"], 2) == "a, b and 3 more"
+    assert closest("ofline", ["Server", "offline"]) == "offline"
+    assert closest("ofline", ["Server", "offline"], cutoff=0.99) == ""
+    assert [*texts_in({"key": ["a", ("b", {"key": "c"})], "n": 1, "none": None})] == ["a", "b", "c"]

@@ -308,7 +308,7 @@ def test_the_builder_runs_in_the_python_that_is_named(lab: Lab) -> None:
     python = other_python.environment(lab.path / "other")
     more = f', python = "{python}"'
     (packages,) = (lab.path / "other").glob("lib/python*/site-packages")
-    with pytest.raises(RunError, match="No module named 'builders_that_fail'"):
+    with pytest.raises(RunError, match="no module builders_that_fail in "):
         lab.build(more=more)
 
     shutil.copy(HERE / "builders_that_fail.py", packages)

@@ -55,7 +55,7 @@ def test_what_cannot_be_imported_says_where_it_was_looked_for_and_what_helps(
 ) -> None:
     monkeypatch.syspath_prepend(tmp_path)
     (tmp_path / "has_lib.py").write_text("import yaml.no_such, no_such_library\n")
-    (tmp_path / "has_name.py").write_text("def samples(path, count=3): ...\n")
+    (tmp_path / "has_name.py").write_text("import os\ndef samples(path, count=3): ...\n")
     cases = [
         (
             "no_such.part:Samples",
@@ -75,6 +75,12 @@ def test_what_cannot_be_imported_says_where_it_was_looked_for_and_what_helps(
             SuiteError,
             f"{tmp_path}/has_name.py has no 'sampels'; did you mean 'samples'?",
             "",
+        ),
+        (
+            "has_name:Echo",
+            SuiteError,
+            f"{tmp_path}/has_name.py has no 'Echo'; known: samples",
+            "has no 'Echo'; known: samples",
         ),
     ]
     for target, error, begin, end in cases:

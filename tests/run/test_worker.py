@@ -225,8 +225,12 @@ def test_what_cannot_be_built_is_one_line_that_names_the_cause(tmp_path: Path) -
         ({"dataset_options": {"sample": 5}}, "dataset", ["'sample'", "'samples'"]),
         ({"options": {"batch_size": 0}}, "engine", ["batch_size=0", "at least 1"]),
         ({"dataset_options": {"samples": 0}}, "dataset", ["samples=0"]),
-        ({"engine": "no_such_module:Engine"}, "engine", ["no_such_module", "package.module:name"]),
-        ({"engine": "pytest_mlperf.engines.null:Nil"}, "engine", ["Nil", "package.module:name"]),
+        (
+            {"engine": "no_such_module:Engine"},
+            "engine",
+            ["no module no_such_module in ", "pythonpath"],
+        ),
+        ({"engine": "pytest_mlperf.engines.null:Nil"}, "engine", ["null.py has no 'Nil'"]),
         ({"settings": settings("Server", latency_limit_ns=None)}, "worker", ["latency_limit_ns"]),
         ({"dataset": f"{FAILING}BrokenDataset"}, "dataset", ["OSError: example failure"]),
     ]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Sequence
 from typing import Any
 
+from pytest_mlperf.core.foreign_text import closest, some
 from pytest_mlperf.datasets.files import wrong
 
 
@@ -21,9 +21,9 @@ def places(
     for name in columns:
         if named.count(name) == 1:
             continue
-        near = difflib.get_close_matches(name, named, n=1, cutoff=0)
+        near = closest(name, named, cutoff=0)
         defect = f"more than one column {name!r}" if name in named else f"no column {name!r}"
-        hint = f", the nearest is {_shown(near[0])}" if near and name not in named else ""
+        hint = f", the nearest is {_shown(near)}" if near and name not in named else ""
         raise wrong(
             path,
             f"the {whole} has {defect}{hint}",
@@ -33,8 +33,7 @@ def places(
 
 
 def _listing(names: Sequence[str]) -> str:
-    listed = ", ".join(map(_shown, names[:20])) or "none"
-    return listed + (f" and {len(names) - 20} more" if len(names) > 20 else "")
+    return some([*map(_shown, names)], 20) or "none"
 
 
 def _shown(name: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import difflib
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import Rule, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.core.foreign_text import closest
 from pytest_mlperf.engines import engine_error, is_count, one_of
 from pytest_mlperf.engines.llm.generation import Answers, Generation, TextOptions, TokenPrompts
 from pytest_mlperf.engines.llm.model_folder import Config, find_model, tokenizer_for
@@ -319,6 +319,6 @@ def check_names(
     names = list(taken)
     for name in arguments:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            meant = f"; did you mean {near[0]}?" if near else ""
+            near = closest(name, names, cutoff=0.6)
+            meant = f"; did you mean {near}?" if near else ""
             raise options.refused(f"{library} has no {kind} {name}{meant}", options.table)

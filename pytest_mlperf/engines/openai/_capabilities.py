@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.foreign_text import some
 from pytest_mlperf.core.prometheus import is_page, page_samples
 from pytest_mlperf.core.server import read_server
-from pytest_mlperf.engines import engine_error, some
+from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.model_folder import MAIN_TOKENIZER_FILES
 from pytest_mlperf.engines.openai._client import NO_CONNECTION, Client, Prompt, encode

@@ -13,7 +13,8 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, text_of
 from pytest_mlperf.core.extension import Sink
-from pytest_mlperf.engines import engine_error, some
+from pytest_mlperf.core.foreign_text import some
+from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.engine import GenerateTask, LibraryOptions, check_names
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.streaming import StreamedRequest

@@ -19,7 +19,8 @@ from transformers.models.auto.modeling_auto import (
 from transformers.utils import logging
 
 from pytest_mlperf.core.errors import EnvironmentFault, text_of
-from pytest_mlperf.engines import broken, sha256, some, weight_files
+from pytest_mlperf.core.foreign_text import some
+from pytest_mlperf.engines import broken, sha256, weight_files
 from pytest_mlperf.engines.llm.model_folder import check_ends, end_tokens
 from pytest_mlperf.engines.torch._base import (
     QUANTISED,

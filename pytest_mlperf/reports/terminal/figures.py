@@ -10,6 +10,7 @@ from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.causes import OTHER_FILES, Cause, Strength, shortened
 from pytest_mlperf.core.control import seen_in_words
+from pytest_mlperf.core.foreign_text import some
 from pytest_mlperf.core.judge.ruling import noted_in_headline
 from pytest_mlperf.core.measurement import GpuRun, ReplicaRun, Run
 from pytest_mlperf.core.metrics import METRICS
@@ -416,9 +417,8 @@ def changed(verdict: Verdict, *, apart: bool = False) -> str | None:
     """
     lines = [text for text in verdict.changed if text.split(" ", 1)[0] != OTHER_FILES]
     texts = sorted(map(shortened, lines), key=lambda text: not text.startswith(MACHINE))
-    more = f" and {len(texts) - MOST} more" if len(texts) > MOST else ""
     whose = f"{verdict.kind} baseline" if apart else "baseline"
-    return f"{', '.join(texts[:MOST])}{more} since the {whose}" if texts else None
+    return f"{some(texts, MOST)} since the {whose}" if texts else None
 
 
 def searched(verdict: Verdict) -> list[str]:

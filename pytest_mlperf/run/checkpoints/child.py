@@ -93,6 +93,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     """Let the builder write, complete what it wrote, and refuse what may carry code."""
     errors = importlib.import_module("pytest_mlperf.core.errors")
     files = importlib.import_module("pytest_mlperf.engines")
+    some = importlib.import_module("pytest_mlperf.core.foreign_text").some
     imported = importlib.import_module("pytest_mlperf.registry").imported
     source, target = Path(spec["source"]), Path(spec["folder"])
     prompts: list[list[int]] = []
@@ -111,8 +112,7 @@ def build(spec: dict[str, Any], reporter: Any) -> dict[str, Any]:
     if carries:
         raise errors.RunError(
             "build",
-            f"the builder wrote {files.some(carries)}, which can carry code; it must write "
-            "safetensors",
+            f"the builder wrote {some(carries)}, which can carry code; it must write safetensors",
         )
     if not any((target / name).is_file() for name in ("config.json", "model_index.json")):
         raise errors.RunError("build", "the builder wrote no config.json, so it made no model")

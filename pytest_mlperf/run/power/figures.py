@@ -64,13 +64,11 @@ def sampled(
     if watched_s < min(end_s, begin_s + EVIDENCE_S):
         each = {uuid: _without_idleness(one) for uuid, one in each.items()}
     signs = _signs(each, used)
-    notes = tuple(sign.in_words() for sign in signs)
     invalid = (*_lost(log, used, begin_s), *_reasons(each, used))
-    seen = Sampled(invalid=invalid, notes=notes, signs=signs)
     if watched_s < end_s:
-        broke, note = _unwatched(log, watched_s - begin_s)
-        notes, signs = (*notes, note.text), (*signs, note)
-        return dataclasses.replace(seen, power_unknown=broke, notes=notes, signs=signs)
+        broke, sign = _unwatched(log, watched_s - begin_s)
+        return Sampled.signed((*signs, sign), power_unknown=broke, invalid=invalid)
+    seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
     power = together(energies, doubts=_each(each, used), names=names)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf import engines
+from pytest_mlperf.core.foreign_text import texts_in
 
 NEVER_LOADED = frozenset({".md", ".lock", ".log", ".pyc"})
 """Suffixes of files that no engine loads: documentation, and what a run writes itself."""
@@ -64,7 +65,7 @@ def _files(path: Path) -> Iterator[Path]:
 
 def _paths(options: Mapping[str, Any]) -> Iterator[Path]:
     """Yield the paths of model files and folders among the texts of options."""
-    for text in texts(options):
+    for text in path_texts(options):
         path = Path(text)
         if "/" not in text or "\0" in text or not path.exists():
             continue
@@ -73,13 +74,10 @@ def _paths(options: Mapping[str, Any]) -> Iterator[Path]:
             yield path
 
 
-def texts(value: Any) -> Iterator[str]:
+def path_texts(value: Any) -> Iterator[str]:
     """Yield the texts in options that may be paths, of "--name=path" the path as well."""
-    if isinstance(value, str):
-        yield from {value, value.rpartition("=")[2]} - {""}
-    elif isinstance(value, Mapping | list | tuple):
-        for one in value.values() if isinstance(value, Mapping) else value:
-            yield from texts(one)
+    for text in texts_in(value):
+        yield from {text, text.rpartition("=")[2]} - {""}
 
 
 def _digest(files: Sequence[Path]) -> str:

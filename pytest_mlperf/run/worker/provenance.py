@@ -6,7 +6,6 @@ import dataclasses
 import hashlib
 import os
 import sys
-import sysconfig
 from collections.abc import Iterator, Mapping, Sequence, Set
 from itertools import chain, islice
 from pathlib import PurePath
@@ -15,6 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.core.imports import is_installed
 
 FIRST = 16
 """Samples whose inputs are digested."""
@@ -103,7 +103,5 @@ def _placeless(text: str) -> str:
 
 def imported_files() -> list[str]:
     """Return the files of imported modules that are neither Python's own nor installed."""
-    paths = sysconfig.get_paths()
-    places = [paths[name] + os.sep for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     files = {getattr(module, "__file__", None) for module in list(sys.modules.values())}
-    return sorted(f for f in files if isinstance(f, str) and not f.startswith(tuple(places)))
+    return sorted(f for f in files if isinstance(f, str) and not is_installed(f))

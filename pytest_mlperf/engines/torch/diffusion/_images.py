@@ -23,7 +23,8 @@ from diffusers.utils import logging as diffusers_logging
 
 from pytest_mlperf.core.errors import MlperfError, SuiteError, text_of
 from pytest_mlperf.core.extension import Dataset, Sink
-from pytest_mlperf.engines import broken, refused_sample, sha256, some
+from pytest_mlperf.core.foreign_text import some
+from pytest_mlperf.engines import broken, refused_sample, sha256
 from pytest_mlperf.engines.llm.model_folder import TORCHAO, load_tokenizer, read_json
 from pytest_mlperf.engines.torch import _checkpoint as checkpoint
 from pytest_mlperf.engines.torch import _devices as devices

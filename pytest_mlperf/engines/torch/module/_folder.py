@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 import safetensors
 import torch
 
-from pytest_mlperf.engines import broken, sha256, some, weight_files
+from pytest_mlperf.core.foreign_text import some
+from pytest_mlperf.engines import broken, sha256, weight_files
 from pytest_mlperf.engines.llm.model_folder import read_json
 
 SEED = 20_240_828
