@@ -121,7 +121,7 @@ def feeds_of(suite: Path, model: Path, samples: int) -> list[Feed]:
     graph = open_graph(
         model,
         providers=Providers.of(None, None, None),
-        weights_sha256="",
+        model_key="",
         threads=1,
         graph_optimization="all",
         engine="onnxruntime",

@@ -55,8 +55,10 @@ def hold(
 
 def holder(*gpus: str, count: int = 1, alone: bool = True) -> subprocess.Popen[str]:
     words = ["alone" if alone else "beside", str(count), *gpus]
+    environment = {k: v for k, v in os.environ.items() if k != "PYTEST_XDIST_WORKER"}
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, *words],
+        env=environment,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

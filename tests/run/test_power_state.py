@@ -106,7 +106,7 @@ def test_an_unknown_part_makes_the_whole_unknown() -> None:
     assert (busy.joules, busy.idle_w, busy.net_joules) == (2000.0, None, None)
 
 
-def cap(seconds: float, **of_gpu: str) -> Sign:
+def cap(seconds: float, **of_gpu: Any) -> Sign:
     """A sign that lasted so long of a window of 20 s."""
     text = f"clocks are held back: {LASTED}"
     key, share = SignKey.SW_POWER_CAP, seconds / 20

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from mlperf_reference.markdown import code, definitions, named, slug, text
 from pytest_mlperf.cli.options import Extension, read, toml
 from pytest_mlperf.core.declaration import Option
+from pytest_mlperf.core.imports import normal
 from pytest_mlperf.registry import Group, registered
-from pytest_mlperf.suite.libraries import NOUNS, OURS, normal
+from pytest_mlperf.suite.libraries import NOUNS, OURS
 
 
 def own(group: Group) -> list[Extension]:

@@ -89,8 +89,8 @@ def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
     options = {"tensorrt": {"trt_fp16_enable": True, "trt_timing_cache_enable": False}}
     found = Providers.of(["tensorrt", "cpu"], options, str(cache))
 
-    (_, first), _ = found.arguments("a" * 64)
-    (_, second), _ = found.arguments("b" * 64)
+    (_, first), _ = found.arguments("a" * 16)
+    (_, second), _ = found.arguments("b" * 16)
 
     assert first == {
         "trt_engine_cache_enable": "True",
@@ -104,7 +104,7 @@ def test_engines_of_tensorrt_are_kept_by_model(tmp_path: Path) -> None:
     assert found.describe()["engine_cache"] == "yes"
     (tmp_path / "file").write_text("", "utf-8")
     with pytest.raises(EnvironmentFault, match=r"cannot be made \(Not a directory\); set engine_"):
-        Providers.of(["tensorrt"], None, str(tmp_path / "file")).arguments("a" * 64)
+        Providers.of(["tensorrt"], None, str(tmp_path / "file")).arguments("a" * 16)
 
 
 def test_a_provider_that_is_not_installed_says_what_has_it(tmp_path: Path) -> None:
