@@ -135,7 +135,9 @@ def outlying(runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR) -> s
     A metric that is only reported, for want of queries, rejects none.
     """
     for metric in countable(runs, limits):
-        sample, direction = values(runs, metric, rule.tolerated), METRICS[metric].direction
+        # Without the margin, as a baseline keeps a run's load without it.
+        sample = values(runs, metric, rule.tolerated, margin=False)
+        direction = METRICS[metric].direction
         index = outlier(sample, rule=rule, direction=direction) if len(sample) > 2 else None
         if index is not None:
             return f"run {index + 1} of {len(sample)} is an outlier in {METRICS[metric].title}"

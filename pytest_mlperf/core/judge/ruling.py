@@ -336,7 +336,11 @@ def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
 
 
 def values(
-    runs: Sequence[Run | BaselineRun], metric: str, tolerated: float = math.inf
+    runs: Sequence[Run | BaselineRun],
+    metric: str,
+    tolerated: float = math.inf,
+    *,
+    margin: bool = True,
 ) -> list[Value]:
     """Return what rule R needs of each run, measured or kept, that has the metric.
 
@@ -344,6 +348,7 @@ def values(
 
     Args:
         tolerated: See `RuleR`.
+        margin: Add the margin for shared memory to the load of measured runs.
     """
     return [
         Value(
@@ -351,7 +356,7 @@ def values(
             within_se=run.within_se.get(metric, 0.0),
             session=run.session,
             day=_day(run.started),
-            lost=lost_of(run, metric, tolerated),
+            lost=lost_of(run, metric, tolerated, margin=margin),
         )
         for run in runs
         if metric in run.metrics
@@ -365,11 +370,12 @@ def share_of(run: Run | BaselineRun) -> float | None:
     return run.contention.share if run.contention else None
 
 
-def lost_of(run: Run | BaselineRun, metric: str, tolerated: float) -> float:
+def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bool = True) -> float:
     """Return what load and a late client can have taken from a metric of a run, logarithmic.
 
     Args:
         tolerated: See `RuleR`; inf: neither counts.
+        margin: See `values`.
     """
     if math.isinf(tolerated):
         return 0.0
@@ -381,7 +387,7 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float) -> float:
     share, points = share_of(run) or 0.0, len({*map(point_of, run.metrics)} - {None})
     if share <= tolerated:
         share = 0.0
-    elif isinstance(run, Run) and run.contention:
+    elif margin and isinstance(run, Run) and run.contention:
         share = run.contention.drop_share or share
     of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)

@@ -48,6 +48,8 @@ def test_a_drop_gets_a_margin_for_shared_memory_and_a_pass_none() -> None:
         assert loaded.contention
         now = replace(loaded, contention=replace(loaded.contention, drop_share=drop_share))
         kept = baseline_run(now)
+        without = values([now], "throughput", 0.05, margin=False)
+        assert without == values([kept], "throughput", 0.05)
         assert values([now], "throughput", 0.05)[0].lost == pytest.approx(-math.log1p(-lost))
         assert values([kept], "throughput", 0.05)[0].lost == pytest.approx(
             -math.log1p(-share) if lost else 0.0
