@@ -169,7 +169,6 @@ class CaseAccuracy:
         return replace(ruling, notes=(*ruling.notes, *notes))
 
     def _against_accepted(self, now: ScoredPass) -> Ruling | None:
-        """Judge scores against the accepted ones; None when there are none."""
         if self.accepted is None:
             return None
         baseline, total = self.accepted.baseline, now.accuracy.total
@@ -191,7 +190,6 @@ class CaseAccuracy:
         )
 
     def _same_build(self, subject: Subject) -> bool:
-        """Whether engine, weights, options, data and machine are those of the accepted scores."""
         if self.accepted is None or self.by_reference:
             return False
         theirs = self.accepted.baseline
@@ -280,7 +278,6 @@ class CaseAccuracy:
         return baseline.rerun
 
     def _accept(self, now: ScoredPass, *, reason: str, commit: str | None) -> None:
-        """Write the scores of a whole data set as the accuracy baseline."""
         again = self._apart(now)
         repeated = self.accepted.baseline.scores_sha256 if self.accepted else None
 
@@ -298,7 +295,6 @@ class CaseAccuracy:
     def _new_baseline(
         self, now: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
     ) -> AccuracyBaseline:
-        """Return what is accepted, behind the history of what was."""
         case, accuracy, subject = self._planned.case, now.accuracy, now.subject
         action: Literal["record", "replace"] = "replace" if old else "record"
         entry = Accepted(

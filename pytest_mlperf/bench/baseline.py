@@ -103,7 +103,6 @@ def noise_of_sessions(
 
 
 def _rounded(noise: SessionNoise | None) -> SessionNoise | None:
-    """Return figures that a review can read."""
     return noise and SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=round(noise.df, 2))
 
 

@@ -253,7 +253,6 @@ class Bench:
     """Measures each case of a session once and answers for each of its tests."""
 
     def __init__(self, conditions: Conditions, policy: Policy, show: Callable[[str], None]) -> None:
-        """Keep the session's settings."""
         self._conditions = conditions
         self._policy = policy
         self._show = show
@@ -293,7 +292,6 @@ class Bench:
         return self._answered(pair.case, "pair", judged)
 
     def _answered(self, case: Case, kind: Kind, judged: Callable[[], Verdict]) -> Verdict:
-        """Return a verdict, also on what broke, foreseen or not."""
         try:
             verdict = judged()
             require_readable(verdict)  # one that could not be kept would end the session
@@ -491,7 +489,6 @@ class Bench:
 
 
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
-    """Return what is to be said of the runs of a case beside its verdict."""
     kept = case.record.runs if case.record else ()
     load = load_notes(case.runs, kept, case.rule.tolerated)
     beside = (clock_note(case.runs, case.record, outcome), *load, case.noise)

@@ -160,7 +160,6 @@ class Bisection:
         store: BisectStore,
         show: Callable[[str], None],
     ) -> None:
-        """Keep what to search; nothing starts yet."""
         self.builds = builds
         self.last = len(builds) - 1
         self.log: list[Comparison] = []

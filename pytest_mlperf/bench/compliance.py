@@ -163,7 +163,6 @@ def _answers(case: CaseRuns) -> Path:
 def _findings(
     case: CaseRuns, test: str, logs: _Logs, workload: RoundWorkload
 ) -> tuple[rules.Finding, ...]:
-    """Return what the checks of a test give, in the order of its files."""
     timed = logged_answers(logs.timed / ACCURACY)
     if test in {"TEST01", "TEST08"}:
         return _beside_accuracy(test, logs, timed)
@@ -195,7 +194,6 @@ def _token_type(case: CaseRuns) -> str:
 def _beside_accuracy(
     test: str, logs: _Logs, timed: Iterable[LoggedAnswer]
 ) -> tuple[rules.Finding, ...]:
-    """Return what comes of a comparison with the accuracy run's answers."""
     assert logs.answers is not None
     accuracy = logged_answers(logs.answers)
     if test == "TEST08":
@@ -205,7 +203,6 @@ def _beside_accuracy(
 
 
 def _load_explains(test: str, logs: _Logs, runs: tuple[Run, Run], tolerated: float) -> bool:
-    """Check whether load explains that the speeds of two runs differ."""
     scores = _score(logs.beside), _score(logs.timed)
     metric = JUDGED.get(scores[0].scenario, "throughput")
     lost = [lost_of(run, metric, tolerated) for run in runs]
@@ -241,7 +238,6 @@ def _own_share(case: CaseRuns, name: str) -> float | None:
 
 
 def _small_score(case: CaseRuns, logs: _Logs) -> float:
-    """Return the score of the answers that were logged."""
     answers = {one.index: one for one in logged_answers(logs.timed / ACCURACY)}
     return _scores_of(case, logs.folder / "scored", answers).get("exact_match", 0.0)
 
@@ -276,7 +272,6 @@ def _scored(
 
 
 def _scores_of(case: CaseRuns, folder: Path, answers: dict[int, LoggedAnswer]) -> dict[str, float]:
-    """Return the scores of some answers."""
     job = case.scoring_job
     if job.scorer is None or not answers:
         return {}

@@ -192,7 +192,6 @@ def _ratios(
 
 
 def _require(metric: str, runs: Sequence[Run]) -> None:
-    """Make sure that all runs have a metric that may be judged."""
     for run in runs:
         if metric not in run.metrics:
             raise NotComparable(

@@ -44,7 +44,6 @@ def suite_of(result: CaseResult, folders: Iterable[Path]) -> Path | None:
 
 
 def _first_of(folders: Iterable[Path], named: Path) -> Path | None:
-    """Return the first file of a name in these folders."""
     try:
         return next((folder / named for folder in folders if (folder / named).is_file()), None)
     except (OSError, ValueError):  # a name that is too long, or holds a 0 byte

@@ -71,7 +71,6 @@ def judge_pair(
 
 
 def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable) -> Verdict:
-    """Return the verdict of a claim of which no try of one side's run was valid."""
     first, *notes = map(str, error.run.invalid)
     case, other = (a, b) if any(run is error.run for run in a.invalid_runs) else (b, a)
     headline = f"{_name(case)}: {first}"
@@ -83,7 +82,6 @@ def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable
 
 
 def _claim(pair: PlannedPair, a: CaseRuns, b: CaseRuns, ratio: Ratio) -> RatioVerdict:
-    """Return what the runs of both sides say of the claim."""
     return RatioVerdict(
         metric=pair.metric,
         outcome=OUTCOMES[ratio.decision],
@@ -122,7 +120,6 @@ def _not_comparable(pair: PlannedPair, case: CaseRuns) -> str | None:
 
 
 def _name(case: CaseRuns) -> str:
-    """Return what messages call a side."""
     return f"{case.planned.engine.full_label}-{case.planned.case.accelerator}"
 
 

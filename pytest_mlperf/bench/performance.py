@@ -147,7 +147,6 @@ def _found_under_load(case: CaseRuns, ruling: Ruling) -> Ruling:
 
 
 def _undecided(ruling: Ruling) -> Ruling:
-    """Return a ruling that load leaves undecided, whatever the intervals say."""
     metrics = tuple(
         replace(m, outcome=Outcome.INCONCLUSIVE, note=UNDER_LOAD, leans=None, p=None)
         if m.outcome and m.runs_baseline
@@ -246,7 +245,6 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
 
 
 def _locked_clock(case: CaseRuns) -> str | None:
-    """Return how a clock moved that is locked, if one did."""
     if case.record is None or case.subject is None:
         return None
     clocks = case.subject.identity.get("clocks")
@@ -439,7 +437,6 @@ def _notes(run: Run, name: str) -> tuple[str, ...]:
 
 
 def _unknown(case: CaseRuns, name: str) -> str:
-    """Return why a metric of efficiency was not measured."""
     run = case.runs[0]
     if case.planned.case.accelerator == "cpu" and name in BY_GPUS:
         return f"{name} is that of GPUs: limit {name}_wall, which a meter measures"

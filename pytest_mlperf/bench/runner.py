@@ -100,7 +100,6 @@ class Searches:
         return best
 
     def _tried(self, rate: float, run: Run) -> Tried:
-        """Return what a run says about its rate."""
         names = [one.metric for one in self._limits if one.metric not in run.metrics]
         if names:
             raise RunError(
@@ -119,7 +118,6 @@ class Searches:
         plan: SearchPlan,
         folder: Path,
     ) -> Run:
-        """Return what a search gives, as one run."""
         try:
             search = result(tries, plan, self._find.in_words)
         except NoRate as error:
@@ -195,7 +193,6 @@ class Unjudgeable(Exception):
     """Every try of a run was INVALID; carries the last one."""
 
     def __init__(self, run: Run) -> None:
-        """Keep the run whose reasons are shown."""
         super().__init__("; ".join(map(str, run.invalid)))
         self.run = run
 

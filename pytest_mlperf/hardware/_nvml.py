@@ -58,7 +58,6 @@ class UnavailableNvml(Exception):
     """NVML, or a GPU, cannot be asked at all; NVML's return code, None where it gave none."""
 
     def __init__(self, reason: str, code: int | None = None) -> None:
-        """Keep the code beside the reason."""
         super().__init__(reason)
         self.code = code
 
@@ -67,7 +66,6 @@ class Lost(Exception):
     """A GPU that answered does so no more."""
 
     def __init__(self, reason: str, code: int) -> None:
-        """Keep the code beside the reason."""
         super().__init__(reason)
         self.code = code
 

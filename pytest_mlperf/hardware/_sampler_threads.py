@@ -136,7 +136,6 @@ class Writer:
     """Writes lines of several threads in bunches."""
 
     def __init__(self, file: IO[str]) -> None:
-        """Keep the file."""
         self._file, self._next = file, 0.0
         self._lines: list[str] = []
         self._lock = threading.Lock()
@@ -261,7 +260,6 @@ class Sampler:
     def __init__(
         self, gpus: Sequence[SampledGpu], rates: Rates, write: Callable[[str], None]
     ) -> None:
-        """Plan; nothing is read yet."""
         self._end = threading.Event()
         apart_s = 1 / rates.trace_hz / max(1, len(gpus))
         self._threads = [

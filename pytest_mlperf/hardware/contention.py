@@ -467,7 +467,6 @@ class Window:
     """The totals of a machine when a run begins and when it ends."""
 
     def __init__(self, watch: Watch) -> None:
-        """Read nothing yet."""
         self._watch = watch
         self._edges: list[UsageTotals] = []
 

@@ -66,7 +66,6 @@ class Refused(Exception):
     """A limit cannot be set; `layer` is what is at fault: "suite", "permission" or "gpu"."""
 
     def __init__(self, layer: str, text: str) -> None:
-        """Keep the layer beside the sentence."""
         super().__init__(text)
         self.layer = layer
 

@@ -101,7 +101,6 @@ class HostSampling:
     """
 
     def __init__(self, folder: Path = FOLDER) -> None:
-        """Find the counters; nothing is read yet."""
         self.counted: dict[str, Counted] = {}
         here = domains(folder)
         self._domains = [] if any(one.trouble for one in here) else here
@@ -111,13 +110,11 @@ class HostSampling:
         self._thread = threading.Thread(target=self._run, name="rapl", daemon=True)
 
     def __enter__(self) -> Self:
-        """Begin to read."""
         if self._domains:
             self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Read once more and end."""
         self._stop.set()
         if self._domains:
             self._thread.join()

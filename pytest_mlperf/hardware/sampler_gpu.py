@@ -43,7 +43,6 @@ class SampledGpu:
     """One GPU while it is sampled."""
 
     def __init__(self, index: int, device: NvmlDevice, driver: str) -> None:
-        """Read its identity and time its probes."""
         self.index, self.device = index, device
         self.identity = identity(device)
         self.probes = probes(device, self.identity, driver)

@@ -89,7 +89,6 @@ class AccuracyPass:
     def __init__(
         self, worker: WorkerProcess, total: int, ask: Ask, scoring: Scoring, subject: Subject
     ) -> None:
-        """Keep what to ask for; nothing is asked yet."""
         self._worker = worker
         self._total = total
         self._ask = ask
@@ -182,7 +181,6 @@ def score_logs(
 
 
 def _scores_in(path: Path) -> Any:
-    """Return what the scoring child wrote."""
     try:
         value = read_json(path.read_bytes())
     except (OSError, NoEventError) as error:

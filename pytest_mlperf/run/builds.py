@@ -294,7 +294,6 @@ def remove_left(suite: Path, session: Path) -> None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    """Return what git prints."""
     try:
         done = run_git(folder, *arguments, limit_s=CHECKOUT_S)
     except OSError as error:

@@ -246,12 +246,10 @@ def control(
 
 
 def _is_idle(seen: Contention) -> bool:
-    """Check whether others used at most the tolerated share of the cores."""
     return (seen.foreign_s or 0.0) <= TOLERATED * seen.cores * seen.window_s
 
 
 def _read(returncode: int, out: bytes, err: bytes) -> tuple[Control, str | None]:
-    """Return what the child found, or why it found nothing."""
     if returncode:
         ended = f"exit code {returncode}"
         if returncode < 0:

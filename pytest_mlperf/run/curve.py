@@ -204,7 +204,6 @@ def _client_at_limit(point: PointWindow) -> Iterator[Reason]:
 
 
 def _failures(point: PointWindow, may_fail: float) -> Iterator[Reason]:
-    """Yield that more requests failed than may."""
     every = point.failed + point.requests
     if point.failed > may_fail * every:
         text = (
@@ -363,7 +362,6 @@ def _of_turns(point: PointWindow) -> Iterator[Sign]:
 
 
 def _signs(log: CurveLog) -> Iterator[Sign]:
-    """Yield what is told once for all points of a curve."""
     shares = []
     for point in log.points:
         cut, ended = point.finishes.get("length", 0), sum(point.finishes.values())

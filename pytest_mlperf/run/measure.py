@@ -265,7 +265,6 @@ def _observed(
 
 
 def _benchmarked(case: _Measured) -> Evidence:
-    """Run a test with pytest-benchmark, beside what watches the GPUs."""
     with contextlib.ExitStack() as stack:
         sampling = stack.enter_context(_sampling(case)) if _is_sampled(case) else None
         evidence = benchmarked(case.job, case.conditions, case.folder, case.progress.show)
@@ -294,7 +293,6 @@ def _wait_for_memory(job: Job, conditions: Conditions, show: Callable[[str], Non
 
 
 def _is_sampled(case: _Measured) -> bool:
-    """Whether it has GPUs, and these are watched."""
     watched = case.task.performance and case.conditions.power
     return watched and bool(case.conditions.machine.uuids(case.job.accelerator))
 
@@ -386,7 +384,6 @@ def _subject(
     build: Build | None,
     checkpoint: Checkpoint | None,
 ) -> Subject:
-    """Return machine, engine and data, once the engine has loaded what it was to load."""
     subject = subject_of(
         case.job,
         case.conditions.machine,
@@ -404,7 +401,6 @@ def _subject(
 def _accuracy(
     case: _Measured, worker: WorkerProcess, loaded: Event, subject: Subject
 ) -> AccuracyPass | None:
-    """Return the accuracy pass to make, or None."""
     ask, scorer = case.task.ask, case.job.scorer
     if ask is None or scorer is None or subject.dummy:
         return None

@@ -63,7 +63,6 @@ def limited(gpus: Sequence[str], watts: int, leases: Sequence[int]) -> Iterator[
 
 
 def _require_set(guard: ChildProcess) -> None:
-    """Wait until the limit is set; else raise why it is not."""
     try:
         line = guard.line(time.monotonic() + LIMIT_S, LONGEST)
     except EOFError:

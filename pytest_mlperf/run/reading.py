@@ -116,7 +116,6 @@ def _requests(job: Job) -> str:
 
 
 def _fingerprint(job: Job, loaded: Event) -> dict[str, str]:
-    """Return versions and weights, options, data."""
     return {
         **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
         **{key: job.facts[key] for key in ("engine", "options")},
@@ -248,7 +247,6 @@ def untimed_input(input_s: float | None, settings: LoadGenSettings, figures: Fig
 
 
 def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
-    """Return what a run took before and beside its samples."""
     device = None
     if evidence.power and not evidence.power.clock_stepped:
         device = evidence.power.peak_memory(timed.window_s[1])
@@ -264,7 +262,6 @@ def _resources(evidence: Evidence, result: Event, timed: TimedLog) -> Findings:
 def _read_curve(
     finished: Event, described: Mapping[str, str], job: Job
 ) -> tuple[CurveLog, Findings]:
-    """Return what a curve's run logged, and why it may not be judged."""
     path = Path(finished["folder"]) / LOG
     if "harness" in described:
         return read_recorded(path, version_of(described))
@@ -278,7 +275,6 @@ def _read_curve(
 
 
 def _unlike(differing: Sequence[str]) -> Findings:
-    """Return in what the GPUs of a case differ."""
     text = f"the GPUs of this case differ: {'; '.join(differing)}"
     return Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
 
@@ -317,7 +313,6 @@ def may_have_light(job: Job, identity: Mapping[str, object]) -> bool:
 
 
 def _light(evidence: Evidence, job: Job, figures: Figures, energy: Sequence[Findings]) -> Nearness:
-    """Return how near a run came to what its GPUs could do, in energy as well."""
     per_joule = {name: value for one in energy for name, value in one.metrics.items()}
     return light_findings(
         replace(figures, metrics={**figures.metrics, **per_joule}),
@@ -339,7 +334,6 @@ def read_figures(finished: Event, scenario: str, accelerator: str) -> tuple[Deta
 
 
 def _require_all(finished: Event, log: str) -> None:
-    """Refuse a run of which samples are missing."""
     result = finished["result"]
     if result["faults"] or result["completed"] != result["issued"]:
         faults = "; ".join(result["faults"]) or "samples are missing"
@@ -351,7 +345,6 @@ def _require_all(finished: Event, log: str) -> None:
 
 
 def _validity(detail: Detail, settings: LoadGenSettings) -> Validity:
-    """Return why a run may not be judged, and whether it only missed its latency limit."""
     if detail.valid:
         return Validity()
     long_enough = detail.min_duration_met is not False and detail.min_queries_met is not False

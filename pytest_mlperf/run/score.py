@@ -50,7 +50,6 @@ class AccuracyLog(Mapping[int, bytes]):
     """
 
     def __init__(self, path: Path) -> None:
-        """Find the answers."""
         self._path = path
         self._places: dict[int, tuple[int, int]] = {}
         start, last = 0, b""
@@ -75,7 +74,6 @@ class AccuracyLog(Mapping[int, bytes]):
             raise self._error(f"{path} is empty: LoadGen logged no answer of any sample")
 
     def __getitem__(self, index: int) -> bytes:
-        """Read one output."""
         start, length = self._places[index]
         try:
             with self._path.open("rb") as file:
@@ -85,11 +83,9 @@ class AccuracyLog(Mapping[int, bytes]):
             raise self._error(f"{self._path} changed while it was read: {error}") from error
 
     def __iter__(self) -> Iterator[int]:
-        """Iterate over the samples in the order of the log."""
         return iter(self._places)
 
     def __len__(self) -> int:
-        """Return the number of samples that were answered."""
         return len(self._places)
 
     def _error(self, message: str) -> RunError:
@@ -103,7 +99,6 @@ class Progress:
     """Tells the parent that outputs and references are being read, not too often."""
 
     def __init__(self, reporter: Reporter, total: int) -> None:
-        """Begin with nothing read of so many."""
         self._reporter = reporter
         self._total = total
         self._read = 0
@@ -132,12 +127,10 @@ class Lazy(Sequence[T]):
     """Outputs or references, read when they are asked for: volumes and images fill no memory."""
 
     def __init__(self, indices: Sequence[int], read: Callable[[int], T]) -> None:
-        """Keep the data set indices and what gives the item of one."""
         self._indices = indices
         self._read = read
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._indices)
 
     @overload
@@ -145,7 +138,6 @@ class Lazy(Sequence[T]):
     @overload
     def __getitem__(self, position: slice) -> Sequence[T]: ...
     def __getitem__(self, position: int | slice) -> T | Sequence[T]:
-        """Read one item, or return a part of the sequence."""
         if isinstance(position, slice):
             return Lazy(self._indices[position], self._read)
         return self._read(self._indices[position])
@@ -155,7 +147,6 @@ class Outputs(Lazy[bytes]):
     """Outputs whose digests are taken as they are read: images are not read twice."""
 
     def __init__(self, outputs: Sequence[bytes]) -> None:
-        """Keep the outputs."""
         super().__init__(range(len(outputs)), self._digested)
         self._outputs = outputs
         self._digests: list[int | None] = [None] * len(outputs)

@@ -139,7 +139,6 @@ class Scraper:
         self._ahead_s = ahead_s()
 
     def __enter__(self) -> Self:
-        """Begin to look, where there is something to look at."""
         if self._pages:
             self._thread.start()
         return self

@@ -119,7 +119,6 @@ def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Serv
 
 
 def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
-    """Yield where a server had more requests than a closed loop gave it."""
     for one in points:
         shown = [seen.get(at_point(name, one.point), 0.0) for name in ("waiting", "running")]
         if one.open is None and sum(shown) > FOREIGN * one.under_way + 1:
@@ -131,7 +130,6 @@ def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> It
 
 
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
-    """Yield where a cache of prefixes found other than what the data set's prompts share."""
     for name, share in seen.items():
         point = point_of(name)
         is_share = name == (HITS if point is None else at_point(HITS, point))
@@ -150,7 +148,6 @@ def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
 
 
 def _missed(log: ServerLog, windows: Windows) -> Iterator[Sign]:
-    """Yield that a server's metrics could not be read for most of the time."""
     due = sum(end_s - begin_s for begin_s, end_s in windows.values()) / PERIOD_S
     looks = sum(
         begin_s <= one.time_s <= end_s

@@ -279,7 +279,6 @@ class ChildEvents:
         return event
 
     def _readable(self, timeout_s: float) -> bool:
-        """Whether something arrives in time."""
         ended = self._ended()  # asked first: what it sent before its end is in the pipe then
         wait_s = 0.0 if ended else max(0.0, min(timeout_s, LOOK_S))
         if select.select([self._descriptor], [], [], wait_s)[0]:

@@ -217,7 +217,6 @@ class Child:
         )
 
     def _follow(self, process: EventProcess) -> Event:
-        """Return the last event; show the others."""
         started = time.monotonic()
         for event in self._heard(process):
             if event.get("event") == "error":
@@ -269,7 +268,6 @@ class Child:
         return RunError(self.layer, self._named(f"the {self.whose} {how}"), str(self.log))
 
     def _named(self, text: str) -> str:
-        """Return a message that says which child it is about."""
         return f"{self.title}: {text}" if self.layer != self.whose else text
 
 
@@ -313,7 +311,6 @@ class WorkerProcess:
         environment: Mapping[str, str | None] = _NOTHING,
         build: Build | None = None,
     ) -> None:
-        """Keep what to run; nothing starts yet."""
         self.spec = spec
         self.folder = Path(spec.folder)
         self.log = self.folder / "engine.log"
@@ -390,7 +387,6 @@ class WorkerProcess:
         return f"{who} ended the process: it {ended(code)}" if code else None
 
     def _ask_for_stacks(self) -> None:
-        """Have a worker that hangs write its threads' stacks into its log."""
         with contextlib.suppress(ProcessLookupError):
             self._process.send_signal(signal.SIGUSR1)
         self._process.ends_within(STACKS_S)
@@ -450,7 +446,6 @@ class WorkerProcess:
                 )
 
     def _next_event(self, timeout_s: float) -> Event | None:
-        """Return the next event, None when none is whole yet."""
         try:
             return self._process.next_event(timeout_s)
         except EOFError:

@@ -93,7 +93,6 @@ class Reporter:
     """Writes events to the parent from any thread."""
 
     def __init__(self, descriptor: int) -> None:
-        """Write to this open file descriptor."""
         self._descriptor = descriptor
         self._lock = threading.Lock()
         self._ending = threading.Lock()

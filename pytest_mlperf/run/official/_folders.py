@@ -107,7 +107,6 @@ def _is_result(folder: Path) -> bool:
 
 
 def _place(folder: Path, top: Path) -> ResultPlace:
-    """Return what the names of the folders above say."""
     parts = folder.parts
     scenario = Scenarios.get(folder.name.lower())
     if len(parts) < 7 or parts[-4] != "results" or parts[-6] not in DIVISIONS or scenario is None:

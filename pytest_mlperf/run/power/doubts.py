@@ -211,7 +211,6 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
 
 
 def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    """Return errors of memory and link."""
     invalid, signs = [], []
     risen = gpu.risen(begin_s, end_s)
     if errors := risen.get("ecc_uncorrected", 0):
@@ -227,7 +226,6 @@ def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
 
 
 def _resets(gpu: GpuLog) -> Iterator[Sign]:
-    """Yield what waits for a reset."""
     identity = gpu.facts.get("identity", {})
     for mode, text in (
         ("ecc", "a change of the ECC mode waits for a reboot"),
@@ -258,7 +256,6 @@ def _link(gpu: GpuLog, begin_s: float, end_s: float) -> Iterator[Sign]:
 def _others(
     gpu: GpuLog, warm_s: float, allowed: Collection[int]
 ) -> tuple[list[Reason], list[Sign]]:
-    """Return who else used the GPU."""
     invalid: list[Reason] = []
     signs: list[Sign] = []
     if before := gpu.before_us(allowed):

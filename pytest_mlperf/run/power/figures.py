@@ -162,7 +162,6 @@ def _each(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[st
 
 
 def _reasons(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[Reason, ...]:
-    """Return each GPU's reasons, likewise."""
     several = len(doubts) > 1
     return tuple(
         dataclasses.replace(reason, text=f"{used[uuid].name}: {reason}") if several else reason
@@ -174,7 +173,6 @@ def _reasons(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple
 def _lost(
     log: PowerLog, used: Mapping[str, UsedGpu], begin_s: float | None = None
 ) -> tuple[Reason, ...]:
-    """Return which GPUs were lost."""
     return tuple(Reason(key=Key.GPU_LOST, text=text) for text in log.lost(used, begin_s))
 
 

@@ -336,7 +336,6 @@ class PowerSampling:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Stop the child."""
         self.stop()
 
     def linger(self) -> None:

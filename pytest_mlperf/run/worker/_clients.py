@@ -24,7 +24,6 @@ class ClientProcesses(ReplicatedEngine):
     called: ClassVar[str] = "clients"
 
     def __init__(self, *arguments: Any) -> None:
-        """Start nothing yet."""
         super().__init__(*arguments)
         self._back_s = array("d")
 

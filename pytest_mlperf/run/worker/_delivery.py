@@ -133,7 +133,6 @@ class _PooledSink(GuardedSink):
         return moments(ended_s, _joined(pool.took_s for pool in self._pools))
 
     def _pool(self) -> _Pool:
-        """Return this thread's pool."""
         try:
             pool: _Pool = self._thread.pool
         except AttributeError:
@@ -216,7 +215,6 @@ class TokenSink(_PooledSink):
     def __init__(
         self, fail: Fail, port: Port, *, needs_first: bool, limits_s: Limits = None
     ) -> None:
-        """Start with nothing outstanding."""
         super().__init__(fail, port)
         self.needs_first_tokens = needs_first
         self._silent = Outstanding()
@@ -263,7 +261,6 @@ class TokenSink(_PooledSink):
             self._times.restart(ids)
 
     def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
-        """Tell LoadGen of first tokens."""
         del tokens
         for responses in self._pool().filled(ids):
             self._port.first_token(responses)
@@ -309,7 +306,6 @@ class TokenSink(_PooledSink):
     def _hand_done(
         self, ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int]
     ) -> None:
-        """Tell LoadGen of finished samples."""
         del outputs
         for responses in self._pool().filled(ids, n_tokens):
             self._port.complete(responses)
@@ -335,7 +331,6 @@ class OutputSink(GuardedSink):
     wants_output = True
 
     def __init__(self, fail: Fail, port: Port, archive: ArtefactWriter) -> None:
-        """Write what is attached to samples into `archive`."""
         super().__init__(fail)
         self._port = port
         self._archive = archive
@@ -402,7 +397,6 @@ def _hand(
     outputs: Sequence[bytes],
     *counts: Sequence[int],
 ) -> None:
-    """Give LoadGen the bytes of samples."""
     # LoadGen copies during the call, so `joined` must live until it returns, and no longer.
     joined = b"".join(outputs)
     sizes = list(map(len, outputs))

@@ -15,16 +15,13 @@ class EngineAround(Engine):
     """Hands everything through to another engine; subclasses change what they are for."""
 
     def __init__(self, engine: Engine) -> None:
-        """Stand around `engine`."""
         self._engine = engine
 
     def __enter__(self) -> Self:
-        """Load the engine."""
         self._engine.__enter__()
         return self
 
     def __exit__(self, *exc_info: Any) -> None:
-        """Free the engine."""
         self._engine.__exit__(*exc_info)
 
     def load_samples(self, indices: Sequence[int]) -> None:
@@ -76,7 +73,6 @@ class HandicapEngine(EngineAround):
     """
 
     def __init__(self, engine: Engine, handicap: float) -> None:
-        """Wrap an engine."""
         if not 0 <= handicap < 1:
             raise ValueError(f"handicap={handicap!r}; at least 0 and below 1")
         super().__init__(engine)
@@ -103,7 +99,6 @@ class SlowSink:
     """Waits `stretch` times what the work took, then reports to the real sink."""
 
     def __init__(self, sink: Sink, stretch: float) -> None:
-        """Stand before `sink`."""
         self.sink = sink
         self.wants_output = sink.wants_output
         self.times_tokens = sink.times_tokens

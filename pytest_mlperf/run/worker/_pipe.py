@@ -94,7 +94,6 @@ class Gathering:
     """Hands on what any thread puts, in order, together with what else comes within a moment."""
 
     def __init__(self, take: Callable[[list[Any]], None], name: str) -> None:
-        """Start the thread that calls `take`."""
         self._queue: SimpleQueue[Any] = SimpleQueue()
         self.put = self._queue.put
         self._take = take
@@ -139,7 +138,6 @@ class Lists:
     """Long lists of ids that both sides know, so that what is done of them needs no ids."""
 
     def __init__(self) -> None:
-        """Know none."""
         self._lists: dict[int, Sequence[int]] = {}
         self._expected: dict[int, tuple[int, int]] = {}
         self._left: dict[int, int] = {}

@@ -132,11 +132,9 @@ class _Waiting:
     taken: int = 0
 
     def __len__(self) -> int:
-        """Return how many samples wait."""
         return sum(len(ids) for ids, _ in self.lists) - self.taken
 
     def take(self, samples: int) -> tuple[Sequence[int], Sequence[int]]:
-        """Return the next ids and indices, so many at most."""
         ids, indices = self.lists[0]
         chosen = slice(self.taken, self.taken + samples)
         self.taken += samples
@@ -407,7 +405,6 @@ class ReplicatedEngine(Engine):
     # --- hearing -----------------------------------------------------------------------------
 
     def _listen(self) -> None:
-        """Hear all replicas until they are told to stop."""
         selector = selectors.DefaultSelector()
         for replica in self._replicas:
             selector.register(replica.pipe.fileno(), selectors.EVENT_READ, replica)
@@ -483,19 +480,16 @@ class ReplicatedEngine(Engine):
         return replica.lists.real(wire.unpacked(ids))
 
     def _check(self, replica: ReplicaProcess, sink: Sink) -> None:
-        """End the run where a replica broke the rules of its sink, by name."""
         if isinstance(sink, GuardedSink) and sink.faults.count:
             self._fail(RunError("engine", f"{replica.name}: {sink.faults.texts[0]}"))
 
     def _broke(self, replica: ReplicaProcess, about: Mapping[str, Any]) -> None:
-        """End the run with the error that a replica told."""
         error: RunError = replica.error(f": {about['message']}", quoted=False)
         if about["designed"]:
             error = RunError(str(about["layer"]), str(error))
         self._fail(error)
 
     def _gone(self, replica: ReplicaProcess) -> None:
-        """End the run because a replica has ended by itself."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             replica.process.wait(LOOK_S)
         code = replica.process.poll()

@@ -31,7 +31,6 @@ class Tally:
     """Counts of one replica; the caller holds the lock."""
 
     def __init__(self) -> None:
-        """Begin with nothing."""
         self.open = 0
         """Samples that it was given and has not completed."""
         self.reset()

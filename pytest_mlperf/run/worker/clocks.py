@@ -52,7 +52,6 @@ class TokenTimes:
     """
 
     def __init__(self, limits_s: Limits = None) -> None:
-        """Start with no stamps."""
         self.clock: Callable[[], float] = perf_counter
         self.tokens = 0
         self.met = 0

@@ -659,7 +659,6 @@ class ClosedLoop(Loop):
     _conversations = 0
 
     def _point(self, point: float, alone_s: float, edge: Edge) -> PointWindow:
-        """Ramp, warm up and measure."""
         settings, sink, concurrency = self._settings, self._sink, int(point)
         self._slots = Slots(self._asked, self._draw(concurrency), self._conversations)
         ramp_s = alone_s if settings.ramp_ms is None else settings.ramp_ms / 1000

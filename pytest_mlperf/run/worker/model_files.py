@@ -64,7 +64,6 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _paths(options: Mapping[str, Any]) -> Iterator[Path]:
-    """Yield the paths of model files and folders among the texts of options."""
     for text in path_texts(options):
         path = Path(text)
         if "/" not in text or "\0" in text or not path.exists():

@@ -45,7 +45,6 @@ class ReplicaSink:
     """Sends what the engine reports to the worker, with the time at which it did."""
 
     def __init__(self, replica: Replica, flags: wire.Flags) -> None:
-        """Report to the worker of `replica`."""
         self.wants_output, self.times_tokens, self.needs_first_tokens, self.may_fail = flags
         self._replica = replica
         self._put = replica.put
@@ -112,7 +111,6 @@ class Replica:
     """
 
     def __init__(self, spec: WorkerSpec, pipe: wire.Pipe) -> None:
-        """Load nothing yet."""
         self.open = 0
         self.lists = wire.Lists()
         self.sessions: dict[int, str] = {}

@@ -21,7 +21,6 @@ class Samples:
     """A list of JSON values without ground truth."""
 
     def __init__(self, samples: Sequence[Any]) -> None:
-        """Keep the samples."""
         if not samples:
             raise SuiteError("the data set is an empty list; at least one sample is needed")
         try:
@@ -36,7 +35,6 @@ class Samples:
         return hashlib.sha256(self._text.encode()).hexdigest()
 
     def __len__(self) -> int:
-        """Return the number of samples."""
         return len(self._samples)
 
     def input(self, index: int) -> Any:

@@ -195,7 +195,6 @@ class EngineWorker:
     def __init__(
         self, spec: WorkerSpec, spec_file: Path, reporter: Reporter, commands: TextIO
     ) -> None:
-        """Load nothing yet; `spec_file` is where the spec is written."""
         self._spec, self._spec_file = spec, spec_file
         self._commands = commands
         self._reporter = reporter
@@ -352,7 +351,6 @@ class EngineWorker:
         *,
         indices: Sequence[int] | None = None,
     ) -> None:
-        """Make one LoadGen run and report it."""
         sink = loadgen.make_sink(plan, self._fail_engine, folder)
         engine = self._engine
         if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
@@ -433,7 +431,6 @@ class EngineWorker:
 
     @contextlib.contextmanager
     def _progress(self, phase: str, sink: GuardedSink | Pulse) -> Iterator[None]:
-        """Send progress from a thread while the block runs."""
         over = threading.Event()
         begun_s = perf_counter()
 
