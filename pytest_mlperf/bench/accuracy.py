@@ -121,7 +121,8 @@ class CaseAccuracy:
     @property
     def may_record(self) -> bool:
         """This case writes the accuracy baseline: of its own engine, first with these data."""
-        return self.by_reference is None and self._planned.accuracy_scenario == self._scenario
+        planned = self._planned
+        return self.by_reference is None and planned.accuracy_scenario == planned.scenario.name
 
     @property
     def set_by(self) -> str | None:
@@ -321,10 +322,6 @@ class CaseAccuracy:
             history=(*(old.history if old else ()), entry),
             rerun={},
         )
-
-    @property
-    def _scenario(self) -> str:
-        return self._planned.scenario.name
 
     @property
     def _scorer(self) -> str:

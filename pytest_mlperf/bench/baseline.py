@@ -96,14 +96,12 @@ def noise_of_sessions(
         ]
         builds += [one.values(metric) for one in ours if metric in one.limits]
         noise = session_noise(builds, beside, rule=rule)
+        if noise:
+            noise = SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=round(noise.df, 2))
         stored = old.session_noise.get(metric) if old else None
-        if learnt := surer(_rounded(noise), stored):
+        if learnt := surer(noise, stored):
             noise_by_metric[metric] = learnt
     return noise_by_metric
-
-
-def _rounded(noise: SessionNoise | None) -> SessionNoise | None:
-    return noise and SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=round(noise.df, 2))
 
 
 def _siblings(file: Path, record: Record) -> Iterator[list[Value]]:

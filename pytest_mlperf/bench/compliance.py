@@ -175,7 +175,8 @@ def _findings(
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if test == "TEST07":
         least = _own_share(case, "exact_match") or constants()["small"]["score"]
-        return (rules.as_accurate(_small_score(case, logs), least),)
+        scores = _scores_of(case, logs.folder / "scored", {one.index: one for one in timed})
+        return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
     low, high = _length(case, workload)
     return (rules.as_long(timed, low=low, high=high, width=width),)
 
@@ -235,11 +236,6 @@ def _own_share(case: CaseRuns, name: str) -> float | None:
     workload = case.planned.suite.workload
     reference = (workload.reference or {}).get(name)
     return None if reference is None else reference * workload.target
-
-
-def _small_score(case: CaseRuns, logs: _Logs) -> float:
-    answers = {one.index: one for one in logged_answers(logs.timed / ACCURACY)}
-    return _scores_of(case, logs.folder / "scored", answers).get("exact_match", 0.0)
 
 
 def _scored(

@@ -52,24 +52,14 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 OUTLIER_EXTRA_RUNS = 2
 """Runs added at most when the leave-one-out screen rejects one; all of them are kept."""
 
-RATE_BACK = (
-    "latencies at different rates cannot be compared: set target_qps back, "
-    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
-)
+ANEW = 'or record anew with --mlperf-update=replace --mlperf-reason "..."'
 
-FIND_BACK = (
-    "rates found under different conditions cannot be compared: set find back, "
-    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
-)
-
-POINTS_BACK = (
-    "means over other points cannot be compared: set points back, "
-    'or record anew with --mlperf-update=replace --mlperf-reason "..."'
-)
-
+RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {ANEW}"
+FIND_BACK = f"rates found under different conditions cannot be compared: set find back, {ANEW}"
+POINTS_BACK = f"means over other points cannot be compared: set points back, {ANEW}"
 LENGTH_BACK = (
     "answers of another length are other work: look for stop tokens, templates and "
-    'max_new_tokens; or record anew with --mlperf-update=replace --mlperf-reason "..."'
+    f"max_new_tokens; {ANEW}"
 )
 
 UNDER_LOAD = "measured under load: an idle machine decides"
@@ -159,9 +149,7 @@ def _undecided(ruling: Ruling) -> Ruling:
 def _other_length(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     """Return the answer of a curve whose answers have another length: who says less is faster."""
     other = other_length(runs, case.record.runs) if case.record else None
-    if other is None:
-        return None
-    return invalid(case, other, LENGTH_BACK)
+    return None if other is None else invalid(case, other, LENGTH_BACK)
 
 
 def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
@@ -245,10 +233,8 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
 
 
 def _locked_clock(case: CaseRuns) -> str | None:
-    if case.record is None or case.subject is None:
-        return None
-    clocks = case.subject.identity.get("clocks")
-    if clocks is None:
+    clocks = case.subject and case.subject.identity.get("clocks")
+    if case.record is None or clocks is None:
         return None
     before = [run.state for run in case.record.runs]
     return locked_clock_moved([run.state for run in case.runs], before, clocks)
@@ -292,9 +278,8 @@ def _limit_missed(case: CaseRuns) -> Ruling | None:
     if len(proven) < MISSES:
         headline = f"a latency limit was missed, but {load_in_words(missed)}"
         return Ruling(outcome=Outcome.INCONCLUSIVE, headline=headline)
-    missed = proven
     ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule)
-    shown = against_limits(missed, case.job.settings)
+    shown = against_limits(proven, case.job.settings)
     if case.record:
         outcome, headline = Outcome.PERF_DROP, "limit missed at the rate the baseline held"
     else:

@@ -9,6 +9,7 @@ where there are none, until what is taken falls no further. A MIG instance has m
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import sys
@@ -80,8 +81,7 @@ def wait(
     sleep: Callable[[float], None] = time.sleep,
 ) -> dict[str, MemoryTaken]:
     """Look until all are free, or the time is over; see `taken`."""
-    library = NvmlLibrary(nvml)
-    try:
+    with contextlib.closing(NvmlLibrary(nvml)) as library:
         devices = {uuid: _device(library, uuid) for uuid in before}
         last: Mapping[str, int | None] = {}
         until_s = time.monotonic() + limit_s
@@ -101,8 +101,6 @@ def wait(
             }
             for uuid, used in last.items()
         }
-    finally:
-        library.close()
 
 
 def _free(used: int | None, before: int | None, earlier: int | None) -> bool:

@@ -18,7 +18,7 @@ import os
 import signal
 import stat
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -270,22 +270,13 @@ def _end(number: int, _: FrameType | None) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-@contextlib.contextmanager
-def _library() -> Iterator[NvmlLibrary]:
-    library = NvmlLibrary(binding())
-    try:
-        yield library
-    finally:
-        library.close()
-
-
 def main() -> None:
     """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
     command, folder, *rest = sys.argv[1:]
     for number in ENDING:
         signal.signal(number, _end)
     try:
-        with _library() as library:
+        with contextlib.closing(NvmlLibrary(binding())) as library:
             if command == "set":
                 well = keep(library, rest[1:], int(rest[0]), Path(folder))
             else:

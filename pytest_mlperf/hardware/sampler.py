@@ -50,6 +50,7 @@ the driver was loaded, reasons is the bit mask of nvml_quantities.REASONS.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import signal
@@ -122,10 +123,8 @@ def sample(
         failure = {"unavailable": str(error), "suspect": suspect, "lost": lost}
         yield json.dumps({"ready": {**first, **failure}})
         return
-    try:
+    with contextlib.closing(library):
         yield from _sample(library, first, options, stop, parent, write)
-    finally:
-        library.close()
 
 
 def _sample(

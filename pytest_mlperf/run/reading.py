@@ -77,7 +77,15 @@ def subject_of(
     # What becomes part of a baseline in git names no folder of a user, as options may.
     subject = Subject(
         identity=machine.identity(job.accelerator),
-        fingerprint={**_fingerprint(job, loaded), **beside, **built},
+        fingerprint={
+            **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
+            **{key: job.facts[key] for key in ("engine", "options")},
+            "dataset": str(loaded["dataset"]["digest"]),
+            **loaded["dataset"]["inputs"],
+            **job.facts,
+            **beside,
+            **built,
+        },
         surroundings={
             **machine.surroundings(job.accelerator),
             "requests": _requests(job),
@@ -113,16 +121,6 @@ def _requests(job: Job) -> str:
     if settings.points:
         count = f"{len(settings.points)} points of {settings.min_duration_ms / 1000:g} s"
     return f"{job.seconds_per_run:g} s, {count} ({digest})"
-
-
-def _fingerprint(job: Job, loaded: Event) -> dict[str, str]:
-    return {
-        **{f"engine.{key}": str(value) for key, value in sorted(loaded["engine"].items())},
-        **{key: job.facts[key] for key in ("engine", "options")},
-        "dataset": str(loaded["dataset"]["digest"]),
-        **loaded["dataset"]["inputs"],
-        **job.facts,
-    }
 
 
 SCORED_BETWEEN = "no energy is told: MLCommons' client scored answers between the points (accuracy)"

@@ -179,7 +179,10 @@ class CheckpointStore:
     def alone(self, key: str, *, limit_s: float, waiting: Callable[[str], None]) -> Iterator[None]:
         """Hold the right to make a checkpoint."""
         with _writable(self.folder):
-            self._make()
+            if os.environ.get(SHARED):
+                self.folder.mkdir(parents=True, exist_ok=True)
+            else:
+                ignored_in_git(self.folder)
             lock = self._lock(key)
         deadline = time.monotonic() + limit_s
         while True:
@@ -240,12 +243,6 @@ class CheckpointStore:
             model.parent.rename(place)
             atomic.sync_folder(self.folder)
         return Built(folder=(place / "model").resolve(), provenance=whole)
-
-    def _make(self) -> None:
-        if os.environ.get(SHARED):
-            self.folder.mkdir(parents=True, exist_ok=True)
-        else:
-            ignored_in_git(self.folder)
 
     def _lock(self, key: str) -> FileLock:
         return FileLock(self.folder / f"{key}.lock", mode=0o666)

@@ -24,7 +24,10 @@ FAILED = 70
 
 def main(file: str) -> None:
     """Set up the import path, and do what the spec asks: see `TASKS`."""
-    descriptor = _take_stdout()
+    # Events leave on a copy of stdout; what others print goes to stderr from now on.
+    sys.stdout.flush()
+    descriptor = os.dup(1)
+    os.dup2(2, 1)
     if sys.version_info < OLDEST:
         here = ".".join(map(str, sys.version_info[:3]))
         message = f"{sys.executable} is Python {here}; builders need 3.11 or newer"
@@ -220,14 +223,6 @@ def token_ids(folder: Path, dataset: Any, indices: list[int]) -> list[list[int]]
 
 TASKS = {"about": about, "build": build, "calibration": calibrate}
 """What a spec may ask for."""
-
-
-def _take_stdout() -> int:
-    """Return a descriptor for events; what others print goes to stderr from now on."""
-    sys.stdout.flush()
-    descriptor = os.dup(1)
-    os.dup2(2, 1)
-    return descriptor
 
 
 if __name__ == "__main__":

@@ -256,16 +256,18 @@ class Child:
 
     def _slow(self, exceeded: str, limit_s: float, at: str) -> RunError:
         advice = "raise the ini setting mlperf_timeout if it was only slow"
-        message = self._named(f"{exceeded} {limit_s:.0f} s{at}; killed; {advice}")
-        return RunError(self.layer, message, str(self.log))
+        return self._error(f"{exceeded} {limit_s:.0f} s{at}; killed; {advice}")
 
     def _died(self, process: EventProcess) -> RunError:
         if not process.ends_within(GRACE_S):
-            return RunError(self.layer, self._named("closed its pipe, did not end"), str(self.log))
+            return self._error("closed its pipe, did not end")
         how = ended(process.returncode)
         if process.returncode == -signal.SIGKILL:
             how += f"; {OUT_OF_MEMORY}"
-        return RunError(self.layer, self._named(f"the {self.whose} {how}"), str(self.log))
+        return self._error(f"the {self.whose} {how}")
+
+    def _error(self, message: str) -> RunError:
+        return RunError(self.layer, self._named(message), str(self.log))
 
     def _named(self, text: str) -> str:
         return f"{self.title}: {text}" if self.layer != self.whose else text
@@ -398,8 +400,7 @@ class WorkerProcess:
 
     def wait_for(self, awaited: str) -> Event:
         """Return the next event of this name."""
-        now = time.monotonic()
-        phase_start = last_progress = now
+        phase_start = last_progress = time.monotonic()
         done: Any = None
         size = 0
         while True:
@@ -438,11 +439,9 @@ class WorkerProcess:
         with contextlib.suppress(OSError, IndexError):  # Linux alone tells the state
             state = Path(f"/proc/{self._process.pid}/stat").read_bytes().rpartition(b") ")[2]
             if quiet_s >= STOPPED_S and state[:1] == b"T":
-                raise RunError(
-                    "worker",
+                raise self._error(
                     f"a signal (SIGSTOP) stopped its process during {self._phase_words} for over "
-                    f"{STOPPED_S:g} s; killed. Run the test again",
-                    str(self.log),
+                    f"{STOPPED_S:g} s; killed. Run the test again"
                 )
 
     def _next_event(self, timeout_s: float) -> Event | None:
@@ -453,8 +452,7 @@ class WorkerProcess:
         except RunError as error:
             if self._build and self._phase == "start":
                 title, key = self._build.title, self._build.key
-                reason = f"{title} ({key}) does not start a Python: {error}"
-                raise RunError("worker", reason, str(self.log)) from None
+                raise self._error(f"{title} ({key}) does not start a Python: {error}") from None
             raise
 
     def _reported(self, event: Event) -> RunError | UnavailableError:
@@ -483,19 +481,17 @@ class WorkerProcess:
             if quiet or self._phase in LOADING
             else "No phase may take longer: lower target_qps, min_duration or min_query_count"
         )
-        return RunError(
-            "worker", f"{head}; worker killed, its stacks are in the log. {advice}", str(self.log)
-        )
+        return self._error(f"{head}; worker killed, its stacks are in the log. {advice}")
 
     def _died(self) -> RunError:
         if not self._process.ends_within(GRACE_S):
-            return RunError("worker", "closed its pipe but did not end", str(self.log))
+            return self._error("closed its pipe but did not end")
         code = self._process.returncode
-        return RunError(
-            "worker",
-            f"the worker {ended(code)} during {self._phase_words}{_hint(code, self._phase)}",
-            str(self.log),
-        )
+        hint = _hint(code, self._phase)
+        return self._error(f"the worker {ended(code)} during {self._phase_words}{hint}")
+
+    def _error(self, message: str) -> RunError:
+        return RunError("worker", message, str(self.log))
 
     @property
     def _phase_words(self) -> str:

@@ -83,7 +83,8 @@ def result_folders(named: Path) -> Iterator[ResultPlace]:
 
 
 def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
-    if _is_result(folder):
+    logged = any((folder / name).exists() for name in (DETAIL, SUMMARY))
+    if logged or (folder / "performance").is_dir():
         yield _place(folder, top)
         return
     if deepest == 0:
@@ -98,12 +99,6 @@ def _below(folder: Path, top: Path, deepest: int) -> Iterator[ResultPlace]:
             continue
         if not submitter or entry.name == "results":
             yield from _below(Path(entry.path), top, deepest - 1)
-
-
-def _is_result(folder: Path) -> bool:
-    return (folder / "performance").is_dir() or any(
-        (folder / name).exists() for name in (DETAIL, SUMMARY)
-    )
 
 
 def _place(folder: Path, top: Path) -> ResultPlace:

@@ -63,15 +63,18 @@ def sampled(
     each = {g.uuid: ask(g, limit_w=used[g.uuid].limit_w, linked=len(used) > 1) for g in log.gpus}
     if watched_s < min(end_s, begin_s + EVIDENCE_S):
         each = {uuid: _without_idleness(one) for uuid, one in each.items()}
-    signs = _signs(each, used)
-    invalid = (*_lost(log, used, begin_s), *_reasons(each, used))
+    if len(each) > 1:
+        each = {uuid: _named(one, used[uuid]) for uuid, one in each.items()}
+    signs = [sign for one in each.values() for sign in one.signs]
+    invalid = (*_lost(log, used, begin_s), *(why for one in each.values() for why in one.invalid))
     if watched_s < end_s:
         broke, sign = _unwatched(log, watched_s - begin_s)
         return Sampled.signed((*signs, sign), power_unknown=broke, invalid=invalid)
     seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
-    power = together(energies, doubts=_each(each, used), names=names)
+    unsure = tuple(text for one in each.values() for text in one.energy)
+    power = together(energies, doubts=unsure, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
         GpuRun(
@@ -104,12 +107,13 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
     return Sampled(power_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
-def _signs(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[Sign, ...]:
-    """Return each GPU's signs, with whose they are where there are several."""
-    return tuple(
-        dataclasses.replace(sign, gpu=uuid, name=used[uuid].name) if len(doubts) > 1 else sign
-        for uuid, one in doubts.items()
-        for sign in one.signs
+def _named(doubts: Doubts, gpu: UsedGpu) -> Doubts:
+    """Return doubts that name the GPU they are about."""
+    replace = dataclasses.replace
+    return Doubts(
+        invalid=tuple(replace(why, text=f"{gpu.name}: {why}") for why in doubts.invalid),
+        energy=tuple(f"{gpu.name}: {text}" for text in doubts.energy),
+        signs=tuple(replace(sign, gpu=gpu.uuid, name=gpu.name) for sign in doubts.signs),
     )
 
 
@@ -150,24 +154,6 @@ def _worst(states: Sequence[Mapping[str, float]]) -> dict[str, float]:
         name: (min if name.endswith("_mhz") else max)(s[name] for s in states if name in s)
         for name in names
     }
-
-
-def _each(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[str, ...]:
-    """Return what speaks against each GPU's energy, likewise."""
-    return tuple(
-        f"{used[uuid].name}: {text}" if len(doubts) > 1 else text
-        for uuid, one in doubts.items()
-        for text in one.energy
-    )
-
-
-def _reasons(doubts: Mapping[str, Doubts], used: Mapping[str, UsedGpu]) -> tuple[Reason, ...]:
-    several = len(doubts) > 1
-    return tuple(
-        dataclasses.replace(reason, text=f"{used[uuid].name}: {reason}") if several else reason
-        for uuid, one in doubts.items()
-        for reason in one.invalid
-    )
 
 
 def _lost(

@@ -348,15 +348,10 @@ class ReplicatedEngine(Engine):
                 self._waiting = _Waiting(lists=deque(), part=part)
             self._waiting.lists.append((ids, indices))
             for _ in range(2):  # the second part is there before the first one has ended
-                parts += [
-                    taken for replica in self._in_turn() if (taken := self._next_part(replica))
-                ]
+                in_turn = sorted(self._replicas, key=lambda replica: replica.open)
+                parts += [taken for replica in in_turn if (taken := self._next_part(replica))]
         for replica, some, places in parts:
             self._send(replica, some, places)
-
-    def _in_turn(self) -> Iterator[ReplicaProcess]:
-        """Yield every replica once, the one with least to do first."""
-        yield from sorted(self._replicas, key=lambda replica: replica.open)
 
     def _next_part(
         self, replica: ReplicaProcess

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
 import math
 import random
@@ -557,7 +558,6 @@ class Edge(Protocol):
 
     def __call__(self, *, first: bool) -> None:
         """Take note."""
-        ...
 
 
 def order(settings: LoadGenSettings, run: str) -> list[float]:
@@ -585,7 +585,7 @@ class Loop:
         """
         self._engine, self._sink, self._trace = engine, sink, trace
         self._asked, self._settings = asked, settings
-        self._next_id = 1
+        self._ids = itertools.count(1)
 
     def run(self, name: str, alone_s: float, at_edges: Callable[[], None]) -> dict[str, Any]:
         """Measure all points and return what is to be logged of them, as `LOG` has it.
@@ -643,10 +643,6 @@ class Loop:
 
     def _draw(self, point: float) -> random.Random:
         return random.Random(f"{self._settings.seeds.sample_index} {point}")
-
-    def _id(self) -> int:
-        self._next_id += 1
-        return self._next_id - 1
 
 
 class ClosedLoop(Loop):
@@ -719,6 +715,6 @@ class ClosedLoop(Loop):
         return None
 
     def _issue(self, slot: int) -> None:
-        sample, asked = self._id(), self._slots.next(slot)
+        sample, asked = next(self._ids), self._slots.next(slot)
         self._sink.take_slot(sample, asked, slot)
         self._engine.submit([sample], [asked.index], self._sink)

@@ -6,6 +6,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from queue import Empty
 from time import perf_counter
 
@@ -122,10 +123,11 @@ class OpenLoop(Loop):
             seed = f"{settings.seeds.schedule} {point}"
             times = window(settings, point, random.Random(f"{seed} window"))
             counted = list(zip(times, drawn, strict=False))
-            lead, rest = (
-                zip(_adding(settings, point, random.Random(f"{seed} {part}")), drawn, strict=False)
+            between = (
+                gaps(settings, point, random.Random(f"{seed} {part}"))
                 for part in ("before", "after")
             )
+            lead, rest = (zip(accumulate(times_s), drawn, strict=False) for times_s in between)
             return lead, counted, rest, lasts_s
         ramp_s = (settings.ramp_ms or 0) / 1000
         arrivals = [(at / point, index) for index, at in enumerate(self._trace)]
@@ -163,7 +165,7 @@ class OpenLoop(Loop):
 
     def _issue(self, due_s: float, index: int, *, counts: bool) -> None:
         _sleep_until(due_s)
-        sample = self._id()
+        sample = next(self._ids)
         self._sink.arrived(sample, index, due_s, counts=counts)
         self._engine.submit([sample], [index], self._sink)
 
@@ -177,14 +179,6 @@ class OpenLoop(Loop):
             left_s = POLL_S if until_s is None else min(POLL_S, until_s - perf_counter())
             with contextlib.suppress(Empty):
                 self._sink.freed.get(timeout=max(0.0, left_s))
-
-
-def _adding(settings: LoadGenSettings, rate: float, draw: random.Random) -> Iterator[float]:
-    """Yield when requests arrive, without end."""
-    at = 0.0
-    for gap in gaps(settings, rate, draw):
-        at += gap
-        yield at
 
 
 def _sleep_until(due_s: float) -> None:
