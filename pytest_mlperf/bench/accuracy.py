@@ -256,11 +256,7 @@ class CaseAccuracy:
         return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeat(self, now: ScoredPass) -> dict[str, Rerun]:
-        """Keep how far a pass of the same build is from the accepted one; the scores stay.
-
-        Returns:
-            What is known now, by metric; empty where the pass was no repeat.
-        """
+        """Store by how much a repeated pass differs; return what is known now, by metric."""
         new = self._apart(now)
         if self.accepted is None or not new:
             return {}

@@ -266,10 +266,7 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
     record, session = case.record, case.runs[0].session
     if record is None or len(record.sessions) >= SESSIONS or session in record.sessions:
         return answer
-    reason = _refused(case, record, answer)
-    if reason is None:
-        reason = _disturbed(case, record)
-    if reason is not None:
+    if reason := _refused(case, record, answer) or _disturbed(case, record):
         stays = f"baseline not grown ({len(record.sessions)} of {SESSIONS} sessions): {reason}"
         return replace(answer, notes=(*answer.notes, stays))
     return _grown(case, answer)

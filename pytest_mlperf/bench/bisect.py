@@ -61,7 +61,6 @@ class _EarlierBuild(CaseRunner):
     """The side that is known to run."""
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one run that may be judged; an MlperfError says which build gives none."""
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -74,11 +73,6 @@ class _LaterBuild(CaseRunner):
     """The side that may not run at all: that is told apart from what breaks the good one."""
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
-        """Add one run that may be judged.
-
-        Raises:
-            _Broke: The build gives none.
-        """
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
@@ -255,12 +249,7 @@ class Bisection:
     def _ratios(
         self, key: str, test: str, limits: Mapping[str, float], numbers: tuple[int, int]
     ) -> Mapping[str, Ratio]:
-        """Return what runs in turns say of one test; only those that are not kept are made.
-
-        Raises:
-            _Broke: The later build gives none.
-            MlperfError: The earlier one gives none.
-        """
+        """Return the ratios of one test; measure only the pairs that are not stored."""
         kept, case = self._store.pairs(key), self._cases[test]
         if kept.reason:
             raise _Broke(kept.reason)

@@ -154,7 +154,7 @@ def threads(root: Path, pids: Set[int]) -> dict[Key, Thread]:
             threads_by_key[pid, tid] = Thread(
                 waited_s=int(times[1]) * 1e-9 if complete else None,
                 turns=int(times[2]) if complete else None,
-                switches=_switches(_read(folder / "status")),
+                switches=_status(folder, b"nonvoluntary_ctxt_switches"),
             )
     return threads_by_key
 
@@ -165,16 +165,12 @@ def peak_bytes(root: Path, pids: Set[int]) -> int | None:
     Pages that several share count once for each, and each may have had its peak at another time:
     together they never had more.
     """
-    peaks = []
-    for pid in pids:
-        _, there, rest = _read(root / f"proc/{pid}/status").partition(b"\nVmHWM:")
-        if there:
-            peaks.append(int(rest.split()[0]) * 1024)
-    return sum(peaks) or None
+    peaks_kib = [_status(root / f"proc/{pid}", b"VmHWM") or 0 for pid in pids]
+    return sum(peaks_kib) * 1024 or None
 
 
-def _switches(status: bytes) -> int | None:
-    _, there, rest = status.partition(b"\nnonvoluntary_ctxt_switches:")
+def _status(folder: Path, field: bytes) -> int | None:
+    _, there, rest = _read(folder / "status").partition(b"\n%s:" % field)
     return int(rest.split()[0]) if there else None
 
 
@@ -439,10 +435,9 @@ def _groups(root: Path) -> Iterator[Path]:
     """Yield the folders of our control groups that watch the processor, the nearest first."""
     for line in _lines(root / "proc/self/cgroup"):
         _, controllers, place = line.split(":", 2)
-        names = [""] if not controllers else [controllers]
         if controllers and "cpu" not in controllers.split(","):
             continue
-        for name in (*names, "unified") if not controllers else names:
+        for name in [controllers] if controllers else ["", "unified"]:
             top = root / "sys/fs/cgroup" / name
             inside = Path(place.strip("/"))
             yield from (top / part for part in (inside, *inside.parents) if (top / part).is_dir())

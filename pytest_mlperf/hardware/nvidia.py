@@ -288,10 +288,8 @@ def read(nvml: Any) -> NvmlReport:
         library = NvmlLibrary(nvml)
     except UnavailableNvml as error:
         return {"gpus": [], "trouble": str(error)}
-    try:
+    with contextlib.closing(library):
         return _read(library)
-    finally:
-        library.close()
 
 
 def accelerator_class(name: str) -> str:

@@ -580,11 +580,7 @@ class ReplicatedEngine(Engine):
         )
 
     def _agreed(self, facts: Sequence[Mapping[str, str]]) -> dict[str, str]:
-        """Return what all replicas say alike.
-
-        Raises:
-            RunError: Two say different things: they are no copies of one engine.
-        """
+        """Return the facts of all replicas; refuse replicas whose facts differ."""
         for replica, other in zip(self._replicas[1:], facts[1:], strict=True):
             for name in sorted({*facts[0], *other}):
                 if facts[0].get(name) != other.get(name):

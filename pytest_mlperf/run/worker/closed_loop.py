@@ -682,10 +682,9 @@ class ClosedLoop(Loop):
         return window
 
     def _ramp(self, concurrency: int, ramp_s: float) -> list[int]:
-        """Fill the slots one after the other: what begins together stays together.
+        """Fill the slots one after the other; return how often each was refilled meanwhile.
 
-        Returns:
-            How often each slot was replaced meanwhile.
+        Requests that begin together stay together.
         """
         turns = [0] * concurrency
         begun_s = perf_counter()

@@ -112,11 +112,7 @@ class OpenLoop(Loop):
     def _planned(
         self, point: float
     ) -> tuple[Iterator[Arrival], Sequence[Arrival], Iterator[Arrival], float]:
-        """Return what arrives before, in and after the window, each from its begin, and its length.
-
-        Raises:
-            RunError: A trace has nothing to offer in it.
-        """
+        """Return what arrives before, in and after the window, and the window's length [s]."""
         settings, lasts_s = self._settings, self._settings.min_duration_ms / 1000
         if not self._trace:
             drawn = self._drawn(self._draw(point))

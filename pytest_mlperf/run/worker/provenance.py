@@ -56,11 +56,7 @@ def fed(dataset: Dataset, indices: Sequence[int]) -> tuple[dict[str, str], float
 
 
 def _parts(value: Any) -> Iterator[bytes | memoryview]:
-    """Yield bytes that are equal of equal values alone, in every process.
-
-    Raises:
-        TypeError: It is of another kind, of which nobody knows what tells two apart.
-    """
+    """Yield bytes that are equal for equal values alone, in every process; else TypeError."""
     if hasattr(value, "__array__") or hasattr(value, "__array_interface__"):
         import numpy as np  # a worker whose data set has no arrays does without
 

@@ -299,7 +299,9 @@ class EngineWorker:
             rate = settings.target_qps
             if rate is None:
                 with self._progress("probe", driver.sink):
-                    rate = self._probe(driver)
+                    batch = settings.scenario in ("Offline", "Server")
+                    samples = query_size(settings)
+                    rate = probe_offline(driver) if batch else probe_stream(driver, samples)
             self._engine.unload_samples(loaded)
         if settings.target_qps is None:
             if settings.scenario == "Server":
@@ -308,11 +310,6 @@ class EngineWorker:
         settings = dataclasses.replace(settings, target_qps=rate)
         plan = loadgen.plan_performance(settings, self._samples)
         self._run(plan, self._folder / "performance", settings)
-
-    def _probe(self, driver: Driver) -> float:
-        if self._spec.settings.scenario in ("Offline", "Server"):
-            return probe_offline(driver)
-        return probe_stream(driver, query_size(self._spec.settings))
 
     def _try_server(self, settings: LoadGenSettings) -> Detail:
         plan = loadgen.plan_performance(settings, self._samples)
@@ -335,13 +332,10 @@ class EngineWorker:
             command = json.loads(line)
             if command["command"] == "stop":
                 return
-            self._accuracy(command["block"], command["indices"])
-
-    def _accuracy(self, block: int, indices: Sequence[int]) -> None:
-        settings = self._spec.settings
-        plan = loadgen.plan_accuracy(settings, len(indices))
-        folder = self._folder / "accuracy" / f"block-{block}"
-        self._run(plan, folder, settings, indices=indices)
+            settings, indices = self._spec.settings, command["indices"]
+            plan = loadgen.plan_accuracy(settings, len(indices))
+            folder = self._folder / "accuracy" / f"block-{command['block']}"
+            self._run(plan, folder, settings, indices=indices)
 
     def _run(
         self,
