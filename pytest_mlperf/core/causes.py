@@ -70,13 +70,14 @@ class Siblings(tuple[Verdict, ...]):
             way = moved(verdict)
             if way is not None:
                 case = verdict.case.id
+                proven = [p for p in verdict.paired if p.outcome in DROPS | {Outcome.IMPROVED}]
                 last[verdict.kind, case] = _Judged(
                     case=case,
                     verdict=verdict,
                     engine=_engine(verdict),
                     moved=way,
                     share=_largest(verdict),
-                    points=_points(verdict),
+                    points=max((abs(p.change) for p in proven), default=None),
                 )
         return last.values()
 
@@ -207,11 +208,6 @@ def _largest(verdict: Verdict) -> float | None:
     return max(sizes, default=None)
 
 
-def _points(verdict: Verdict) -> float | None:
-    sizes = [abs(p.change) for p in verdict.paired if p.outcome in DROPS | {Outcome.IMPROVED}]
-    return max(sizes, default=None)
-
-
 MOST_POINTS = 3
 """Points of a curve at which a server's metrics are told."""
 
@@ -277,7 +273,9 @@ def causes(
         (cause for rule in _RULES for cause in rule(facts)), key=lambda cause: -cause.strength
     )
     if not any(cause.strength > Strength.HINT for cause in explained):
-        explained.append(_none(facts))
+        looked = "; ".join(_unchanged(facts)) or "nothing is known to compare with"
+        says = f"no cause found: {looked}"
+        explained.append(Cause(rule="none", says=says, strength=Strength.NONE))
     return tuple(explained)
 
 
@@ -310,7 +308,6 @@ HEADS = {
 
 
 def _environment(facts: _Facts) -> Iterator[Cause]:
-    """Engine, weights and options, and what is beside them, as far as they changed."""
     groups: dict[str, list[str]] = {}
     for text in facts.verdict.changed:
         part = _part_of(text, facts.verdict)
@@ -336,7 +333,6 @@ def _part_of(text: str, verdict: Verdict) -> str:
 
 
 def _weight(name: str, siblings: Points, *, alone: bool) -> Strength:
-    """Return how much a change explains, in the light of where else it got worse."""
     if name == OTHER_FILES:
         return Strength.HINT
     if siblings.points_to and name in {"engine", "machine", LOADED_FILES}:
@@ -361,8 +357,7 @@ def shortened(text: str) -> str:
 
 def _siblings(facts: _Facts) -> Iterator[Cause]:
     for says, strong in facts.siblings.says:
-        strength = Strength.STRONG if strong else Strength.HINT
-        yield Cause(rule="siblings", says=says, strength=strength)
+        yield Cause(rule="siblings", says=says, strength=_either(strong))
 
 
 def _output(facts: _Facts) -> Iterator[Cause]:
@@ -398,7 +393,6 @@ def _length(value: float) -> str:
 
 
 def _server(facts: _Facts) -> Iterator[Cause]:
-    """What the server's own metrics showed that the baseline's did not, beside what got worse."""
     if not (changes := _server_changes(facts)):
         return
     by_point = {point: [c for c in changes if c.point == point] for point in _by_size(facts)}
@@ -420,7 +414,7 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
 
 
 def _by_size(facts: _Facts) -> list[float | None]:
-    """Return the points of a case, those that moved most in the verdict's direction first."""
+    """Return a case's points, the largest change in the verdict's direction first."""
     points = points_of([run.server for run in facts.verdict.runs])
     return sorted(
         points, key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0)
@@ -428,7 +422,7 @@ def _by_size(facts: _Facts) -> list[float | None]:
 
 
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
-    """Return the metrics of a point that went the verdict's way, with their changes."""
+    """Return the change of each metric of a point that moved in the verdict's direction."""
     shares = {}
     for metric in facts.verdict.metrics:
         definition = METRICS.get(metric.metric)
@@ -479,15 +473,16 @@ _SIGNS = {
 
 
 def _seen(facts: _Facts) -> Iterator[Cause]:
-    """What held the GPU back, or was wrong with it, in words of the sampler.
+    """Yield what the sampler saw hold the GPU back, or saw wrong with it.
 
-    Most of it may have been so when the baseline was recorded, as a board under full load may be at
-    its power limit always: a hint, and none where the shares of both sides are compared.
+    Most of it may have been so when the baseline was recorded too: a board under full load may
+    always be at its power limit. So it is a hint, and left out where both sides' shares are known.
     """
     if facts.direction > 0 or facts.verdict.kind == "accuracy":
         return
     runs = facts.verdict.runs
-    compared = facts.baseline is not None and _cap_compared(runs, facts.baseline.runs)
+    before = facts.baseline.runs if facts.baseline else ()
+    compared = all(any(CAP in run.state for run in side) for side in (runs, before))
     signs: dict[tuple[str, SignKey], list[Sign]] = {}
     for sign in (sign for run in runs for sign in run.signs):
         evidence = sign.key in _SIGNS or sign.share is not None
@@ -502,7 +497,6 @@ def _seen(facts: _Facts) -> Iterator[Cause]:
 
 
 def _replicas(facts: _Facts) -> Iterator[Cause]:
-    """A replica that is behind the others: the whole is no faster than its share allows."""
     if facts.direction < 0 and facts.verdict.kind != "accuracy":
         for one in stragglers([(run.replicas, run.gpus) for run in facts.verdict.runs]):
             yield Cause(rule="replicas", says=one.text, strength=Strength.PLAUSIBLE)
@@ -570,11 +564,6 @@ def _clocks(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineCha
     )
 
 
-def _cap_compared(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> bool:
-    """Whether both sides know for how long the power limit held the clocks back."""
-    return all(any(CAP in run.state for run in side) for side in (runs, baseline))
-
-
 def _power(runs: Sequence[Run], baseline: Sequence[BaselineRun]) -> _MachineChange | None:
     """Return the mean power of the accelerators in the timed part; None where it is not known.
 
@@ -629,11 +618,6 @@ def _control(
 
 
 # --- nothing found ---------------------------------------------------------------------------
-
-
-def _none(facts: _Facts) -> Cause:
-    looked = "; ".join(_unchanged(facts)) or "nothing is known to compare with"
-    return Cause(rule="none", says=f"no cause found: {looked}", strength=Strength.NONE)
 
 
 def _unchanged(facts: _Facts) -> Iterator[str]:

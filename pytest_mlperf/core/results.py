@@ -265,7 +265,11 @@ def remaining(
 ) -> tuple[Suspect, ...]:
     """Return what is suspect after a session, that of this session first."""
     earlier = newest(before)
-    judged = [result for result in results if _decides(result)]
+    judged = [
+        result
+        for result in results
+        if result.verdict.kind in FALLS and result.verdict.outcome in DECIDED and _counts(result)
+    ]
     decided = {_suspect(result, (), date).key for result in judged}
     suspects = [
         _suspect(result, names, _since(suspected(earlier, result), names) or date)
@@ -291,11 +295,6 @@ def again(results: Iterable[CaseResult]) -> dict[int, Before]:
         for index, result in enumerate(results)
         if (one := result.suspected) and _counts(result)
     }
-
-
-def _decides(result: CaseResult) -> bool:
-    verdict = result.verdict
-    return verdict.kind in FALLS and verdict.outcome in DECIDED and _counts(result)
 
 
 def _counts(result: CaseResult) -> bool:

@@ -246,11 +246,6 @@ class ChangeBounds:
     groups: int | None = None
     widened: float = 1.0
 
-    def cautious(self, other: ChangeBounds) -> ChangeBounds:
-        """Return the wider end on either side and the larger p; the rest is the other's."""
-        low, high = min(self.low, other.low), max(self.high, other.high)
-        return replace(other, low=low, high=high, p=max(self.p, other.p))
-
 
 def bounds_of(
     before: Sequence[float],
@@ -266,29 +261,26 @@ def bounds_of(
     differences = [new - old for old, new in zip(before, now, strict=True)]
     bounds = by_spread(Counter(differences), errors)
     if leverage is not None and any(differences):
-        bounds = by_leverage(differences, leverage, errors)
+        n = len(differences)
+        se, df = error_of(differences, leverage)
+        changed = n - differences.count(0.0)
+        bounds = _by_t(math.fsum(differences) / n, se, df, errors, changed=changed)
     elif len({*before, *now}) <= 2:
         bounds = _by_flips(before, now, bounds, errors)
     if groups is None or len(set(groups)) < FEWEST_GROUPS or not any(differences):
         return bounds
-    return bounds.cautious(_by_groups(differences, groups, errors))
+    grouped = _by_groups(differences, groups, errors)
+    low, high = min(bounds.low, grouped.low), max(bounds.high, grouped.high)
+    return replace(grouped, low=low, high=high, p=max(bounds.p, grouped.p))
 
 
 def by_spread(changes: Mapping[float, int], errors: Errors) -> ChangeBounds:
     """Return the bounds of the paired t."""
     n = sum(changes.values())
-    mean = mean_of(changes)
+    mean = math.fsum(change * count for change, count in changes.items()) / n
     squares = math.fsum((change - mean) ** 2 * count for change, count in changes.items())
     se = math.sqrt(squares / (n - 1) / n) if n > 1 else math.inf
     return _by_t(mean, se, n - 1, errors, changed=n - changes.get(0.0, 0))
-
-
-def by_leverage(differences: Sequence[float], leverage: Leverage, errors: Errors) -> ChangeBounds:
-    """Return the bounds of changes of pseudo-values, which show a part of what chance does."""
-    n = len(differences)
-    se, df = error_of(differences, leverage)
-    changed = n - differences.count(0.0)
-    return _by_t(math.fsum(differences) / n, se, df, errors, changed=changed)
 
 
 def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, float]:
@@ -308,11 +300,6 @@ def error_of(differences: Sequence[float], leverage: Leverage) -> tuple[float, f
     variance = total / (n - 1) / n / leverage.seen + leverage.hidden**2 / 2
     changed = max(1.0, 3 * total**2 / fourth) if fourth else leverage.df
     return math.sqrt(variance), min(n - 1, leverage.df, changed)
-
-
-def mean_of(changes: Mapping[float, int]) -> float:
-    """Return the mean of changes that so many samples have."""
-    return math.fsum(change * count for change, count in changes.items()) / sum(changes.values())
 
 
 def with_rare(

@@ -59,13 +59,6 @@ def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
     )
 
 
-def notes_of_scores(
-    verdicts: Sequence[PairedVerdict], judgements: Mapping[str, Paired], beside: PassContext
-) -> tuple[str, ...]:
-    """Return sentences on what was judged: what it is worth, small drops, how alike passes are."""
-    return tuple(note for verdict in verdicts for note in _of_metric(verdict, judgements, beside))
-
-
 def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tuple[str, ...]:
     """Return a sentence on outputs that changed, or did not where scores of so many samples did."""
     changed = others(beside.outputs, scored)
@@ -237,14 +230,16 @@ def rule_on_scores(
     outcome = worst([verdict.outcome for verdict in verdicts if verdict.outcome])
     deciding = next(verdict for verdict in verdicts if verdict.outcome is outcome)
     counts = [_count(name, *both) for name, both in series.items() if name in COUNTS]
+    decisions = {paired.decision for paired in judgements.values()}
+    undecided = len(judgements) < len(judged) or Decision.MORE in decisions
     return Ruling(
         outcome=outcome,
         headline=_headline(deciding, len(order)),
         paired=(*verdicts, *counts),
-        more=_needs_more(judgements, due=len(judgements) < len(judged)),
+        more=undecided and Decision.FAIL not in decisions,
         notes=(
             *(_of_chance(verdict) for verdict in verdicts if verdict.metric in hidden),
-            *notes_of_scores(verdicts, judgements, beside),
+            *(note for one in verdicts for note in _of_metric(one, judgements, beside)),
             *notes_of_outputs(scored, _rescored([series[name] for name in judged]), beside),
         ),
     )
@@ -260,11 +255,6 @@ def _rescored(series: Sequence[tuple[Values, Values]]) -> int:
             if None not in (old, new) and old != new
         }
     )
-
-
-def _needs_more(judgements: Mapping[str, Paired], *, due: bool) -> bool:
-    decisions = {paired.decision for paired in judgements.values()}
-    return (due or Decision.MORE in decisions) and Decision.FAIL not in decisions
 
 
 def _up(values: Values, *, lower: bool) -> list[float | None]:

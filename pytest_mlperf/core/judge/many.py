@@ -220,7 +220,10 @@ def estimate(
     # A shift that the machine does not explain is a drop: what lies above 0 is the better half.
     middle = shift if shift > -allowed else max(shift, 0.0)
     first = _scale([(c - middle, se, df) for c, se, df in firsts], two_sided=False)
-    apart = [look for looks in common.values() for look in _centred(looks)]
+    apart = []
+    for looks in common.values():
+        middle = median(change for change, _, _ in looks)
+        apart += [(change - middle, se, df) for change, se, df in looks]
     if not apart:  # one session tells nothing of what others do: all that exceeds is theirs
         return Null(
             pairs=len(firsts), shift=shift, spread=spread, allowed=allowed, excess=first**2 - 1
@@ -239,11 +242,6 @@ def estimate(
         seen=seen,
         beyond=BEYOND if _is_heavy(seen, median(df for _, _, df in apart)) else 1.0,
     )
-
-
-def _centred(looks: Sequence[Compared]) -> list[Compared]:
-    middle = median(change for change, _, _ in looks)
-    return [(change - middle, se, df) for change, se, df in looks]
 
 
 def _spread(medians: Sequence[float], unit: float, rule: RuleR) -> tuple[float, float]:

@@ -226,13 +226,6 @@ class Ruling:
         return any(m.fails and m.outcome is not Outcome.INVALID for m in self.metrics)
 
 
-def headline_of(outcome: Outcome, metric: MetricVerdict | None) -> str:
-    """Return what follows an outcome's word: metric, change, interval, what is not excluded."""
-    if metric is None:
-        return "nothing is gated"
-    return METRICS[metric.metric].title + behind_title(outcome, metric)
-
-
 def behind_title(outcome: Outcome, metric: MetricVerdict) -> str:
     """Return what a headline says behind the title of the metric that made the outcome."""
     if metric.change is None or metric.low is None or metric.high is None or not metric.limit:
@@ -308,10 +301,12 @@ def ruling_of(
     outcome = worst(outcomes) if outcomes else Outcome.INCONCLUSIVE
     if outcome is Outcome.OK and Outcome.IMPROVED in outcomes:
         outcome = Outcome.IMPROVED
-    deciding = deciding_of(metrics, outcome if outcomes else None)
+    headline = "nothing is gated"
+    if deciding := deciding_of(metrics, outcome if outcomes else None):
+        headline = METRICS[deciding.metric].title + behind_title(outcome, deciding)
     return Ruling(
         outcome=outcome,
-        headline=headline_of(outcome, deciding),
+        headline=headline,
         metrics=(*metrics, *reported),
         more=more,
         deciding=deciding,
@@ -532,7 +527,9 @@ def _word(judged: Judged, judging: _Judging) -> tuple[Outcome, str]:
         case Decision.FAIL:
             if judged.advisory:
                 return Outcome.INCONCLUSIVE, note
-            return judging.failing, _beside(judged, judging.pairs)
+            others = f"a drop whatever the other {judging.pairs - 1} pairs judged with it do"
+            note = f"{others}, p={judged.p_value:.1g}" if judging.pairs > FEW else ""
+            return judging.failing, note
         case _:
             load = of_load(judged.lost, judged.lost_before, "now", "of the baseline")
             return Outcome.INCONCLUSIVE, note or load
@@ -552,12 +549,6 @@ def of_load(lost: float, lost_before: float, now: str, before: str) -> str:
         f"load explains up to {shares[0]} {now} and {shares[1]} {before}: an idle machine or "
         "interleaving decides"
     )
-
-
-def _beside(judged: Judged, pairs: int) -> str:
-    if pairs <= FEW:
-        return ""
-    return f"a drop whatever the other {pairs - 1} pairs judged with it do, p={judged.p_value:.1g}"
 
 
 def _reported(

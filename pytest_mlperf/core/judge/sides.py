@@ -294,7 +294,9 @@ def _judged(
     sign = 1 if direction is Direction.HIGHER else -1
     ratio = pooled(old, new, rule=rule)
     middle, bound = sign * ratio.change, bound_of(direction, limit)
-    lost, lost_before = (max(map(fmean, by_session(side, _lost))) for side in (new, old))
+    lost, lost_before = (
+        max(map(fmean, by_session(side, lambda value: value.lost))) for side in (new, old)
+    )
     worst, best = middle - lost_before, middle + lost
     outcome, note, leans = _word(ratio, (worst, best), bound, min(len(old), len(new)), rule)
     if outcome is Outcome.INCONCLUSIVE:
@@ -318,10 +320,6 @@ def _judged(
         p=ratio.p(-sign, lost) if outcome is Outcome.PERF_DROP else 1.0,
         leans=leans,
     )
-
-
-def _lost(value: Value) -> float:
-    return value.lost
 
 
 def _word(
@@ -363,7 +361,7 @@ def _by_few_sessions(
 
 
 def _reported(name: str, before: Sequence[Run], now: Sequence[Run]) -> MetricVerdict | None:
-    """Return a metric that is not judged; None where either side may not be believed in it."""
+    """Return a metric that is not judged; None if a side has a run that must not judge it."""
     if not all(run.may_judge(name) for run in (*before, *now) if name in run.metrics):
         return None
     new = values(now, name)

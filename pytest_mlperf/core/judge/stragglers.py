@@ -116,12 +116,9 @@ def _differs(replica: ReplicaRun, gpus: Sequence[GpuRun]) -> tuple[str, ...]:
 
 def _both(here: Sequence[GpuRun], rest: Sequence[GpuRun], name: str) -> tuple[float, float] | None:
     """Return the medians of a quantity over some GPUs and over the rest; None: not known."""
-    ours, theirs = (
-        [value for gpu in gpus if (value := _quantity(gpu, name)) is not None]
+    sides = (
+        [gpu.mean_w if name == "mean_w" else gpu.state.get(name) for gpu in gpus]
         for gpus in (here, rest)
     )
+    ours, theirs = ([value for value in side if value is not None] for side in sides)
     return (median(ours), median(theirs)) if ours and theirs else None
-
-
-def _quantity(gpu: GpuRun, name: str) -> float | None:
-    return gpu.mean_w if name == "mean_w" else gpu.state.get(name)
