@@ -73,12 +73,12 @@ def metrics(scorer: str) -> tuple[str, ...] | None:
 
     It says so in its class attribute `metrics`, where its options do not decide them.
     """
-    declared: tuple[str, ...] | None = _attribute("scorers", scorer, "metrics")
+    declared: tuple[str, ...] | None = class_attribute("scorers", scorer, "metrics")
     return declared
 
 
-def _attribute(group: Group, use: str, name: str) -> Any:
-    """Return what a registered extension has under a name; None: nothing, or it is none."""
+def class_attribute(group: Group, use: str, name: str) -> Any:
+    """Return a class attribute of a registered extension; None without it, or of own code."""
     entry = registered(group).get(use)
     return getattr(resolve(entry.value), name, None) if entry else None
 
@@ -113,42 +113,41 @@ def look(use: str) -> Callable[..., None] | None:
     It takes the adapter's options, opens no file, and raises UnavailableError with what is missing
     and what to put there. Of code named by "package.module:name" nothing is imported here.
     """
-    finds: Callable[..., None] | None = _attribute("datasets", use, "look")
+    finds: Callable[..., None] | None = class_attribute("datasets", use, "look")
     return finds
 
 
 def parallelism(use: str, options: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return by what a registered engine's options multiply its GPUs; None: it does not say."""
-    ask = _attribute("engines", use, "parallelism")
+    ask = class_attribute("engines", use, "parallelism")
     return None if ask is None else ask(options)
 
 
 def works_on(use: str, options: Mapping[str, Any]) -> tuple[str, str] | None:
     """Return an option of a registered engine and the device that it names; None: nobody knows."""
-    ask = _attribute("engines", use, "works_on")
+    ask = class_attribute("engines", use, "works_on")
     return None if ask is None else ask(options)
 
 
 def is_client(use: str) -> bool:
     """Whether a registered engine is a client of a server."""
-    entry = registered("engines").get(use)
-    return bool(entry and getattr(resolve(entry.value), "client", False))
+    return bool(class_attribute("engines", use, "client"))
 
 
 def clients_of(use: str, options: Mapping[str, Any]) -> int:
     """Return in how many processes a registered engine is to run as the client of a server."""
-    ask = _attribute("engines", use, "clients")
+    ask = class_attribute("engines", use, "clients")
     return 1 if ask is None else ask(options)
 
 
 def harness(use: str) -> str:
     """Return who measures points of Concurrency for an engine, in place of our own loop."""
-    return _attribute("engines", use, "harness") or ""
+    return class_attribute("engines", use, "harness") or ""
 
 
 def is_timed(use: str) -> bool:
     """Return whether an engine works when it is asked, so that it has a speed."""
-    return _attribute("engines", use, "timed") is not False
+    return class_attribute("engines", use, "timed") is not False
 
 
 def check_call(title: str, factory: Any, options: Mapping[str, Any]) -> None:

@@ -261,7 +261,10 @@ def tokens_as_counted(
     """
     answers = list(timed)
     checked = scenario != "Offline"
-    firsts = [a for a in answers if checked and not _is_first(a)]
+    # Nothing reported is no contradiction.
+    firsts = [
+        a for a in answers if checked and not a.data.startswith((a.first or b"")[: len(a.data)])
+    ]
     ends = [answer for answer in answers if _ends(answer.data, end.to_bytes(width, "little")) > 1]
     lengths = [a for a in answers if a.tokens is None or len(a.data) // width != a.tokens]
     first = str(not firsts) if checked else "Skipped"
@@ -288,11 +291,6 @@ def tokens_as_counted(
         "",
     ]
     return Finding(file=ACCURACY, text="\n".join(lines), faults=tuple(faults), notes=tuple(notes))
-
-
-def _is_first(answer: LoggedAnswer) -> bool:
-    """Whether what was reported first begins the answer; nothing reported is no contradiction."""
-    return answer.data.startswith((answer.first or b"")[: len(answer.data)])
 
 
 def _ends(data: bytes, token: bytes) -> int:
@@ -382,8 +380,6 @@ def _floats(data: bytes) -> Sequence[float]:
 
 @dataclass(frozen=True, slots=True)
 class _Ranked:
-    """Candidates of one sample."""
-
     predictions: Sequence[float]
     labels: Sequence[float]
     weights: Sequence[float]

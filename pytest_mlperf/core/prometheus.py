@@ -48,17 +48,14 @@ def page_samples(page: bytes, names: Collection[str]) -> Iterator[PageSample]:
             continue
         value = float(match["value"])
         if math.isfinite(value):
-            labels = _labels(match["labels"] or "")
+            pairs = _LABEL.findall(match["labels"] or "")
+            labels = {name: _ESCAPED.sub(_plain, text) for name, text in pairs}
             yield PageSample(name=match["name"], labels=labels, value=value)
 
 
 def is_page(page: bytes) -> bool:
     """Whether a text describes metrics at all, as every library that writes such pages does."""
     return page.startswith((b"# HELP ", b"# TYPE ")) or b"\n# TYPE " in page
-
-
-def _labels(text: str) -> dict[str, str]:
-    return {name: _ESCAPED.sub(_plain, value) for name, value in _LABEL.findall(text)}
 
 
 def _plain(escaped: re.Match[str]) -> str:

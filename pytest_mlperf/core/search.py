@@ -61,11 +61,6 @@ class Tried:
     folder: str = ""
 
     @property
-    def excess_seen(self) -> float:
-        """How far its latency is from its limit on either side, as a logarithm."""
-        return abs(math.log(self.value / self.limit))
-
-    @property
     def excess(self) -> float:
         """How far beyond its limit the latency is, as a logarithm that counts to `CLAMP`."""
         size = min(max(abs(math.log(self.value / self.limit)), LEAST), CLAMP)
@@ -124,7 +119,8 @@ class SearchOutcome:
         off it by, over its slope, is what the rate is off by, at most as far as they lie apart; 0
         where fewer than three runs are near the limit, or the latency does not rise.
         """
-        near = [one for one in self.tried if one.metric == self.metric and one.excess_seen < CLAMP]
+        of_it = [one for one in self.tried if one.metric == self.metric]
+        near = [one for one in of_it if abs(math.log(one.value / one.limit)) < CLAMP]
         if len(near) < 3:
             return 0.0
         x = [math.log(one.rate / self.rate) for one in near]
@@ -233,7 +229,10 @@ def next_rate(tries: Sequence[Tried], plan: SearchPlan) -> float | None:
     if low is None:
         return high.rate * math.exp(-_step(high.rate, plan))
     if _is_narrow(low, high, plan.precision):
-        return high.rate if _is_doubtful(tries, high) else None
+        places = [index for index, one in enumerate(tries) if one.rate == high.rate]
+        after = tries[places[0] + 1 :]
+        stands_alone = len(places) == 1 and len(after) >= HELD_AFTER
+        return high.rate if stands_alone and all(one.held for one in after) else None
     return low.rate * math.exp(_inside(tries, low, high, math.log1p(plan.precision)))
 
 
@@ -290,13 +289,6 @@ def _width(low: Tried, high: Tried) -> float:
 
 def _is_narrow(low: Tried, high: Tried, precision: float) -> bool:
     return _width(low, high) <= math.log1p(precision) + _ROUNDING
-
-
-def _is_doubtful(tries: Sequence[Tried], high: Tried) -> bool:
-    """Whether a miss stands alone against several rates just below it that all held."""
-    places = [index for index, one in enumerate(tries) if one.rate == high.rate]
-    after = tries[places[0] + 1 :]
-    return len(places) == 1 and len(after) >= HELD_AFTER and all(one.held for one in after)
 
 
 def _meeting(low: Tried, high: Tried) -> float:

@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -73,7 +72,9 @@ def deliver(url: str, runs_dir: Path, results: Results, file: Path) -> Delivery:
     except (StoreError, OSError) as error:
         delivery.reason = str(error)
         delivery.waiting = folder if waiting and waiting.exists() else None
-    _remove_empty(folder)
+    with contextlib.suppress(OSError):  # others' results may be left
+        folder.rmdir()
+        folder.parent.rmdir()
     return delivery
 
 
@@ -98,7 +99,7 @@ def _wait(file: Path, place: Path) -> Path | None:
 
 
 def _send_waiting(store: Store, folder: Path, delivery: Delivery) -> None:
-    for path in _files(folder):
+    for path in sorted(folder.glob("*.json")):
         try:
             delivery.sent += store.add(read_results(path))
         except StoreError:
@@ -110,13 +111,3 @@ def _send_waiting(store: Store, folder: Path, delivery: Delivery) -> None:
             delivery.notes.append(f"can never be sent: {error}")
         else:
             path.unlink(missing_ok=True)
-
-
-def _files(folder: Path) -> Iterator[Path]:
-    yield from sorted(folder.glob("*.json"))
-
-
-def _remove_empty(folder: Path) -> None:
-    for each in (folder, folder.parent):
-        with contextlib.suppress(OSError):
-            each.rmdir()

@@ -39,8 +39,7 @@ def declared(group: registry.Group, use: str) -> tuple[str, ...]:
     It names them in its class attribute `libraries`, as they are imported, without dots; () where
     it does not. Code of the user's own is never looked at: that would import it.
     """
-    entry = registry.registered(group).get(use)
-    return tuple(getattr(registry.resolve(entry.value), "libraries", ())) if entry else ()
+    return tuple(registry.class_attribute(group, use, "libraries") or ())
 
 
 def require_libraries(group: registry.Group, use: str) -> None:
@@ -74,8 +73,7 @@ def cure(group: registry.Group, use: str, absent: Sequence[str]) -> str:
     Args:
         absent: The libraries, as they are imported.
     """
-    entry = registry.registered(group).get(use)
-    advice: str | None = getattr(registry.resolve(entry.value), "install", None) if entry else None
+    advice: str | None = registry.class_attribute(group, use, "install")
     if advice is not None:
         return advice
     missing = {distribution(library) for library in absent}

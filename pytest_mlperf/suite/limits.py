@@ -46,23 +46,19 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
 
 def gateable(scenario: ScenarioEntry) -> frozenset[str]:
     """Return the metrics of performance that a scenario measures and a suite can gate."""
-    return _gateable(scenario) | RESOURCES
-
-
-def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.find:
-        return FOUND
+        return FOUND | RESOURCES
     if scenario.name == "Concurrency":
-        alone = CURVE | {SLOWEST_REPLICA}
+        alone = CURVE | RESOURCES | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
     if scenario.name == "OpenLoop":  # throughput is what was offered
-        alone, each = TIMES | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
+        alone, each = TIMES | RESOURCES | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
         return alone | {at_point(name, c) for name in each for c in scenario.points or ()}
     if scenario.name == "Offline":
-        return OFFLINE | {SLOWEST_REPLICA}
+        return OFFLINE | RESOURCES | {SLOWEST_REPLICA}
     if scenario.name in {"Server", "Interactive"}:
-        return LATENCIES
-    return LATENCIES - SERVED - {SLOWEST_REPLICA}
+        return LATENCIES | RESOURCES
+    return (LATENCIES - SERVED - {SLOWEST_REPLICA}) | RESOURCES
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
@@ -77,11 +73,6 @@ def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, f
     }
     usual = TOKENS_PER_JOULE if tokens else SAMPLES_PER_JOULE
     return named or {usual: METRICS[usual].limit}
-
-
-def _placed(scenario: ScenarioEntry) -> bool:
-    """Whether its official values are rates: of Server and Interactive the highest that held."""
-    return scenario.name == "Offline" or scenario.find is not None
 
 
 def limit_defects(
@@ -101,7 +92,8 @@ def limit_defects(
     tables += [(("scenarios", i, "limits"), s.limits) for i, s in enumerate(scenarios)]
     for where, table in tables:
         yield from _table_defects(engines, where, table)
-    if OF_BEST in limits and not any(map(_placed, scenarios)):
+    # Official values are rates: of Server and Interactive the highest that held.
+    if OF_BEST in limits and not any(s.name == "Offline" or s.find for s in scenarios):
         yield (
             ("limits", OF_BEST),
             "no scenario here has official values to be compared with: that takes Offline, or "

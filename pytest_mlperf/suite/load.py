@@ -96,7 +96,8 @@ def _places(text: str) -> dict[KeyPath, int]:
     for line, statement in _statements(text):
         array = statement.startswith("[[")
         header = statement.startswith("[")
-        keys = _keys(statement.strip("[]") if header else _before_equals(statement))
+        key = _KEY.match(statement)
+        keys = _keys(statement.strip("[]") if header else key[0] if key else "")
         if header and keys:
             table = _indexed(keys, array=array, last=last)
         path = table if header else (*table, *keys)
@@ -122,11 +123,6 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
                 yield first, statement
             first, begin, end, depth = line + 1, token.end(), None, 0
         line += piece.count("\n")
-
-
-def _before_equals(statement: str) -> str:
-    match = _KEY.match(statement)
-    return match[0] if match else ""
 
 
 def _keys(source: str) -> tuple[str, ...]:
@@ -204,7 +200,6 @@ def _read(path: Path) -> str:
 
 
 def _syntax(message: str, text: str) -> str:
-    """Return the parser's message with the line in front."""
     reason, _, place = message.removesuffix(")").partition(" (at ")
     line = re.match(r"line (\d+)", place)
     if line or place == "end of document":
@@ -250,7 +245,6 @@ def _message(where: KeyPath, kind: str, message: str, value: object) -> str:
 
 
 def _keys_beside(where: KeyPath) -> list[str]:
-    """Return the keys that the table around a key path may have."""
     model: type[BaseModel] = Suite
     for part in where[:-1]:
         if isinstance(part, str) and part in _fields(model):

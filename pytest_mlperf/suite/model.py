@@ -16,7 +16,7 @@ from pytest_mlperf.core.metrics import FOUND, LOOPS, METRICS, at_point, gated_me
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
-from pytest_mlperf.rounds import ROUNDS, RoundScenario, RoundWorkload, load_round
+from pytest_mlperf.rounds import ROUNDS, RoundWorkload, load_round
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
@@ -421,7 +421,8 @@ def _scenarios(suite: Suite) -> Iterator[Defect]:
         if scenario.name not in LOOPS:
             yield from _latency_limits(suite, scenario, index)
         if scenario.find:
-            rated, constants = scenario.target_qps is not None, _constants(suite, scenario)
+            rated = scenario.target_qps is not None
+            constants = suite.rules.scenarios.get(scenario.name) if suite.rules else None
             limits = limits_of(scenario, constants, tokens=suite.tokens)
             defects = find_defects(
                 scenario.find, scenario.name, limits, rated=rated, tokens=suite.tokens
@@ -483,10 +484,6 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
             'arrivals = "gamma" and burstiness, its shape, belong together: 1 is Poisson, less is '
             "burstier",
         )
-
-
-def _constants(suite: Suite, scenario: ScenarioEntry) -> RoundScenario | None:
-    return suite.rules.scenarios.get(scenario.name) if suite.rules else None
 
 
 def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[Defect]:

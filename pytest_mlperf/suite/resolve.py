@@ -88,7 +88,10 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
     for part, group, use, scoring in needing(planned, scorer=scorer):
         libraries = functools.partial(require_libraries, group, use)
         _kept(problems, part, libraries, scoring=scoring)
-    problems = _each_once(problems)
+    once: dict[str, CaseProblem] = {}
+    for problem in problems:  # parts share libraries
+        once.setdefault(str(problem.error), problem)
+    problems = list(once.values())
     ready = parts.engine is not None and parts.dataset is not None
     if not ready or not all(problem.scoring for problem in problems):
         return Problems(problems=tuple(problems), build=parts.build)
@@ -128,14 +131,6 @@ def _kept(
     except (SuiteError, UnavailableError, EnvironmentFault) as error:
         problems.append(CaseProblem(part=part, error=error, scoring=scoring))
         return None
-
-
-def _each_once(problems: Iterable[CaseProblem]) -> list[CaseProblem]:
-    """Return problems without those that say again what another says: parts share libraries."""
-    once: dict[str, CaseProblem] = {}
-    for problem in problems:
-        once.setdefault(str(problem.error), problem)
-    return list(once.values())
 
 
 def _job(planned: Planned, parts: _ResolvedParts, problems: Sequence[CaseProblem]) -> Job:
@@ -185,17 +180,18 @@ def _search(planned: Planned) -> Search | None:
 def _facts(planned: Planned) -> dict[str, str]:
     """Return what the suite adds to a fingerprint; options are kept as it writes them."""
     suite, find, points = planned.suite, planned.scenario.find, points_in_words(planned.scenario)
-    return {
+    facts = {
         "engine": planned.engine.use,
         "options": json.dumps(planned.options, sort_keys=True),
         **_data_facts(planned, "performance"),
         "round": suite.round,
-        **({"division": "open"} if suite.division == "open" else {}),
-        **({"find": find.in_words} if find else {}),
-        **({"points": points} if points else {}),
-        **({"seed_set": planned.scenario.seed_set} if planned.scenario.seed_set else {}),
-        **({"techniques": ", ".join(planned.techniques)} if planned.techniques else {}),
+        "division": "open" if suite.division == "open" else "",
+        "find": find.in_words if find else "",
+        "points": points,
+        "seed_set": planned.scenario.seed_set,
+        "techniques": ", ".join(planned.techniques),
     }
+    return {name: text for name, text in facts.items() if text}
 
 
 def _data_facts(planned: Planned, phase: Phase) -> dict[str, str]:
@@ -298,8 +294,8 @@ def model_of(planned: Planned) -> str | None:
     Raises:
         UnavailableError: A variable is not set, or the file is not there.
     """
-    own_model = planned.engine.model
-    named = own_model if own_model is not None else planned.suite.workload.model
+    own = planned.engine.model
+    named = planned.suite.workload.model if own is None else own
     return None if named is None else local(planned.path, planned.model_key, named)
 
 

@@ -66,7 +66,6 @@ def _extension_defects(
 
 
 def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
-    """Yield what a registered data set has against the values of its options."""
     look, options = registry.look(source.use), source.options
     if look is None or unset_in(options):
         return
@@ -80,7 +79,6 @@ def _dataset_defects(source: DatasetSource, place: KeyPath) -> Iterator[Defect]:
 
 
 def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defect]:
-    """Yield what an engine entry says wrongly for one of its accelerators."""
     entry, where = suite.engines[index], ("engines", index)
     options = entry.options_on(accelerator)
     try:
@@ -107,7 +105,6 @@ def _entry_defects(suite: Suite, index: int, accelerator: str) -> Iterator[Defec
 def _engine_defects(
     suite: Suite, index: int, accelerator: str, options: Mapping[str, Any]
 ) -> Iterator[Defect]:
-    """Yield what a registered engine has against the values of its options."""
     entry = suite.engines[index]
     named = suite.workload.model if entry.model is None else entry.model
     model = None if named is None else ABSENT
@@ -131,18 +128,14 @@ def _harness_defects(suite: Suite, entry: EngineEntry, index: int) -> Iterator[D
     if not title_of(entry) and "client" not in entry.options:
         yield (
             ("engines", index, "use"),
-            (
-                f"{entry.use} needs the Python that has the client of {harness}: add "
-                'python = "~/venvs/endpoints/bin/python"'
-            ),
+            f"{entry.use} needs the Python that has the client of {harness}: add "
+            'python = "~/venvs/endpoints/bin/python"',
         )
     if others := [each.name for each in suite.scenarios if each.name != "Concurrency"]:
         yield (
             ("engines", index, "use"),
-            (
-                f"{entry.use} measures Concurrency alone, and this suite has {', '.join(others)}: "
-                "write a suite of its own"
-            ),
+            f"{entry.use} measures Concurrency alone, and this suite has {', '.join(others)}: "
+            "write a suite of its own",
         )
     if entry.baseline_engine is not None:
         yield (
@@ -172,10 +165,8 @@ def _gpu_defects(
     ):
         yield (
             ("engines", index, *written),
-            (
-                f"engine {entry.use!r} is a client of a server, which has replicas of its own: "
-                "leave replicas out"
-            ),
+            f"engine {entry.use!r} is a client of a server, which has replicas of its own: "
+            "leave replicas out",
         )
         return
     option, device = registry.works_on(entry.use, options) or ("", "")
@@ -221,12 +212,10 @@ def _count_defects(
     """
     replicas, sizes = entry.replicas_on(accelerator), registry.parallelism(entry.use, options)
     for name, size in (sizes or {}).items():
-        if not _is_count(size):
+        if not isinstance(size, int) or isinstance(size, bool) or size < 1:
             key = entry.key_of(accelerator, name.split("."))
-            yield (
-                ("engines", index, *key),
-                f"{name} = {shown(size)} is not a whole number from 1 on",
-            )
+            message = f"{name} = {shown(size)} is not a whole number from 1 on"
+            yield ("engines", index, *key), message
             return
     if sizes is None:
         wrong = _wrong_replicas(accelerator, replicas)
@@ -248,11 +237,6 @@ def _idle_defects(
             f'{alone[0]} asks one query at a time, which one of the replicas on "{accelerator}" '
             "answers while the other GPUs idle: measure it in a suite of its own, of one process",
         )
-
-
-def _is_count(value: object) -> bool:
-    """Whether a size is one."""
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _wrong_product(accelerator: str, replicas: int, sizes: Mapping[str, int]) -> str:
@@ -343,7 +327,6 @@ def _built(step: BuildStep) -> Generator[Defect, None, Builder | None]:
 
 
 def _fit(entry: EngineEntry, step: BuildStep, builder: Builder) -> Iterator[Defect]:
-    """Yield what does not go together."""
     if builder.precision not in {None, entry.precision}:
         yield (
             ("recipe",),
@@ -376,8 +359,7 @@ def _unread(use: str, step: BuildStep, builder: Builder) -> str:
 
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
     """Whether an engine loads a builder's checkpoints; of one that does not say, `not said`."""
-    entry = registry.registered("engines").get(use)
-    formats = getattr(registry.resolve(entry.value), "checkpoints", None) if entry else None
+    formats = registry.class_attribute("engines", use, "checkpoints")
     if formats is None:
         return not stated
     return builder.precision in formats.get(builder.format, ())

@@ -71,7 +71,8 @@ def host_energy(
         shared: Others were measured on the host at the same time.
     """
     # Some hosts show a counter of memory that never moves.
-    dead = [n for n, one in counted.items() if n.endswith(MEMORY) and _stands_still(one)]
+    memory = {n: one.readings for n, one in counted.items() if n.endswith(MEMORY)}
+    dead = [n for n, readings in memory.items() if len({r.value for r in readings}) == 1]
     each = {n: _between(one, begin_s, end_s) for n, one in counted.items() if n not in dead}
     missing = [name for name, both in each.items() if both is None]
     sums = [both for both in each.values() if both]
@@ -88,10 +89,6 @@ def host_energy(
         by_domain={name: both and both[0] for name, both in each.items()},
         notes=tuple(notes),
     )
-
-
-def _stands_still(one: Counted) -> bool:
-    return len({reading.value for reading in one.readings}) == 1
 
 
 def _between(one: Counted, begin_s: float, end_s: float) -> tuple[float, float] | None:
