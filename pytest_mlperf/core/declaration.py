@@ -13,7 +13,7 @@ import re
 import sys
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -77,13 +77,9 @@ class Declaration:
     takes_more: bool = False
 
 
-def declaration_of(factory: Callable[..., Any]) -> Declaration:
-    """Return what a class or a function declares; a ValueError says that it has no signature."""
-    return _read(factory)
-
-
 @lru_cache(maxsize=256)
-def _read(factory: Any) -> Declaration:
+def declaration_of(factory: Any) -> Declaration:
+    """Return what a class or a function declares; a ValueError says that it has no signature."""
     is_class = inspect.isclass(factory)
     outer = parse(getattr(factory, "__doc__", None))
     built = parse(factory.__init__.__doc__) if is_class else Docstring()
@@ -91,7 +87,9 @@ def _read(factory: Any) -> Declaration:
     parameters = list(inspect.signature(factory).parameters.values())
     named = [p for p in parameters if p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)]
     takes_more = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    options = _options_class(factory)
+    options = getattr(factory, "options", None)
+    if not (isinstance(options, type) and dataclasses.is_dataclass(options)):
+        options = None
     declared: dict[str, Option] = {}
     if options is not None and (takes_more or not _has_later_constructor(factory)):
         declared, takes_more = dict(_fields(options)), False
@@ -108,11 +106,6 @@ def _read(factory: Any) -> Declaration:
         supplied={p.name: texts.get(p.name, "") for p in named if p.name in SUPPLIED},
         takes_more=takes_more,
     )
-
-
-def _options_class(factory: Any) -> type | None:
-    options = getattr(factory, "options", None)
-    return options if isinstance(options, type) and dataclasses.is_dataclass(options) else None
 
 
 def _has_later_constructor(factory: Any) -> bool:

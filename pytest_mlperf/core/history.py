@@ -16,7 +16,7 @@ from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.search import CONDITIONS
 from pytest_mlperf.core.trend import engine_versions
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Outcome
 
 LOADED = ("Server", "Interactive")
 """Scenarios in which the offered rate is a condition of what is measured."""
@@ -137,11 +137,9 @@ class CaseHistory:
     def is_worse(self, change: float) -> bool | None:
         """Whether a relative change of its metric is for the worse; None: neither way is better."""
         direction = METRICS[self.series.metric].direction
-        return (
-            None
-            if direction is Direction.NEITHER
-            else (change < 0) is (direction is Direction.HIGHER)
-        )
+        if direction is Direction.NEITHER:
+            return None
+        return (change < 0) is (direction is Direction.HIGHER)
 
 
 def histories_of(sessions: Iterable[Results]) -> list[CaseHistory]:
@@ -182,28 +180,19 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
                     identity=subject.identity,
                     conditions=conditions,
                 )
-                yield series, _point(results, result, metric, metric.now, subject.fingerprint)
-
-
-def _point(
-    results: Results,
-    result: CaseResult,
-    metric: MetricVerdict,
-    value: float,
-    fingerprint: Mapping[str, str],
-) -> SessionPoint:
-    return SessionPoint(
-        run=results.run,
-        started=results.started,
-        commit=results.commit,
-        value=value,
-        runs=metric.runs,
-        baseline=metric.baseline,
-        outcome=str(metric.outcome or result.verdict.outcome),
-        failed=result.failed,
-        accepted=result.verdict.outcome is Outcome.RECORDED,
-        fingerprint=fingerprint,
-    )
+                point = SessionPoint(
+                    run=results.run,
+                    started=results.started,
+                    commit=results.commit,
+                    value=metric.now,
+                    runs=metric.runs,
+                    baseline=metric.baseline,
+                    outcome=str(metric.outcome or result.verdict.outcome),
+                    failed=result.failed,
+                    accepted=result.verdict.outcome is Outcome.RECORDED,
+                    fingerprint=subject.fingerprint,
+                )
+                yield series, point
 
 
 def _conditions(result: CaseResult, fingerprint: Mapping[str, str]) -> dict[str, str]:

@@ -476,7 +476,6 @@ def final_word(verdict: Verdict) -> str | None:
 
 def _lacks(metric: MetricVerdict, age_days: float | None) -> str:
     has = metric.sessions_baseline
-    of = plural(has, "session")
     if metric.lacking == "old":
         when = "too long" if age_days is None else f"{age_days:.0f} days"
         return f"the baseline's last session was {when} ago"
@@ -484,7 +483,7 @@ def _lacks(metric: MetricVerdict, age_days: float | None) -> str:
         return "the baseline's sessions differ by too much"
     if has < SESSIONS:
         return f"the baseline has {has} of {SESSIONS} sessions"
-    return f"{of} of the baseline show too little of what sessions differ by"
+    return f"{plural(has, 'session')} of the baseline show too little of what sessions differ by"
 
 
 def _cure(metric: MetricVerdict) -> str:

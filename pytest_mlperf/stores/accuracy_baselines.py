@@ -101,7 +101,7 @@ def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str,
 
 
 def _array(name: str, content: bytes) -> Any:
-    """Return an array of one axis; its header may claim anything, so nothing is made by it."""
+    """Return an array of one axis; its header is untrusted, so nothing is allocated by it."""
     import numpy as np
     from numpy.lib import format as npy
 

@@ -153,7 +153,7 @@ def alone_in(folder: Path, *, timeout_s: float) -> Iterator[Path]:
 
 
 def _lock_file(place: Path) -> Path:
-    """Return the file that is locked: what lets git ignore the folder, itself included."""
+    """Return the file to lock: it makes git ignore the folder, itself included."""
     return place / ".gitignore"
 
 

@@ -295,7 +295,6 @@ class _Block:
             raise self.wrong("", f"must be an object, not {shown(self.raw)}")
 
     def wrong(self, key: str, problem: str) -> MlperfError:
-        """Return the error of a value."""
         place = ".".join(filter(None, (self.where, key)))
         return MlperfError(f"{self.path}: {place} {problem}".replace(":  ", ": "))
 
@@ -404,10 +403,10 @@ def _require_agreement(summary: _Block, key: str, amount: float | None, duration
 
 
 def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> Iterator[Reason]:
-    """Yield what did not succeed.
+    """Yield why the run is incomplete or lost requests.
 
-    A run that was interrupted says that it is complete, and has issued less than it should have;
-    one that ended by its time leaves behind what was under way then.
+    An interrupted run calls itself complete, but issued fewer requests than it should have; one
+    that ended by its time leaves its requests in flight behind.
     """
     state = summary.raw.get("state")
     if state != "complete" or summary.raw.get("complete") is not True:
@@ -438,7 +437,6 @@ def _failures(summary: _Block, config: Mapping[str, str], concurrency: int) -> I
 def _doubts(
     summary: _Block, concurrency: int, requests: int, duration_s: float
 ) -> Iterator[Reason]:
-    """Yield why the load was not what it should have been."""
     least = max(LEAST_REQUESTS, LEAST_TURNS * concurrency)
     latency = _distribution(summary, "latency", "ns").number("avg")
     if requests < least or not duration_s or not latency:

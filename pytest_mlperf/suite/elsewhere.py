@@ -66,11 +66,7 @@ def find(planned: Planned, where: KeyPath, named: Named) -> Elsewhere | None:
 
 
 def _wheels(planned: Planned, key: KeyPath, text: str | None) -> tuple[str, ...]:
-    """Return the packages that are exchanged; files by their full path.
-
-    Raises:
-        UnavailableError: A variable is not set, or a file is not there.
-    """
+    """Return the packages that are exchanged; files by their full path."""
     if text is None:
         return ()
     words = str(_expanded(planned, key, text)).split()
@@ -88,11 +84,6 @@ def _wheel(planned: Planned, key: KeyPath, text: str) -> str:
 
 
 def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
-    """Return a value with its variables expanded.
-
-    Raises:
-        UnavailableError: One is not set.
-    """
     try:
         return expand({"": value})[""]
     except SuiteError as error:
@@ -100,11 +91,7 @@ def _expanded(planned: Planned, key: KeyPath, value: Any) -> Any:
 
 
 def _program(planned: Planned, key: KeyPath, text: str, expanded: str, beside: Path) -> str:
-    """Return the path of a program; links stay: what they point to has another environment.
-
-    Raises:
-        UnavailableError: It is not there, or is no program.
-    """
+    """Return a program's path, links unresolved: their target has another environment."""
     is_path = "/" in expanded
     typed = Path(expanded).expanduser()
     program = beside / typed if is_path else Path(shutil.which(typed) or typed)

@@ -69,34 +69,6 @@ FIGURES_SCHEMA: dict[str, Any] = {
 """Schema of `[accelerators]`."""
 
 
-def figure_defects(figures: Figures, used: Mapping[str, None]) -> Iterator[Defect]:
-    """Yield what is wrong with the figures of accelerators.
-
-    Args:
-        used: Classes that engine entries run on.
-    """
-    for name, peaks in figures.items():
-        if name not in used:
-            names = ", ".join(used)
-            yield ("accelerators", name), f"no engine entry runs on {name!r}; they run on {names}"
-        try:
-            parse_gpu(name, peaks)
-        except SuiteError as error:
-            yield ("accelerators", name), str(error)
-
-
-def work_defects(workload: Workload) -> Iterator[Defect]:
-    """Yield what is wrong with the work that a suite gives for its own model."""
-    if workload.work is None:
-        return
-    if find_work(workload.name):
-        yield ("workload", "work"), f"{workload.name} has MLPerf's own count; leave work out"
-    try:
-        parse_work(workload.work)
-    except ValueError as error:
-        yield ("workload", "work"), str(error)
-
-
 WORKLOAD: KeyPath = ("workload",)
 
 PHASES: tuple[Phase, ...] = ("performance", "accuracy")
@@ -155,16 +127,7 @@ class Suite(Table):
         if self.round not in ROUNDS:
             message = f"no round {self.round!r}; rounds: {', '.join(ROUNDS)}"
             raise Inconsistent([(("round",), message)])
-        checks = (
-            _workload,
-            _data,
-            _scenarios,
-            _rates,
-            _limits,
-            _physics,
-            _engines,
-            _expected_failures,
-        )
+        checks = (_workload, _data, _scenarios, _rates, _limits, _physics, _engines, _failures)
         defects = [defect for check in checks for defect in check(self)]
         if defects:
             raise Inconsistent(defects)
@@ -487,7 +450,6 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
 
 
 def _latency_limits(suite: Suite, scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
-    """Check that a loaded scenario has the limits that its kind of workload needs, and no other."""
     needed = ("ttft_limit", "tpot_limit") if suite.tokens else ("latency_limit",)
     written = [
         name
@@ -541,12 +503,27 @@ def _limits(suite: Suite) -> Iterator[Defect]:
 
 def _physics(suite: Suite) -> Iterator[Defect]:
     used = dict.fromkeys(split(name)[1] for entry in suite.engines for name in entry.accelerators)
-    yield from figure_defects(suite.accelerators, used)
+    for name, peaks in suite.accelerators.items():
+        if name not in used:
+            names = ", ".join(used)
+            yield ("accelerators", name), f"no engine entry runs on {name!r}; they run on {names}"
+        try:
+            parse_gpu(name, peaks)
+        except SuiteError as error:
+            yield ("accelerators", name), str(error)
     whole = dict.fromkeys(name for entry in suite.engines for name in entry.accelerators)
     for name in suite.prices:
         if name not in {**used, **whole}:
             yield ("prices", name), f"no engine entry runs on {name!r}{nearest(name, used)}"
-    yield from work_defects(suite.workload)
+    workload = suite.workload
+    if workload.work is None:
+        return
+    if find_work(workload.name):
+        yield ("workload", "work"), f"{workload.name} has MLPerf's own count; leave work out"
+    try:
+        parse_work(workload.work)
+    except ValueError as error:
+        yield ("workload", "work"), str(error)
 
 
 def _engines(suite: Suite) -> Iterator[Defect]:
@@ -596,8 +573,8 @@ def _power_limits(entry: EngineEntry, index: int) -> Iterator[Defect]:
             )
 
 
-def _expected_failures(suite: Suite) -> Iterator[Defect]:
-    """Check that each entry can match something: one that never does hides a typing error."""
+def _failures(suite: Suite) -> Iterator[Defect]:
+    """Check that each expected failure can match: one that never does hides a typing error."""
     reference = suite.workload.reference or (suite.rules.metrics if suite.rules else {})
     choices: dict[str, list[str]] = {
         "scenario": [scenario.name for scenario in suite.scenarios],

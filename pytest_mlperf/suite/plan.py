@@ -28,16 +28,6 @@ from pytest_mlperf.suite.tables import DatasetSource, EngineEntry, ScenarioEntry
 from pytest_mlperf.suite.values import KeyPath
 
 
-def score_margin(suite: Suite, metric: str) -> Margin:
-    """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
-    if suite.margin is not None:
-        return suite.margin
-    rule = suite.rules.metrics.get(metric) if suite.rules else None
-    if rule is None or rule.margin is None:
-        return DEFAULT_MARGIN
-    return Margin(value=rule.margin, is_share=True)
-
-
 def score_bounds(
     suite: Suite, scenario: RoundScenario, lower: Collection[str]
 ) -> Mapping[str, GateWindow] | None:
@@ -229,7 +219,12 @@ class Planned:
 
     def margin(self, metric: str) -> Margin:
         """Return the drop of a score that does not matter: the suite's, the round's, or 0.5 %."""
-        return score_margin(self.suite, metric)
+        if self.suite.margin is not None:
+            return self.suite.margin
+        rule = self.suite.rules.metrics.get(metric) if self.suite.rules else None
+        if rule is None or rule.margin is None:
+            return DEFAULT_MARGIN
+        return Margin(value=rule.margin, is_share=True)
 
     def dataset(self, phase: Phase) -> DatasetSource:
         """Return the data set of a phase as the suite writes it."""

@@ -99,7 +99,6 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
 
 
 def _parts(planned: Planned, problems: list[CaseProblem], *, scorer: bool) -> _ResolvedParts:
-    """Work out every part of a case, and add what keeps one from it."""
     there = None
     if planned.elsewhere:
         there = _kept(problems, "python", lambda: elsewhere(planned))
@@ -294,8 +293,8 @@ def model_of(planned: Planned) -> str | None:
     Raises:
         UnavailableError: A variable is not set, or the file is not there.
     """
-    own = planned.engine.model
-    named = planned.suite.workload.model if own is None else own
+    entry = planned.engine
+    named = planned.suite.workload.model if entry.model is None else entry.model
     return None if named is None else local(planned.path, planned.model_key, named)
 
 
@@ -368,13 +367,10 @@ def built_scorer(planned: Planned) -> Factory | None:
 
 
 def _require_scores(planned: Planned, left_out: Mapping[str, str]) -> None:
-    """Refuse a scorer that leaves out what the gate must have, before anything is measured.
+    """Refuse a scorer that leaves out a metric of the gate, before anything is measured.
 
     Args:
         left_out: Metrics that the scorer's options leave out, with the option that gives each.
-
-    Raises:
-        SuiteError: The official profile, or a reference of the suite's own, needs one of them.
     """
     suite = planned.suite
     if suite.is_mlperf and suite.profile != "official":
@@ -500,11 +496,7 @@ def _calibration(
 
 @contextlib.contextmanager
 def _placed(planned: Planned, table: KeyPath, options: Iterable[str]) -> Iterator[None]:
-    """Put file and line of the option that is at fault in front of an error.
-
-    Args:
-        table: The key of the table with the options.
-    """
+    """Put file and line of the option that is at fault in front of an error."""
     try:
         yield
     except SuiteError as error:

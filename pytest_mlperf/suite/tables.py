@@ -549,9 +549,8 @@ class ScenarioEntry(Table):
 
     def rate_on(self, accelerator: str) -> float | None:
         """Return the suite's offered rate on an accelerator, samples/s, or None."""
-        if isinstance(self.target_qps, dict):
-            return self.target_qps.get(accelerator)
-        return self.target_qps
+        rates = self.target_qps
+        return rates.get(accelerator) if isinstance(rates, dict) else rates
 
 
 class Price(Table):

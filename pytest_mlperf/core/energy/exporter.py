@@ -210,7 +210,6 @@ def exported_energy(
 def _doubts(
     whole: ExportedEnergy, gpus: Collection[ExportedGpu], expected: int | None
 ) -> Iterator[str]:
-    """Yield why an energy that is known may not be judged."""
     if any(gpu.parts for gpu in gpus):
         yield "a GPU is split by MIG, and its counter is that of the whole board: not judged"
     if expected is not None and len(gpus) != expected:
@@ -245,13 +244,16 @@ def _beside_powers(whole: ExportedEnergy, watts: Sequence[float]) -> Iterator[st
 
 
 def _counted(looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float) -> _Counted:
-    """Return what one GPU's counter gives for a window."""
     series = [
         (look.time_s, gpu.joules)
         for look in looks
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
-    changes = list(_changes(series))
+    changes = [  # the first look shows none
+        _Change(time_s=(before_s + time_s) / 2, value=value)
+        for (before_s, before), (time_s, value) in pairwise(series)
+        if value != before
+    ]
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
     if any(later.value < earlier.value for earlier, later in pairwise(changes)):
         return _Counted(why_not=("the energy counter was reset during the run",))
@@ -268,13 +270,6 @@ def _counted(looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: fl
         readings=len(inside),
         doubts=tuple(_sparse(len(inside), interval_s, max(*steps, *late_s))),
     )
-
-
-def _changes(series: Sequence[tuple[float, float]]) -> Iterator[_Change]:
-    """Yield the values that were not there at the look before; the first look shows none."""
-    for (before_s, before), (time_s, value) in pairwise(series):
-        if value != before:
-            yield _Change(time_s=(before_s + time_s) / 2, value=value)
 
 
 def _stands_still(series: Sequence[object], window_s: float) -> str:

@@ -122,7 +122,6 @@ def _columns(row: Sequence[str], name: str, number: int) -> tuple[int, int]:
 
 
 def _time_s(name: str, number: int, text: str) -> float:
-    """Return the time that a CSV file writes, seconds since the epoch."""
     if (time_s := _number(text)) is not None:
         if FIRST_S < time_s < LAST_S:
             return time_s

@@ -92,7 +92,6 @@ def level_changes(values: Sequence[float], alpha: float = ALPHA) -> list[LevelCh
 
 
 def _splits(logs: Sequence[float], low: int, high: int, alpha: float) -> list[int]:
-    """Return every proven split between two places."""
     length = high - low
     while length >= 2 * FEWEST:
         at = _split(logs[high - length : high], alpha)

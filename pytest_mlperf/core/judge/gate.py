@@ -298,10 +298,8 @@ def _incomplete(missing: Sequence[str], scores: Mapping[str, float], whose: str)
     asks = f"{whose} gate needs {names}", "see the scorer's options"
     if whose == OWN:
         asks = f"[workload] reference names {names}", "correct reference, or the scorer's options"
-    return RunError(
-        "scorer",
-        f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}",
-    )
+    text = f"{asks[0]}, which the scorer did not give: it gave {', '.join(scores)}; {asks[1]}"
+    return RunError("scorer", text)
 
 
 def _of_part(measured: Pass, bounds: Mapping[str, GateWindow], whose: str) -> Ruling:

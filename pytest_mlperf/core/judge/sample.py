@@ -46,11 +46,9 @@ def missing(runs: Sequence[Run], metric: str) -> str:
     lacking = absent(runs, metric)
     if not lacking:
         return ""
-    return (
-        "not measured"
-        if len(lacking) == len(runs)
-        else (f"not known in {places(lacking, len(runs))}")
-    )
+    if len(lacking) == len(runs):
+        return "not measured"
+    return f"not known in {places(lacking, len(runs))}"
 
 
 def in_zeros(runs: Sequence[Run], metric: str) -> str:

@@ -75,22 +75,13 @@ def _nothing(result: Changed, reason: str) -> Changed:
     return replace(result, certain=None, estimated=None, reason=reason, why_no_estimate=reason)
 
 
-def _sparse(result: Changed, _seen: Circumstances) -> Changed:
-    return replace(result, sparse=True)
-
-
-def _same(result: Changed, _seen: Circumstances) -> Changed:
-    return result
-
-
 def _share(technique: str) -> Callable[[Changed, Circumstances], Changed]:
     """Return the change of what leaves a share of the work: said once, however many do so."""
 
     def change(result: Changed, seen: Circumstances) -> Changed:
         if seen.work_share is None:
-            return _nothing(
-                result, f"{technique}: say work_share, the share of the work that is left"
-            )
+            reason = f"{technique}: say work_share, the share of the work that is left"
+            return _nothing(result, reason)
         certain, likely = (
             None if work is None else replace(work, share=seen.work_share)
             for work in (result.certain, result.estimated)
@@ -157,10 +148,10 @@ def _prefixes(result: Changed, seen: Circumstances) -> Changed:
 _ANY: tuple[type, ...] = (object,)
 
 EFFECTS: Mapping[str, Effect] = {
-    "2:4-sparsity": Effect(_ANY, (), _sparse),
+    "2:4-sparsity": Effect(_ANY, (), lambda result, _: replace(result, sparse=True)),
     "pruning": Effect(_ANY, ("work_share",), _share("pruning")),
     "distillation": Effect(_ANY, ("work_share",), _share("distillation")),
-    "retraining": Effect(_ANY, (), _same),
+    "retraining": Effect(_ANY, (), lambda result, _: result),
     "deepcache": Effect((Diffusion,), ("network_share",), _part_of_network),
     "fewer-steps": Effect((Diffusion,), ("steps",), _fewer_calls("fewer-steps", guided=True)),
     "latent-consistency": Effect(
@@ -302,15 +293,15 @@ def _term(
     best: bool = False,
 ) -> Term | None:
     """Return the resource that binds at one level; None where that level has no formula."""
-    work = change.certain if certain else change.estimated
-    time = _is_time(metric)
+    work, drafts, time = change.certain, change.drafts, _is_time(metric)
+    if not certain:
+        work = change.estimated
     if work is None or (time and change.varies):
         return None
     if time:
         # A sample is worked on by one copy of the model; of how many GPUs nobody may have said.
         seen = replace(seen, gpus=seen.replica_gpus or seen.gpus)
     has = hardware(gpu, seen, best=best, sparse=change.sparse)
-    drafts = change.drafts
     if time:
         return longest(shortest(metric, work, has, seen, certain=certain, drafts=drafts))
     if metric == "throughput":
@@ -363,7 +354,6 @@ def _why_no_terms(metric: str, change: Changed) -> str:
 
 
 def _not_seen(work: AnyWork) -> str:
-    """Return which figures of a run the estimate of its kind of work needs."""
     if isinstance(work, Decode):
         return "no estimate: say input_tokens and output_tokens, the means of the run"
     needed = "tokens" if work.kind == "encoder" else "parts"

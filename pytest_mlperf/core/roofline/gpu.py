@@ -153,7 +153,6 @@ def _kind(key: str) -> str:
 
 
 def _value(where: str, figure: Any) -> float:
-    """Return a figure in its base unit, from a number or a text with a unit."""
     kind = _FIGURES[_kind(where)]
     expected = f"{where} must be a number in {kind.units[0]}, or a text with its unit: "
     expected += kind.example
@@ -187,9 +186,7 @@ def _refuse_sparse(peaks: Mapping[str, float]) -> None:
     """Refuse a dense peak beside one "with sparsity": each halving of the width at most doubles."""
     wide = max((peaks[key] for key in ("fp16", "bf16") if key in peaks), default=None)
     narrow = max((peaks[key] for key in ("fp8", "int8") if key in peaks), default=None)
-    if wide is None or narrow is None:
-        return
-    if narrow > 2.5 * wide:
+    if wide is not None and narrow is not None and narrow > 2.5 * wide:
         raise SuiteError(
             f"fp8 or int8 is {narrow / wide:.3g} times fp16, so one figure is "
             "dense and the other with 2:4 sparsity; give dense ones, half of those with sparsity"
