@@ -46,19 +46,23 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
 
 def gateable(scenario: ScenarioEntry) -> frozenset[str]:
     """Return the metrics of performance that a scenario measures and a suite can gate."""
+    return _gateable(scenario) | RESOURCES
+
+
+def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.find:
-        return FOUND | RESOURCES
+        return FOUND
     if scenario.name == "Concurrency":
-        alone = CURVE | RESOURCES | {SLOWEST_REPLICA}
+        alone = CURVE | {SLOWEST_REPLICA}
         return alone | {at_point(name, c) for name in AT_POINTS for c in scenario.points or ()}
     if scenario.name == "OpenLoop":  # throughput is what was offered
-        alone, each = TIMES | RESOURCES | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
+        alone, each = TIMES | {SLOWEST_REPLICA}, AT_POINTS.difference(RATES)
         return alone | {at_point(name, c) for name in each for c in scenario.points or ()}
     if scenario.name == "Offline":
-        return OFFLINE | RESOURCES | {SLOWEST_REPLICA}
+        return OFFLINE | {SLOWEST_REPLICA}
     if scenario.name in {"Server", "Interactive"}:
-        return LATENCIES | RESOURCES
-    return (LATENCIES - SERVED - {SLOWEST_REPLICA}) | RESOURCES
+        return LATENCIES
+    return LATENCIES - SERVED - {SLOWEST_REPLICA}
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:

@@ -293,9 +293,8 @@ def _term(
     best: bool = False,
 ) -> Term | None:
     """Return the resource that binds at one level; None where that level has no formula."""
-    work, drafts, time = change.certain, change.drafts, _is_time(metric)
-    if not certain:
-        work = change.estimated
+    work = change.certain if certain else change.estimated
+    time, drafts = _is_time(metric), change.drafts
     if work is None or (time and change.varies):
         return None
     if time:
