@@ -102,7 +102,6 @@ def objects(
 
 
 def _names(accelerators: Mapping[str, Any]) -> dict[str, str]:
-    """Return a name for each accelerator that may be part of an object's."""
     names: dict[str, str] = {}
     for place, accelerator in enumerate(accelerators):
         name = re.sub(r"[^a-z0-9]+", "-", accelerator.lower()).strip("-")[:30] or "x"

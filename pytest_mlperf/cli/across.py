@@ -149,7 +149,6 @@ def _compared(
 
 
 def _other_data(a: Measured, b: Measured) -> str:
-    """Return that other samples were asked, where both tell what they were."""
     ours, theirs = (one.fingerprint.get("dataset") for one in (a, b))
     return f"other data: {ours} → {theirs}" if ours and theirs and ours != theirs else ""
 

@@ -139,7 +139,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _chosen(planned: Sequence[Planned], texts: Sequence[str]) -> list[Planned]:
-    """Return the cases whose id holds one of the texts; all where there is none."""
     parts = [text.lower() for text in texts]
     for text, part in zip(texts, parts, strict=True):
         if not any(part in one.case.id.lower() for one in planned):
@@ -336,7 +335,6 @@ def _rate(planned: Planned, machine: Machine, baselines: Path | None) -> float |
 
 
 def _next(parsed: argparse.Namespace, interrupted: str | None, learnt: int) -> None:
-    """Say what to do next; a session that was `interrupted` can be gone on with."""
     runs_dir = parsed.runs_dir if parsed.runs_dir != RUNS_DIR else None
     options = {"--case": parsed.case, "--baselines": parsed.baselines, "--runs-dir": runs_dir}
     again = as_typed("calibrate", parsed.suites, options)

@@ -115,7 +115,6 @@ def _shown(severity: str, messages: Sequence[str]) -> Iterator[str]:
 
 
 def _fault(code: int, last: str, round_name: str, folder: Path) -> EnvironmentFault:
-    """Return the error of a checker that ended without a verdict."""
     if missing := MISSING_MODULE.match(last):
         name = DISTRIBUTIONS.get(missing[1], missing[1])
         return EnvironmentFault(

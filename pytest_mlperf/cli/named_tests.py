@@ -42,7 +42,6 @@ def performance_tests(texts: Sequence[str]) -> tuple[dict[str, Planned], Machine
 
 
 def _cases(text: str) -> Iterator[Planned]:
-    """Yield the cases that one argument names."""
     place, _, rest = text.partition("::")
     if not (rest or Path(place).exists() or place.endswith(SUFFIX)):
         yield from _by_name(text)

@@ -178,7 +178,6 @@ def _planned_by(parsed: argparse.Namespace) -> list[str]:
 
 
 def _measured_with(parsed: argparse.Namespace) -> list[str]:
-    """Return the options with which pytest measures what is planned."""
     words = [f"--mlperf-profile={parsed.profile}"] if parsed.profile else []
     words += [f"--mlperf-max-runs={parsed.max_runs}"] if parsed.max_runs else []
     return words + ["--mlperf-compliance"] * parsed.compliance

@@ -39,7 +39,6 @@ def suite_schema() -> dict[str, Any]:
 
 
 def _options(declaration: Declaration) -> dict[str, Any]:
-    """Return what an engine's table of options takes."""
     return {
         "properties": {name: _value(option) for name, option in declaration.options.items()},
         "additionalProperties": declaration.takes_more,
@@ -47,7 +46,6 @@ def _options(declaration: Declaration) -> dict[str, Any]:
 
 
 def _entry(use: str, declaration: Declaration) -> dict[str, Any]:
-    """Return the rule for the options of entries that use a registered engine."""
     options = {"$ref": f"#/$defs/options of {use}"}
     on = {"additionalProperties": {"properties": {"options": options}}}
     then: dict[str, Any] = {"properties": {"options": options, "on": on}}

@@ -326,7 +326,6 @@ def cases(
 
 
 def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
-    """Return the accelerators to run on, of those that are here."""
     named = accelerators_of(a.entry, b.entry)
     if not named:
         # Not shared: what is there is told apart by its count, else by naming one.

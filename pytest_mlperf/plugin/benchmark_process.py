@@ -88,14 +88,12 @@ class _OneTest:
     def pytest_collection_modifyitems(
         self, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        """Leave the one test."""
         others = [item for item in items if item.nodeid != self._test]
         items[:] = [item for item in items if item.nodeid == self._test]
         if others:
             config.hook.pytest_deselected(items=others)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Keep why a file cannot be collected."""
         if report.failed:
             lines = [line.strip() for line in str(report.longrepr).splitlines() if line.strip()]
             self._broke = f"{report.nodeid} cannot be collected: {lines[-1] if lines else ''}"
@@ -120,7 +118,6 @@ class _OneTest:
     def pytest_runtest_makereport(
         self, call: pytest.CallInfo[None]
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-        """Keep why the test was skipped or failed."""
         report = yield
         if call.excinfo is not None and not self._broke:
             error = call.excinfo.value

@@ -153,7 +153,6 @@ def _marked(item: pytest.Function) -> Mapping[str, Any]:
 
 
 def _seconds(item: pytest.Function, config: pytest.Config) -> float:
-    """Return how long pytest-benchmark would time a test."""
     marker = item.get_closest_marker(FIXTURE)
     seconds = marker.kwargs.get("max_time") if marker else None
     return float(seconds or config.option.benchmark_max_time)

@@ -214,7 +214,6 @@ def result_of(
 
 
 def _digests(*files: Path | str, root: Path) -> dict[str, str]:
-    """Return the digest of each file that is there, by its path."""
     digests = {str((root / file).resolve()): digest_of(root / file) for file in files}
     return {file: digest for file, digest in digests.items() if digest}
 

@@ -172,7 +172,6 @@ def benchmarks(workload: str) -> frozenset[str]:
 
 
 def _result(row: dict[str, Any]) -> OfficialResult:
-    """Return a row, whose columns are the fields."""
     row |= {name: int(row[name] or 0) for name in ("count", "nodes")}
     row |= {name: float(row[name] or 0) or None for name in ("value", "samples_per_s", "power")}
     if row["unit"] in ("samples/s", "queries/s"):

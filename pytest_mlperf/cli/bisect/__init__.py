@@ -148,7 +148,6 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _searched(search: Bisection, cases: Mapping[str, CaseRuns], store: BisectStore) -> int:
-    """Search, saying each step, and show what came of it."""
     say(heading(search, list(cases), store.runs))
     end = search.first()
     _tell(search, end)

@@ -319,7 +319,6 @@ def loadgen() -> Check:
 
 
 def _trial(folder: Path) -> str:
-    """Return LoadGen's own version after a valid run."""
     engine = registry.registered("engines")["null"].value
     spec = WorkerSpec(
         folder=str(folder),

@@ -137,7 +137,6 @@ def _differs(
 
 
 def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
-    """Return the case, whose names become parts of a test id and of paths."""
     model = point.facts.get("model_params.name", "").rstrip("/").rpartition("/")[2].lower()
     case = Case(
         workload=parsed.workload or re.sub(r"[^a-z0-9._+]+", "-", model)[:LONGEST_NAME].strip("-."),

@@ -105,7 +105,6 @@ def _read(
 
 
 def _counted(results: Sequence[RecordedResult]) -> Iterator[str]:
-    """Yield how many results there are of each round."""
     for name, count in Counter(one.row.round for one in results).items():
         rows = [one.row for one in results if one.row.round == name]
         submitters = {row.submitter for row in rows if row.submitter}
@@ -134,7 +133,6 @@ def _from_here(text: str) -> str:
 
 
 def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
-    """Write what a round's table has, and where each result lies; return what to do with it."""
     rows = [document(one.row) | {"folder": _below(one.place)} for one in valid]
     write_whole(path, json_text(table_of(rows)) + "\n")
     name = relative(path)
@@ -151,7 +149,6 @@ def _below(place: ResultPlace) -> str:
 
 
 def _invalid(log: Detail) -> tuple[Reason, ...]:
-    """Return why a run may not be judged: LoadGen says INVALID, or logged errors."""
     texts = []
     if not log.valid:
         reasons = "; ".join(log.invalid_reasons) or "its log does not say why"
@@ -191,7 +188,6 @@ def _cases(
 def _write_session(
     cases: Sequence[CaseResult], results: Iterable[RecordedResult], parsed: argparse.Namespace
 ) -> Iterator[str]:
-    """Write what was measured as a session; yield where."""
     if not cases:
         return
     every = (str(log.values.get("loadgen_version")) for one in results for log in one.logs)
@@ -202,7 +198,6 @@ def _write_session(
 
 
 def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
-    """Return the case, whose names become parts of a test id and of paths."""
     row = one.row
     case = Case(
         workload=parsed.workload or _name(row.used_model or row.model),
@@ -221,13 +216,11 @@ def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
 
 
 def _name(text: str) -> str:
-    """Return a name that test ids may hold."""
     words = re.sub(r"[^a-z0-9._+]+", "-", text.lower())[:LONGEST_NAME]
     return re.sub(r"^[^a-z0-9]+|-+$", "", words)
 
 
 def _accelerator(one: RecordedResult) -> str:
-    """Return "8xH200", or "cpu"."""
     count, product = one.row.count, one.row.accelerator
     if not count or not product:
         return "cpu"
@@ -239,7 +232,6 @@ def _accelerator(one: RecordedResult) -> str:
 
 
 def _identity(one: RecordedResult, parsed: argparse.Namespace) -> dict[str, Property]:
-    """Return what must be equal for two results to be compared."""
     system = {"system": parsed.system} if parsed.system else {}
     if not one.place.division:
         gpu = parsed.accelerator.rpartition("x")[2] if parsed.accelerator else ""

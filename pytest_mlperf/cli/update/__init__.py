@@ -364,7 +364,6 @@ def newest_results(runs_dir: Path, names: Collection[str]) -> Path:
 
 
 def _ids(file: Path) -> set[str]:
-    """Return the cases of a results file; none of one that cannot be read."""
     try:
         return {result.verdict.case.id for result in read_results(file).cases}
     except MlperfError:

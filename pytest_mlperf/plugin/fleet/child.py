@@ -22,8 +22,6 @@ GRACE_S = 20.0
 
 
 class _Channel:
-    """The way to the session."""
-
     def __init__(self) -> None:
         # Ray starts its processes with signals blocked, which all that they start would inherit.
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
@@ -41,7 +39,6 @@ class _Channel:
         os.killpg(0, signal.SIGKILL)
 
     def send(self, message: str, **content: Any) -> None:
-        """Write one message."""
         print(json.dumps({"topic": message, **content}, default=str), file=self._out, flush=True)
 
 
@@ -64,8 +61,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 class _Reporting:
-    """Sends what happens."""
-
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
@@ -75,15 +70,12 @@ class _Reporting:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Send a report as xdist's workers do."""
         _send("report", report=self._plain(report))
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        """Send why a file could not be collected here."""
         if report.failed:
             _send("uncollected", cause=report.longreprtext)
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        """Send what the worker left out, and what it holds."""
         output = getattr(config, "workeroutput", {})
         _send("finished", notices=output.get("mlperf_notices"))

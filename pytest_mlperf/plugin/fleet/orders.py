@@ -121,7 +121,6 @@ def order_of(
 
 
 def _test(item: pytest.Item, root: Path) -> str:
-    """Return a test's id as pytest takes it in any folder."""
     file, colons, name = item.nodeid.partition("::")
     return f"{_there(root / file, root)}{colons}{name}"
 

@@ -124,7 +124,6 @@ def code(text: str) -> str:
 
 
 def _verdict(results: Results, absent: Sequence[Absent]) -> str:
-    """Return the first line: what decides about the change."""
     failed = Counter(str(r.verdict.outcome) for r in results.cases if r.failed)
     parts = [f"{count} {word}" for word, count in failed.items()]
     if absent:
@@ -144,13 +143,11 @@ def _counts(results: Results) -> str:
 
 
 def _wide(results: Results) -> Iterator[str]:
-    """Yield what all pairs show of their machine."""
     for text in machine_wide(results):
         yield f"\n{escape(text[0].upper() + text[1:])}.\n"
 
 
 def _section(title: str, lines: Iterable[str]) -> Iterator[str]:
-    """Yield a heading and its lines, nothing where there is no line."""
     for place, line in enumerate(lines):
         if not place:
             yield f"\n### {title}\n\n"
@@ -174,7 +171,6 @@ def _failures(results: Results) -> Iterator[str]:
 
 
 def _settling(results: Results) -> Iterator[str]:
-    """Yield what would make provisional verdicts final, and which runs were measured again."""
     actions = (f"- {escape(cases)}: {escape(text)}\n" for text, cases in settling(results.cases))
     yield from _section("Provisional", actions)
     again = {r.verdict.case.id: text for r in results.cases if (text := invalid_runs(r.verdict))}
@@ -212,7 +208,6 @@ def _table(title: str, results: Iterable[CaseResult], *, open_: bool) -> Iterato
 
 
 def _precisions(results: Results) -> Iterator[str]:
-    """Yield what each precision costs and gives, where an engine ran in several."""
     blocks = compared(results.cases)
     if blocks:
         yield "\n### Precisions\n"
@@ -230,7 +225,6 @@ def _precisions(results: Results) -> Iterator[str]:
 
 
 def _placings(results: Results) -> Iterator[str]:
-    """Yield what share of the best result of their kind cases reached."""
     texts = {r.verdict.case.id: s.in_words for r in results.cases if (s := placing_of(r))}
     for case, text in texts.items():
         yield f"- {code(case)}: {escape(text)}\n"

@@ -118,5 +118,4 @@ def _test(suite: ET.Element, nodeid: str, seconds: float = 0.0) -> ET.Element:
 
 
 def _clean(text: str) -> str:
-    """Return a text without what XML cannot hold."""
     return visible(text, keep="\n\t")

@@ -429,7 +429,6 @@ class _Search:
         self._loaded: dict[Path, Baseline | None] = {}
 
     def beside(self, results: Results, store: str = "") -> RunFiles:
-        """Return all that lies beside the results of a session."""
         records = {
             result.test: record
             for result in results.cases
@@ -503,7 +502,6 @@ class _Search:
             return None
 
     def _record(self, result: CaseResult) -> Record | None:
-        """Return the baseline's record of a test's machine, where its file is here."""
         verdict = result.verdict
         file = self._baseline(result)
         if file is None or verdict.subject is None:

@@ -155,7 +155,6 @@ def _sessions(metric: str, result: CaseResult, beside: RunFiles, most: int) -> I
 
 
 def _level(history: CaseHistory) -> str:
-    """Return what became of a metric's level over the sessions."""
     many = plural(len(history.points), "session")
     texts = [
         f"{change(one.change)} ({interval(one.low, one.high)}) from "

@@ -101,7 +101,6 @@ def doubts(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield how many accuracy tests were held against their gate, where some were not."""
     gates = [r.verdict.gate for r in results.cases if r.verdict.kind == "accuracy"]
     asked = [gate for gate in gates if gate is not None]
     undecided = sum(not gate.evaluated for gate in asked)
@@ -111,7 +110,6 @@ def _gates(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _proof(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield whether baselines are long enough to prove their limits."""
     gated = [m for r in results.cases for m in r.verdict.metrics if m.limit and m.detectable]
     weak = sum(m.detectable > m.limit for m in gated if m.detectable and m.limit)
     if weak:
@@ -132,7 +130,6 @@ def _not_run(results: Results) -> Iterator[tuple[Tone, str]]:
 
 
 def _machine(results: Results) -> Iterator[tuple[Tone, str]]:
-    """Yield what the fixed micro-benchmark saw of the machine, where something changed."""
     looked = [r.verdict for r in results.cases if r.verdict.machine]
     steady = [difference for verdict in looked if verdict.steady for difference in verdict.machine]
     if steady:
@@ -297,7 +294,6 @@ def _without(
 def _data(
     cases: Sequence[Grouped], figures: Sequence[Figure], drawn: Sequence[Sequence[Packed]]
 ) -> dict[str, Any]:
-    """Return what the page's script reads."""
     return {
         "cases": [[one.label, one.case.id] for one in cases],
         "figures": {

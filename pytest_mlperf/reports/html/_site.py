@@ -139,7 +139,6 @@ def _write(folder: Path, page: tuple[str, str]) -> int:
 
 
 def _pages(cases: Sequence[SiteCase], place: str) -> Iterator[tuple[str, str]]:
-    """Yield the name and content of each file."""
     environment = page_environment()
     index = environment.from_string(text_of("site.html.j2"))
     page = environment.from_string(text_of("site_case.html.j2"))
@@ -207,7 +206,6 @@ def _drift(history: CaseHistory, one: LevelChange) -> dict[str, Any]:
 
 
 def _row(one: SiteCase) -> dict[str, Any]:
-    """Return what the first page says of a case: of its newest history."""
     newest = max(one.histories, key=lambda each: each.points[-1].started, default=None)
     drift = _drift(*one.changes[0]) if one.changes else None
     return {

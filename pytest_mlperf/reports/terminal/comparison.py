@@ -84,7 +84,6 @@ def _table(compared: Sequence[ComparedCase], width: int) -> list[str]:
 
 
 def _rows(one: ComparedCase) -> list[Row]:
-    """Return one row per gated metric, at least one per case."""
     gated = [metric for metric in one.metrics if metric.outcome is not None]
     if one.reason or not (gated or one.metrics):
         return [{"verdict": str(one.outcome)}]

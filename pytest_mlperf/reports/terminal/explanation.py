@@ -92,7 +92,6 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
 
 
 def _invalid(verdict: Verdict, width: int) -> list[str]:
-    """Return each run that may not be judged, why, and where its logs lie."""
     lines = []
     for run in verdict.invalid_runs:
         reasons = "; ".join(map(str, run.invalid))
@@ -103,7 +102,6 @@ def _invalid(verdict: Verdict, width: int) -> list[str]:
 
 
 def _searched(verdict: Verdict, width: int) -> list[str]:
-    """Return every run of every search, in the order in which they were made."""
     rows = [
         {
             "search": str(number) if place == 0 else "",

@@ -311,7 +311,6 @@ def _rows(verdict: Verdict) -> Iterator[dict[str, str]]:
 
 
 def _paired_rows(verdict: Verdict) -> Iterator[dict[str, str]]:
-    """Yield one row per score that was compared with the baseline; the gate's only if it failed."""
     for gate in verdict.metrics:
         if gate.outcome is Outcome.GATE_FAIL:
             cells = score_cells(gate)

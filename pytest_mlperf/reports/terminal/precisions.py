@@ -314,7 +314,6 @@ def _other_rate(one: CaseResult, other: CaseResult) -> bool:
 
 
 def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed | None:
-    """Return the speed of an entry, with its ratio where there is something to compare with."""
     now, then = _values(result, metric), _values(before, metric)
     if not now:
         return None
@@ -364,7 +363,6 @@ def precision_tables(blocks: Iterable[Block]) -> list[TextTable]:
 
 
 def _heading(block: Block) -> str:
-    """Return what a table is about, with what its entries are compared with."""
     profile = "" if block.profile == "quick" else f", {block.profile}"
     case = block.reference.case
     place = f"{case.scenario} on {case.accelerator}{profile}"

@@ -98,7 +98,6 @@ def failure(verdict: Verdict, result: CaseResult, width: int, causes: Sequence[C
 
 
 def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
-    """Yield what stands below the table: by which rule, against what, since what changed."""
     yield paragraphs("note", [*verdict.notes, *metric_notes(verdict)], width)
     yield paragraphs("invalid", [text for text in (invalid_runs(verdict),) if text], width)
     yield paragraphs("search", searched(verdict), width)
@@ -158,7 +157,6 @@ def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
 
 
 def _next_steps(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[str]]:
-    """Yield what to do and where to look; commands and paths stay on one line."""
     if verdict.outcome is Outcome.INCONCLUSIVE:
         yield paragraph("undecided", what_decides(verdict), width)
     if remedy := final_word(verdict):
@@ -235,7 +233,6 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
 
 
 def _advice(results: Results, width: int) -> Iterator[list[str]]:
-    """Yield what to do about verdicts that print no failure message."""
     missing = [
         result
         for result in results.cases

@@ -82,7 +82,6 @@ def _measured(entry: Entry, leaf: Leaf) -> Iterator[tuple[str, bytes | Path]]:
 
 
 def _audited(test: str, folder: Path, place: str) -> Iterator[tuple[str, bytes | Path]]:
-    """Yield the files of a compliance test."""
     for file in sorted(folder.glob("verify_*.txt")):
         yield f"{place}/{file.name}", file
     logs, about = folder / "performance", TESTS[test]
@@ -146,7 +145,6 @@ def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, b
 
 
 def _attributes(entry: Entry) -> Mapping[str, object]:
-    """Return what LoadGen was told of the run, by its own names of settings."""
     file = entry.run / "run.json"
     try:
         attributes = json.loads(file.read_bytes())["settings"]["loadgen"]
