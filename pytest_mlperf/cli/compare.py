@@ -118,14 +118,14 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.b is None:
         parsed.misused("the following arguments are required: B; A alone is for --published")
     a, b = (side(text, parsed.runs_dir, parsed.baselines) for text in (parsed.a, parsed.b))
-    if parsed.across_accelerators:
-        return _across(parsed, a, b)
-    if parsed.prices:
+    if parsed.prices and not parsed.across_accelerators:
         raise MlperfError("--prices is for --across-accelerators")
     planned = _planned()
-    limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
     results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
     roots = calibrated_roots(parsed.baselines, (one.path for one in planned), results)
+    if parsed.across_accelerators:
+        return _across(parsed, a, b, roots)
+    limits = _limits_of({(one.case.id, one.suite.profile): one.limits for one in planned})
     both = [case for case in a.cases if case in b.cases]
     compared = together(
         [compare_case(*pair(a.cases[case], b.cases[case]), limits, roots) for case in both]
@@ -159,12 +159,10 @@ def _placed(parsed: argparse.Namespace) -> int:
     return 2
 
 
-def _across(parsed: argparse.Namespace, a: ComparedSide, b: ComparedSide) -> int:
-    """Show how two sides relate that ran on other accelerators; always 0."""
+def _across(
+    parsed: argparse.Namespace, a: ComparedSide, b: ComparedSide, roots: Sequence[Path]
+) -> int:
     prices = read_prices(parsed.prices) if parsed.prices else {}
-    planned = _planned()
-    results = filter(None, (results_file(text, parsed.runs_dir) for text in (parsed.a, parsed.b)))
-    roots = calibrated_roots(parsed.baselines, (one.path for one in planned), results)
     compared = across(
         a.cases,
         b.cases,

@@ -94,11 +94,7 @@ def document(round_: Round, workloads: Iterable[RoundWorkload]) -> dict[str, Any
         "schema": SCHEMA,
         "kind": "pytest-mlperf round",
         "round": round_.name,
-        "seeds": {
-            "qsl": round_.qsl_seed,
-            "sample_index": round_.sample_index_seed,
-            "schedule": round_.schedule_seed,
-        },
+        "seeds": _seeds(round_),
         "workloads": {own.name: _tidy(_workload(round_, own)) for own in workloads},
     }
 
@@ -155,14 +151,18 @@ def _tidy(value: Any) -> Any:
             return value
 
 
-def _overview(round_: Round, columns: int) -> Iterator[str]:
-    yield f"MLPerf Inference {round_.name}"
-    seeds = {
+def _seeds(round_: Round) -> dict[str, int]:
+    return {
         "qsl": round_.qsl_seed,
         "sample_index": round_.sample_index_seed,
         "schedule": round_.schedule_seed,
     }
-    yield from paragraphs("seeds", [f"{name} {seed}" for name, seed in seeds.items()], columns)
+
+
+def _overview(round_: Round, columns: int) -> Iterator[str]:
+    yield f"MLPerf Inference {round_.name}"
+    seeds = [f"{name} {seed}" for name, seed in _seeds(round_).items()]
+    yield from paragraphs("seeds", seeds, columns)
     yield ""
     left = ["workload, data set", "gate"]
     rows = [row for workload in round_.workloads.values() for row in _gate_rows(workload)]

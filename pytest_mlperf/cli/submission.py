@@ -114,15 +114,12 @@ def run(parsed: argparse.Namespace) -> int:
     """Do one action; return 1 if export refuses to write or the checker finds errors."""
     if parsed.action == "init":
         return _init(parsed)
-    rules = _round(parsed.round)
-    return _export(parsed, rules) if parsed.action == "export" else _check(parsed, rules)
-
-
-def _round(name: str | None) -> Round:
+    name: str | None = parsed.round
     if name not in ROUNDS:
         lack = f"there is no round {name!r}{nearest(name, ROUNDS)}" if name else "name the round"
         raise MlperfError(f"{lack}: --round v6.1")
-    return load_round(name)
+    rules = load_round(name)
+    return _export(parsed, rules) if parsed.action == "export" else _check(parsed, rules)
 
 
 # --- init ----------------------------------------------------------------------------------

@@ -122,13 +122,15 @@ def _planned(
         precision = checked_name(marked.get("precision", PRECISION))
     except (TypeError, ValueError) as error:
         raise SuiteError(f"{MARKER}: {error}") from None
+    marker = item.get_closest_marker(FIXTURE)
+    seconds = marker.kwargs.get("max_time") if marker else None
     test = BenchmarkTest(
         test=item.nodeid,
         file=str(item.path),
         folder=str(config.invocation_params.dir),
         options=shared,
         limits={name: limit},
-        seconds=_seconds(item, config),
+        seconds=float(seconds or config.option.benchmark_max_time),
     )
     return plan_benchmark(
         test,
@@ -150,9 +152,3 @@ def _marked(item: pytest.Function) -> Mapping[str, Any]:
             raise SuiteError(f"{MARKER} has unknown {key!r}{nearest(key, keys)}")
         marked = {**marker.kwargs, **marked}
     return marked
-
-
-def _seconds(item: pytest.Function, config: pytest.Config) -> float:
-    marker = item.get_closest_marker(FIXTURE)
-    seconds = marker.kwargs.get("max_time") if marker else None
-    return float(seconds or config.option.benchmark_max_time)

@@ -137,8 +137,7 @@ class Mlperf:
         kept = self._session.keep(item, planned, verdict, failed=failed)
         result = Result(verdict, self._session.message_of(kept), failed)
         later = waits and self._session.phase.once
-        final = not (result.failed or later)
-        if final and kind == "performance" and is_fed(item.config):
+        if not (failed or later) and kind == "performance" and is_fed(item.config):
             feed(self._request, verdict)
         return result
 

@@ -186,6 +186,8 @@ def result_of(
     limits = planned.limits
     if verdict.kind == "efficiency" and not isinstance(planned, PlannedPair):
         limits = planned.efficiency_limits
+    files = [root / file for file in (planned.path, verdict.baseline_file) if file]
+    digests = {str(file.resolve()): digest for file in files if (digest := digest_of(file))}
     # Here what others wrote becomes part of a result, which every file must be able to hold.
     result = CaseResult(
         test=test,
@@ -208,14 +210,9 @@ def result_of(
         pairs=pairs,
         elsewhere=planned.elsewhere,
         expected_failures=known_failures(planned),
-        rests_on=_digests(planned.path, *filter(None, (verdict.baseline_file,)), root=root),
+        rests_on=digests,
     )
     return stored(root, result)
-
-
-def _digests(*files: Path | str, root: Path) -> dict[str, str]:
-    digests = {str((root / file).resolve()): digest_of(root / file) for file in files}
-    return {file: digest for file, digest in digests.items() if digest}
 
 
 def stored(root: Path, value: T) -> T:

@@ -167,11 +167,12 @@ class MlperfSession:
 
     # --- collection ----------------------------------------------------------------------
 
-    def look_for(self, accelerators: set[str]) -> None:
-        """Look at this machine; NVML is only asked when some case wants a GPU."""
+    def look_for(self, accelerators: set[str]) -> Machine:
+        """Detect this machine and return it; NVML is only asked if a case needs a GPU."""
         gpus = any(split(accelerator)[1] != "cpu" for accelerator in accelerators)
         gpus = gpus and not self.options.distributed  # which are those of nodes
         self._machine = replace(detect(gpus=gpus), shared=self.options.neighbours == "yes")
+        return self._machine
 
     def is_here(self, planned: Testable) -> bool:
         """Whether a case can run here; counts it when it cannot. A plan is of every machine."""
@@ -198,8 +199,7 @@ class MlperfSession:
         name = str(self.options.accelerator)
         if self.options.distributed:
             return  # whoever sees the nodes of the cluster does
-        self.look_for({name})
-        if not self.machine.has(name) and name != self.options.pretend:
+        if not self.look_for({name}).has(name) and name != self.options.pretend:
             pytest.exit(
                 f"mlperf: accelerator {name} is required and not here; here: {self.machine.seen}",
                 returncode=EXIT_ENVIRONMENT,
@@ -245,11 +245,7 @@ class MlperfSession:
         if self.is_worker:
             self.progress.look()
         else:
-            self.progress.take_over(self._machine_with)
-
-    def _machine_with(self, accelerators: set[str]) -> Machine:
-        self.look_for(accelerators)
-        return self.machine
+            self.progress.take_over(self.look_for)
 
     def is_decided(self, item: pytest.Item) -> bool:
         """Whether the session that this one goes on with has decided a test."""
@@ -300,8 +296,7 @@ class MlperfSession:
             verdict = self.bench.verdict(planned, kind, tests, self.phase_of(planned))
         if not self.waits(planned, verdict):
             verdict = self.with_creep(verdict)
-        fail_on, named = self.options.fail_on, self._named(planned)
-        return unjudged_told(verdict, fail_on=fail_on, named=named)
+        return unjudged_told(verdict, fail_on=self.options.fail_on, named=self._named(planned))
 
     def with_creep(self, verdict: Verdict) -> Verdict:
         """Return a last word in the light of all accepted baselines, where that is asked for."""

@@ -112,6 +112,7 @@ class Holding:
     def __init__(self, session: Judging) -> None:
         self._session = session
         self._config = session.config
+        self._folder = session.folder / HELD
         self._held: list[Held] = []
         self._nulls: dict[MachineSession, Null] = {}
         self._all_ran = False
@@ -133,18 +134,15 @@ class Holding:
         held = Held(reports=reports, item=item)
         if self._waits(held):
             item.user_properties[:] = before
-            self._hold(held)
+            self._held.append(held)
+            if self._worker:  # for the controller, should this process crash
+                name = f"{self._worker}-{len(self._held)}.json"
+                atomic.write_text(self._folder / name, held.pack(self._config))
         else:
             for report in reports:
                 item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
-
-    def _hold(self, held: Held) -> None:
-        self._held.append(held)
-        if self._worker:  # for the controller, should this process crash
-            name = f"{self._worker}-{len(self._held)}.json"
-            atomic.write_text(self._folder / name, held.pack(self._config))
 
     def _waits(self, held: Held) -> bool:
         result = held.result
@@ -155,10 +153,6 @@ class Holding:
         pairs = self._session.phase.pairs
         certain = self._all_ran and is_certain(verdict, self._nulls, pairs, RuleR())
         return is_open(verdict) and not certain
-
-    @property
-    def _folder(self) -> Path:
-        return self._session.folder / HELD
 
     # --- second phase --------------------------------------------------------------------
 
@@ -193,8 +187,11 @@ class Holding:
             verdicts += [held.result.verdict for held in self._held if held.result]
             self._nulls, self._all_ran = nulls(verdicts, RuleR()), True
         self._session.phase = dataclasses.replace(self._session.phase, once=False)
-        if queue:
-            self._announce(len(queue))
+        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
+        if queue and reporter and not self._worker and self._config.get_verbosity() >= 0:
+            tests = plural(len(queue), "test")
+            reporter.ensure_newline()
+            reporter.write_line(f"mlperf: each case ran once; {tests} not decided yet, run again")
         for held, following in zip(queue, [*queue[1:], None], strict=False):
             if session.shouldfail or session.shouldstop or (self._folder / "stop").exists():
                 return
@@ -210,13 +207,6 @@ class Holding:
             if not self._worker and not self._waits(held):
                 self._held.remove(held)
                 emit(self._config, held.reports)
-
-    def _announce(self, count: int) -> None:
-        reporter: Any = self._config.pluginmanager.getplugin("terminalreporter")
-        if reporter and not self._worker and self._config.get_verbosity() >= 0:
-            tests = plural(count, "test")
-            reporter.ensure_newline()
-            reporter.write_line(f"mlperf: each case ran once; {tests} not decided yet, run again")
 
     # --- the last word -------------------------------------------------------------------
 
@@ -258,7 +248,11 @@ class Holding:
                 verdict = self._session.bench.unconfirmed(verdict)  # noqa: PLW2901
             last = expect(verdict, result.expected_failures if result else (), today)
             last = self._session.with_creep(last)
-            self._finish(held, last, failed=self._fails(last, result))
+            named = is_named(
+                last.case.accelerator, pretended=result is not None and result.pretended
+            )
+            failed = fails(last, fail_on=self._session.options.fail_on, named=named)
+            self._finish(held, last, failed=failed)
             self._held.remove(held)
             emit(self._config, held.reports)
         while self._held:
@@ -275,15 +269,6 @@ class Holding:
             return self._session.bench.unconfirmed(verdict)
         with self._session.live:
             return self._session.bench.confirm_last(planned, verdict)
-
-    def _fails(self, verdict: Verdict, result: CaseResult | None) -> bool:
-        options = self._session.options
-        pretended = result is not None and result.pretended
-        return fails(
-            verdict,
-            fail_on=options.fail_on,
-            named=is_named(verdict.case.accelerator, pretended=pretended),
-        )
 
     def _finish(self, held: Held, verdict: Verdict, *, failed: bool) -> None:
         result = held.result

@@ -140,11 +140,6 @@ def _html(session: ReportedSession) -> str:
     )
 
 
-def _junit(session: ReportedSession) -> str:
-    message = failure_message(session.results, WIDE)
-    return junit(session.results, session.absent, message)
-
-
 def _benchmark(results: Results) -> str:
     commit = exports.commit_info(results)
     content = exports.document(results, machine_info=machine_info(results), commit_info=commit)
@@ -155,7 +150,9 @@ FORMATS: dict[str, Callable[[ReportedSession], str]] = {
     "text": _text,
     "html": _html,
     "json": _of_results(as_text),
-    "junit": _junit,
+    "junit": lambda session: junit(
+        session.results, session.absent, failure_message(session.results, WIDE)
+    ),
     "pytest-benchmark": _of_results(_benchmark),
     "markdown": lambda session: github.summary(session.results, session.absent),
     "comment": lambda session: github.comment(session.results, session.absent, links=session.links),

@@ -118,20 +118,15 @@ class RayBridge:
             over = False
             for one in heard:
                 over = over or one["topic"] == "over"
-                yield {"event": "message", "group": group, **self._spooled(group, one)}
+                if files := one.pop("files", None):
+                    path = self._spool / f"{group}.tar"
+                    path.write_bytes(files)
+                    one["files"] = str(path)
+                yield {"event": "message", "group": group, **one}
             if over:
                 self.kill(group)
             else:
                 self._pending[self._actors[group].heard.remote()] = group
-
-    def _spooled(self, group: str, message: dict[str, Any]) -> dict[str, Any]:
-        """Return a message whose files, if any, lie in a file of the session's."""
-        files = message.pop("files", None)
-        if files:
-            path = self._spool / f"{group}.tar"
-            path.write_bytes(files)
-            message["files"] = str(path)
-        return message
 
     def close(self) -> None:
         """End all that still runs."""

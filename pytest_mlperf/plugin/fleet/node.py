@@ -219,18 +219,16 @@ def _undone() -> list[str]:
 # --- the project -----------------------------------------------------------------------------
 
 
-def place_of_projects() -> Path:
-    """Return where this node keeps projects."""
-    return Path(os.environ.get(FOLDER) or cache_folder() / "fleet")
-
-
 def unpacked(archive: bytes, digest: str, name: str) -> Path:
     """Return the folder that holds a project, unpacked at the first call of those with a digest."""
-    place = place_of_projects()
+    place = Path(os.environ.get(FOLDER) or cache_folder() / "fleet")
     place.mkdir(parents=True, exist_ok=True)
     folder = place / f"{name}-{digest[:12]}"
     if not (folder / SETTLED).exists():
-        _remove_old(place)
+        for mark in place.glob(f"*/{SETTLED}"):
+            with contextlib.suppress(OSError):
+                if time.time() - mark.stat().st_mtime > OLD_S:
+                    shutil.rmtree(mark.parent, ignore_errors=True)
         with tempfile.TemporaryDirectory(dir=place, prefix=".") as temporary:
             whole = Path(temporary) / "project"
             whole.mkdir()
@@ -241,10 +239,3 @@ def unpacked(archive: bytes, digest: str, name: str) -> Path:
                 whole.rename(folder)
     (folder / SETTLED).touch()
     return folder.resolve()
-
-
-def _remove_old(place: Path) -> None:
-    for mark in place.glob(f"*/{SETTLED}"):
-        with contextlib.suppress(OSError):
-            if time.time() - mark.stat().st_mtime > OLD_S:
-                shutil.rmtree(mark.parent, ignore_errors=True)

@@ -246,11 +246,8 @@ class Fleet:
                     self._relay.take_files(files)
                 left = [f"{path} on node {node}: too large to be sent" for path in message["left"]]
                 self._notices |= set(left)
-                self._over(group, self._unreported_in_words(group, message))
-
-    def _unreported_in_words(self, group: CaseGroup, message: Event) -> str:
-        ended = f"node {self._names[group.node]}: its pytest {message['ended']}"
-        return ": ".join([ended, *(group.causes or message["tail"][-1:])])
+                ended = f"node {node}: its pytest {message['ended']}"
+                self._over(group, ": ".join([ended, *(group.causes or message["tail"][-1:])]))
 
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
         """Tell of a case whose node was lost; one that did not begin there goes to another."""

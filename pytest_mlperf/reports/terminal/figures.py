@@ -438,9 +438,6 @@ def beside(result: CaseResult) -> list[str]:
     return [text for text in texts if text]
 
 
-INDENT = "  "
-
-
 def likely(causes: Sequence[Cause], width: int) -> list[str]:
     """Return the paragraph of a failure message; nothing where there is nothing to explain."""
     return paragraphs("likely", _numbered(causes), width)
@@ -452,9 +449,7 @@ def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
         return []
     beside = f", beside {others} other tests of the session" if others > 1 else ""
     lines = [
-        line
-        for text in _numbered(causes)
-        for line in fold(text, width, first=INDENT, rest=INDENT * 2)
+        line for text in _numbered(causes) for line in fold(text, width, first="  ", rest="    ")
     ]
     return [f"Likely causes, each with its evidence{beside}", *lines]
 

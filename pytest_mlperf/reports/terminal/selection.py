@@ -139,9 +139,12 @@ def notices(
     """Return what was left out, or planned for other machines."""
     lines = []
     if uncollected:
-        folders = sorted({_suites_root(path) for path in uncollected})
+        folders = set()
+        for path in uncollected:
+            above = [parent for parent in path.parents if parent.name == "suites"]
+            folders.add(relative(above[-1] if above else path.parent))
         count = plural(len(uncollected), "suite")
-        lines.append(f"{count} not collected (pytest {visible(' '.join(folders))})")
+        lines.append(f"{count} not collected (pytest {visible(' '.join(sorted(folders)))})")
     if not_here:
         names = ", ".join(f"{name} ({count})" for name, count in sorted(not_here.items()))
         count = plural(sum(not_here.values()), "test")
@@ -156,14 +159,6 @@ def skips(reasons: Mapping[str, int], width: int) -> list[str]:
         for reason, count in reasons.items()
         for line in fold(f"{plural(count, 'test')} {reason.replace('Skipped', 'skipped')}", width)
     ]
-
-
-def _suites_root(path: Path) -> str:
-    """Return the folder to name: the outermost "suites" above a file, else its own folder."""
-    for parent in reversed(path.parents):
-        if parent.name == "suites":
-            return relative(parent)
-    return relative(path.parent)
 
 
 def whole_plan(
@@ -194,7 +189,8 @@ def more(
     planned: Sequence[Testable], *, max_runs: int, warmup: str = "auto", confirm: str = "auto"
 ) -> list[str]:
     """Return what comes on top of a plan, in sentences."""
-    cases = [case for one in planned for case in _cases(one)]
+    pairs = [(one.a, one.b) if isinstance(one, PlannedPair) else (one,) for one in planned]
+    cases = [case for pair in pairs for case in pair]
     first = {
         case.case.accelerator: case
         for case in reversed(cases)
@@ -232,7 +228,3 @@ def more(
             f"up to {max_runs} pairs of runs each: {duration(seconds)} if all of them drop"
         )
     return lines
-
-
-def _cases(one: Testable) -> list[Planned]:
-    return [one.a, one.b] if isinstance(one, PlannedPair) else [one]

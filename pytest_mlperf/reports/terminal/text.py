@@ -109,7 +109,9 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
         yield paragraph("cost", sentence, width)
     if verdict.outcome is Outcome.NO_BASELINE:
         yield paragraph("rule", NOT_COMPARED, width)
-    judged = _deciding(verdict)
+    by_rule = [metric for metric in verdict.metrics if metric.runs_baseline and metric.outcome]
+    same = [metric for metric in by_rule if metric.outcome is verdict.outcome]
+    judged = next(iter(same or by_rule), None)
     if verdict.kind == "performance" and judged:
         yield paragraph("rule", _rule(verdict, judged, together=bool(result.pairs)), width)
     compared = next((m for m in verdict.paired if m.outcome), None)
@@ -132,13 +134,6 @@ def _reasons(verdict: Verdict, result: CaseResult, width: int) -> Iterator[list[
             unchanged = "nothing that both sides know"
         yield paragraphs("changed", verdict.changed or [unchanged], width)
         yield paragraphs("unknown", verdict.unknown, width)
-
-
-def _deciding(verdict: Verdict) -> MetricVerdict | None:
-    """Return the metric that made a verdict by rule R, of several the first."""
-    judged = [metric for metric in verdict.metrics if metric.runs_baseline and metric.outcome]
-    same = [metric for metric in judged if metric.outcome is verdict.outcome]
-    return next(iter(same or judged), None)
 
 
 def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:

@@ -34,23 +34,18 @@ submission is made of. MLCommons' checker refuses it. {LABEL}
 """
 
 
-def leaf_of(entry: Entry, form: Form, rules: Round) -> Leaf:
-    """Return where the files of an entry lie."""
-    named = entry.mapped if entry.mapped and form.division == "open" else entry.benchmark
-    return Leaf(
-        round=rules.name,
-        top=form.top,
-        system=form.system,
-        benchmark=named,
-        scenario=entry.scenario,
-    )
-
-
 def tree_of(entries: Sequence[Entry], form: Form, rules: Round, *, rehearsal: bool) -> Files:
     """Return all files of a submission; logs are those that LoadGen wrote."""
     files: dict[str, bytes | Path] = {}
     for entry in entries:
-        leaf = leaf_of(entry, form, rules)
+        named = entry.mapped if entry.mapped and form.division == "open" else entry.benchmark
+        leaf = Leaf(
+            round=rules.name,
+            top=form.top,
+            system=form.system,
+            benchmark=named,
+            scenario=entry.scenario,
+        )
         files |= _measured(entry, leaf)
         files |= _measurements(entry, leaf, form)
         for test, folder in entry.audits.items():
