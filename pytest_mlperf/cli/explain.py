@@ -143,7 +143,10 @@ def _explain(result: CaseResult, path: Path, results: Results) -> Iterator[str]:
     if verdict.ratio:
         judged = [turns(verdict, verdict.ratio, rule_of_pair(result, folders), width())]
     else:
-        rule = rule_of(verdict, file, result.max_runs)
+        rule = rule_for(verdict.case.accelerator, result.max_runs)
+        if file and verdict.subject:
+            identity = verdict.subject.identity
+            rule = rule_beside(file, verdict.case.accelerator, identity, result.max_runs)[0]
         gated = [metric for metric in verdict.metrics if metric.metric in result.limits]
         judged = [looks(metric, verdict.runs, record, rule, width()) for metric in gated]
     # What was accepted since is not what the verdict was judged against.
@@ -174,14 +177,6 @@ def rule_of_pair(result: CaseResult, folders: Iterable[Path]) -> RuleR:
         return rule_for(verdict.case.accelerator, result.max_runs)
     root, identity = nearest_baselines(suite), verdict.subject.identity
     return calibrated_rule(root, verdict.case.accelerator, identity, result.max_runs)[0]
-
-
-def rule_of(verdict: Verdict, file: Path | None, max_runs: int) -> RuleR:
-    """Return the rule that a verdict was reached by, with the noise as it is calibrated now."""
-    accelerator = verdict.case.accelerator
-    if file and verdict.subject:
-        return rule_beside(file, accelerator, verdict.subject.identity, max_runs)[0]
-    return rule_for(accelerator, max_runs)
 
 
 # --- every look of rule R, or every pair of runs ---------------------------------------------
@@ -217,22 +212,20 @@ def looks(
         for k in range(1, min(len(now), rule.max_runs) + 1)
     ]
     made = made[: made[-1].runs_used]
-    lines = [head, *_indented(_noise(made[-1], rule), width)]
+    last = made[-1]
+    df = last.runs_baseline + last.runs_used - 2
+    noise_line = (
+        f"Noise: one run differs from the next by {percent(last.sd)} (standard deviation, "
+        f"{last.df:g} degrees of freedom): {percent(rule.prior_sd)} was expected beforehand "
+        f"(weight {rule.prior_df:g}), the runs themselves weigh {df}."
+    )
+    lines = [head, *_indented(noise_line, width)]
     rows = [_look(look, metric.metric, rule) for look in made]
     columns = ["look", "change", "at worst", "at best", "says"]
     lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["says"])]
-    for remark in _remarks(metric, made[-1], rule):
+    for remark in _remarks(metric, last, rule):
         lines += _indented(remark, width)
     return lines
-
-
-def _noise(last: Judged, rule: RuleR) -> str:
-    expected = f"{percent(rule.prior_sd)} was expected beforehand (weight {rule.prior_df:g})"
-    df = last.runs_baseline + last.runs_used - 2
-    return (
-        f"Noise: one run differs from the next by {percent(last.sd)} (standard deviation, "
-        f"{last.df:g} degrees of freedom): {expected}, the runs themselves weigh {df}."
-    )
 
 
 def _look(look: Judged, metric: str, rule: RuleR) -> dict[str, str]:

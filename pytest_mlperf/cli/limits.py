@@ -22,6 +22,7 @@ from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, fold, paragraph, table
 from pytest_mlperf.rounds.published import (
     ROUND,
+    SECONDS,
     OfficialResult,
     official_results,
 )
@@ -132,8 +133,6 @@ def _figures(texts: Iterable[str]) -> dict[str, Any]:
 _METRICS = {"SingleStream": "latency_p90", "MultiStream": "latency_p99"}
 """What the scenarios report that are no rates; a query of MultiStream takes at least one sample."""
 
-_SECONDS = {"s": 1.0, "ms": 1e-3}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ResultRow:
@@ -169,8 +168,8 @@ def _limit(result: OfficialResult, about: WorkloadWork, gpu: GpuSpec) -> Limit:
         figures["output_tokens"] = result.tokens_per_sample
     metric = "tokens_per_second" if result.unit == "tokens/s" else "throughput"
     value = result.value
-    if result.unit in _SECONDS:
-        metric, value = _METRICS[result.scenario], result.value * _SECONDS[result.unit]
+    if result.is_latency:
+        metric, value = _METRICS[result.scenario], result.value * SECONDS[result.unit]
     return share_of_limit(
         metric,
         value,
@@ -244,7 +243,7 @@ def _row(row: ResultRow) -> Row:
     result, limit = row.result, row.limit
     certain = limit.certain
     if certain is not None:
-        certain /= _SECONDS.get(result.unit, 1.0)
+        certain /= SECONDS.get(result.unit, 1.0)
     return {
         "workload": result.model + ("*" if result.division == "open" else ""),
         "run": SHORT[result.scenario],

@@ -404,7 +404,9 @@ def jobs_of(
                 spent += SLACK * audits * case.seconds_per_run
             elif split(name)[1] != "cpu":
                 spent += (max_runs * case.fewest_runs + audits) * LOADING_S
-                spent += _pass_s(case, LONG_PASS_S if _generates(case) else PASS_S)
+                rules = case.suite.rules
+                long = rules is not None and (rules.tokens or rules.task in GENERATING)
+                spent += _pass_s(case, LONG_PASS_S if long else PASS_S)
             elif case.suite.is_mlperf:
                 spent += _pass_s(case, LONG_PASS_S)
             seconds[name][relative(case.path)] += spent
@@ -419,11 +421,6 @@ def jobs_of(
 
 def _pass_s(case: Testable, seconds: float) -> float:
     return seconds if "accuracy" in case.kinds and case.suite.rules is not None else 0.0
-
-
-def _generates(case: Testable) -> bool:
-    rules = case.suite.rules
-    return rules is not None and (rules.tokens or rules.task in GENERATING)
 
 
 ARRAY_LIMIT = 1001

@@ -49,7 +49,6 @@ examples:
       open site/index.html
 """
 
-
 SITE = "site"
 """The one format that is made of a store, and is a folder."""
 

@@ -184,7 +184,15 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
     )
     if form.division == "closed":
         for entry in entries:
-            _require_closed(entry.result.division, entry.mapped, rehearsal=parsed.rehearsal)
+            if entry.result.division != "closed":
+                raise MlperfError(
+                    "a suite of the open division is in these results, and the form says closed: "
+                    'set "division" in system.json to "open"'
+                )
+            if entry.mapped and not parsed.rehearsal:
+                raise MlperfError(
+                    f"{entry.mapped} is none of MLPerf's workloads: only the open division takes it"
+                )
     tree = tree_of(entries, form, rules, rehearsal=parsed.rehearsal)
     refused = [f"not allowed: {one}" for one in refusals(entries, form, tree, rules)]
     if refused and not parsed.rehearsal:
@@ -203,18 +211,6 @@ def _export(parsed: argparse.Namespace, rules: Round) -> int:
         ]
     )
     return 0
-
-
-def _require_closed(division: str, mapped: str, *, rehearsal: bool) -> None:
-    if division != "closed":
-        raise MlperfError(
-            "a suite of the open division is in these results, and the form says closed: set "
-            '"division" in system.json to "open"'
-        )
-    if mapped and not rehearsal:
-        raise MlperfError(
-            f"{mapped} is none of MLPerf's workloads: only the open division takes it"
-        )
 
 
 def _benchmarks(texts: list[str]) -> Mapping[str, str]:

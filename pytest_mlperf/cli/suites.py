@@ -27,7 +27,6 @@ DEFAULT = Path("suites")
 LEFT_OUT = frozenset({"build", "dist", "node_modules", "venv"})
 """Folders that are not searched, beside those whose name begins with a dot."""
 
-
 OWN_FILES = ("pytest.toml", ".pytest.toml", "pytest.ini", ".pytest.ini")
 """Files whose being there is enough for pytest; it looks for them in this order."""
 

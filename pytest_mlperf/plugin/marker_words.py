@@ -24,8 +24,6 @@ WORDS = {
 LIKE = 0.75
 """Similarity from which on a word is taken for a misspelt one; 1 is equal."""
 
-TEXT = r"""['"]([^'"]*)['"]"""
-
 
 def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
     """Yield a sentence for each word like one of ours; `markers` are the words of others."""
@@ -35,7 +33,7 @@ def misspelt(expression: str, markers: Collection[str]) -> Iterator[str]:
     for word in dict.fromkeys(words):
         if word not in known_words and (near := closest(word.lower(), WORDS, LIKE)):
             yield f"-m: no test is marked {word}; did you mean {WORDS[near]}?"
-    for key, value in re.findall(rf"(\w+)\s*=\s*{TEXT}", " ".join(calls)):
+    for key, value in re.findall(r"""(\w+)\s*=\s*['"]([^'"]*)['"]""", " ".join(calls)):
         if key not in KEYS and (near := closest(key, KEYS, LIKE)):
             yield f"-m: the marker mlperf has no {key}; did you mean {near}?"
         elif value not in VALUES.get(key, (value,)) and (near := closest(value, VALUES[key], LIKE)):

@@ -76,11 +76,7 @@ def audit_settings(test: str, workload: str) -> dict[str, int]:
     table = constants()
     mode = {"mode": 2}
     logged = {**mode, "accuracy_log_rng_seed": table["accuracy_log_rng_seed"]}
-    everything = {
-        **logged,
-        "min_duration": 0,
-        "sample_concatenate_permutation": 0,
-    }
+    everything = {**logged, "min_duration": 0, "sample_concatenate_permutation": 0}
     if test in {"TEST01", "TEST08"}:
         target = table["logged"].get(workload, table["logged"]["default"])
         return {**logged, "accuracy_log_sampling_target": target}

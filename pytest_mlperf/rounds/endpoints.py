@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import cache
 from importlib.resources import files
 from typing import Any
@@ -39,11 +39,7 @@ class SeedSet:
 def seed_sets() -> Mapping[str, SeedSet]:
     """Return the published sets by name."""
     return {
-        name: SeedSet(
-            scheduler=int(raw["scheduler"]),
-            sample_index=int(raw["sample_index"]),
-            model=int(raw["model"]),
-        )
+        name: SeedSet(**{seed.name: int(raw[seed.name]) for seed in fields(SeedSet)})
         for name, raw in _rules()["seed_sets"].items()
     }
 

@@ -27,7 +27,6 @@ from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
 ROUND = "v4.1"
 """The round whose results `limits` sets beside what is possible."""
 
-
 FILE = "official-results.csv.gz"
 
 SCHEMA: Literal[1] = 1
@@ -50,8 +49,7 @@ _TECHNIQUES = {
 }
 """What the open submissions of v4.1 used, by the end of their system's name."""
 
-_SECONDS = {"ms": 1e-3, "s": 1.0}
-
+SECONDS = {"ms": 1e-3, "s": 1.0}
 
 Unit = Literal["samples/s", "queries/s", "tokens/s", "tasks/s", "ms", "s"]
 PowerUnit = Literal["", "W", "mJ"]
@@ -104,7 +102,7 @@ class OfficialResult:
     @property
     def is_latency(self) -> bool:
         """Whether less is better."""
-        return self.unit in _SECONDS
+        return self.unit in SECONDS
 
     @property
     def benchmark(self) -> str:

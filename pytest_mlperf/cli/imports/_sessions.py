@@ -23,6 +23,22 @@ from pytest_mlperf.reports.terminal import text
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.run.project import ignored_in_git
 from pytest_mlperf.stores.results import write_results
+from pytest_mlperf.suite.values import checked_accelerator, checked_name
+
+
+def checked(case: Case, where: str = "") -> Case:
+    """Return a case whose names may become parts of a test id and of paths.
+
+    Raises:
+        MlperfError: One may not; `where` goes before the message.
+    """
+    try:
+        for name in (case.workload, case.engine, case.precision):
+            checked_name(name)
+        checked_accelerator(case.accelerator)
+    except ValueError as error:
+        raise MlperfError(f"{where}of the case: {error}") from None
+    return case
 
 
 def imported(

@@ -11,6 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from pytest_mlperf.cli.imports._sessions import (
+    checked,
     imported,
     next_steps,
     session_of,
@@ -30,7 +31,6 @@ from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.run.curve import CurveLog, curve_figures, lengths_within
 from pytest_mlperf.run.recorded import recorded_window
 from pytest_mlperf.stores.endpoints import RecordedPoint, has_result, is_run_folder, read_point
-from pytest_mlperf.suite.values import checked_accelerator, checked_name
 
 LONGEST_NAME = 60
 """Characters that a model's name gives to its workload."""
@@ -145,13 +145,7 @@ def _case(parsed: argparse.Namespace, point: RecordedPoint) -> Case:
         precision=parsed.precision,
         accelerator=parsed.accelerator,
     )
-    try:
-        for name in (case.workload, case.engine, case.precision):
-            checked_name(name)
-        checked_accelerator(case.accelerator)
-    except ValueError as error:
-        raise MlperfError(f"of the case: {error}") from None
-    return case
+    return checked(case)
 
 
 def _moment(started: str) -> dt.datetime:

@@ -11,7 +11,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_mlperf.cli.imports._sessions import imported, session_of, written
+from pytest_mlperf.cli.imports._sessions import checked, imported, session_of, written
 from pytest_mlperf.cli.output import as_typed, show
 from pytest_mlperf.cli.published import document, table_of
 from pytest_mlperf.core.baseline import Property
@@ -35,7 +35,6 @@ from pytest_mlperf.run.official import (
     result_folders,
 )
 from pytest_mlperf.stores.atomic import write_whole
-from pytest_mlperf.suite.values import checked_accelerator, checked_name
 
 LOGS, SUBMISSION = "LoadGen", "MLPerf submission"
 
@@ -206,13 +205,7 @@ def _case(one: RecordedResult, parsed: argparse.Namespace) -> Case:
         precision=parsed.precision or _name(row.precision) or UNSAID,
         accelerator=parsed.accelerator or _accelerator(one),
     )
-    try:
-        for name in (case.workload, case.engine, case.precision):
-            checked_name(name)
-        checked_accelerator(case.accelerator)
-    except ValueError as error:
-        raise MlperfError(f"{one.place.folder}: of the case: {error}") from None
-    return case
+    return checked(case, f"{one.place.folder}: ")
 
 
 def _name(text: str) -> str:

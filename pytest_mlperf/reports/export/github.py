@@ -67,6 +67,8 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
 
     It has so many bytes at most; what is cut is counted.
     """
+    placed = {r.verdict.case.id: s.in_words for r in results.cases if (s := placing_of(r))}
+    placings = (f"- {code(case)}: {escape(text)}\n" for case, text in placed.items())
     blocks = [
         f"## {_verdict(results, absent)}\n\n{_counts(results)}\n",
         *_wide(results),
@@ -74,19 +76,13 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
         *_section("What failed", _failures(results)),
         *_settling(results),
         *_precisions(results),
-        *_section("Beside MLCommons' official results", _placings(results)),
+        *_section("Beside MLCommons' official results", placings),
         *_table("Every test", results.cases, open_=True),
     ]
     return _within(blocks, [f"\n{LABEL}\n"], limit)
 
 
-def comment(
-    results: Results,
-    absent: Sequence[Absent] = (),
-    *,
-    links: Links | None = None,
-    limit: int = COMMENT_LIMIT,
-) -> str:
+def comment(results: Results, absent: Sequence[Absent] = (), *, links: Links | None = None) -> str:
     """Return a pull request's comment: the verdict first, what is not ok, the rest folded.
 
     It has so many characters at most, counted as bytes; what is cut is counted.
@@ -102,7 +98,7 @@ def comment(
         *_accepting(results),
         *_table(f"{plural(len(quiet), 'test')} without a drop", quiet, open_=False),
     ]
-    return _within(blocks, [_further(links or Links()), f"\n{LABEL}\n"], limit)
+    return _within(blocks, [_further(links or Links()), f"\n{LABEL}\n"], COMMENT_LIMIT)
 
 
 def escape(text: str) -> str:
@@ -222,12 +218,6 @@ def _precisions(results: Results) -> Iterator[str]:
         yield f"\nMeasured {escape(origin(results))}.\n\n"
     for text in remarks(blocks):
         yield f"- {escape(text)}\n"
-
-
-def _placings(results: Results) -> Iterator[str]:
-    texts = {r.verdict.case.id: s.in_words for r in results.cases if (s := placing_of(r))}
-    for case, text in texts.items():
-        yield f"- {code(case)}: {escape(text)}\n"
 
 
 def _further(links: Links) -> str:

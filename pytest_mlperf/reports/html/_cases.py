@@ -17,7 +17,7 @@ from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
 from pytest_mlperf.core.numbers import change, interval, limit, percent, plural, quantity
 from pytest_mlperf.core.results import IMPORTED, CaseResult
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, final_word
-from pytest_mlperf.reports.html.model import Grouped, Packed, RunFiles, rounded, tone
+from pytest_mlperf.reports.html.model import Grouped, Packed, RunFiles, gated, rounded, tone
 from pytest_mlperf.reports.terminal.advice import REPLACE, accept, again, may_be_recorded, record
 from pytest_mlperf.reports.terminal.figures import (
     cost,
@@ -51,7 +51,7 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     seen: set[str] = set()
     for result in one.results:
         record = beside.records.get(result.test)
-        for metric in _gated(result):
+        for metric in gated(result):
             marks = beside.versions.get(result.test, ())
             figures += _history(metric, result, record, marks, most)
             figures += _sessions(metric.metric, result, beside, most)
@@ -66,13 +66,6 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
             figures.append({"title": title_, **power})
             seen.add(runs[-1].folder)
     return figures
-
-
-def _gated(result: CaseResult) -> list[MetricVerdict]:
-    verdict = result.verdict
-    if verdict.kind not in {"performance", "efficiency"}:
-        return []
-    return [m for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
 
 
 # --- history ---------------------------------------------------------------------------------
@@ -209,7 +202,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     if verdict.case.scenario == "OpenLoop":
         yield from _over_rates(result, record)
         return
-    judged = {p: m for m in _gated(result) if (p := point_of(m.metric)) and _rate(m.metric)}
+    judged = {p: m for m in gated(result) if (p := point_of(m.metric)) and _rate(m.metric)}
     runs = [run.metrics for run in verdict.runs if not run.invalid]
     if verdict.kind != "performance" or not judged or not runs:
         return
@@ -241,7 +234,7 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
 
 def _over_rates(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     """Yield each figure that an open loop is judged by over the rates, now and in the baseline."""
-    judged = [m for m in _gated(result) if point_of(m.metric)]
+    judged = [m for m in gated(result) if point_of(m.metric)]
     runs = [run.metrics for run in result.verdict.runs if not run.invalid]
     before = [run.metrics for run in record.runs] if record else []
     for base in dict.fromkeys(metric.metric.partition("@")[0] for metric in judged):

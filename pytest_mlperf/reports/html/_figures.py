@@ -17,6 +17,7 @@ from pytest_mlperf.reports.html.model import (
     Grouped,
     Row,
     RunFiles,
+    gated,
     per_cent,
     rounded,
     tone,
@@ -278,13 +279,9 @@ def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricV
     """Yield every gated metric of performance and efficiency that all runs of its test have."""
     for place, one in enumerate(cases):
         for result in one.results:
-            verdict = result.verdict
-            if verdict.kind not in {"performance", "efficiency"}:
-                continue
-            runs = [run for run in verdict.runs if not run.invalid]
-            for metric in verdict.metrics:
-                gated = metric.outcome is not None and metric.metric in METRICS
-                if gated and runs and all(metric.metric in run.metrics for run in runs):
+            runs = [run for run in result.verdict.runs if not run.invalid]
+            for metric in gated(result):
+                if runs and all(metric.metric in run.metrics for run in runs):
                     yield place, result, metric
 
 

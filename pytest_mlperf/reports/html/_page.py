@@ -260,10 +260,7 @@ def _without(
             "Sessions",
             "They need a store with earlier sessions: --mlperf-store, or --store of report.",
         ),
-        "curve": (
-            "Throughput over requests under way",
-            "It needs scenario Concurrency.",
-        ),
+        "curve": ("Throughput over requests under way", "It needs scenario Concurrency."),
         "latency": (
             "Latencies, now and in the baseline",
             "They need a scenario with queries: Server, Interactive, SingleStream, MultiStream.",

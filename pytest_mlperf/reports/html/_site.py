@@ -259,10 +259,8 @@ def _drawn(history: CaseHistory) -> dict[str, Any]:
     }
 
 
-@lru_cache(maxsize=4096)
-def _moment(started: str) -> str:
-    """Return when a session began: that of many cases."""
-    return safe_text(started)
+# The time of one session stands in the histories of many cases.
+_moment = lru_cache(maxsize=4096)(safe_text)
 
 
 def _table(history: CaseHistory) -> tuple[list[str], list[list[str]]]:

@@ -10,8 +10,9 @@ from typing import Any, Literal
 from pytest_mlperf.core.baseline import Record
 from pytest_mlperf.core.case import AUDITS, Case
 from pytest_mlperf.core.history import CaseHistory
+from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.results import CaseResult
-from pytest_mlperf.core.verdict import SEVERITY, Outcome
+from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome
 
 Row = dict[str, Any]
 """What is drawn and written, by field; "case" is its place in the list of cases."""
@@ -137,6 +138,14 @@ def tone(outcome: Outcome | None, *, failed: bool = False) -> Tone:
     if failed or outcome.fails:
         return "fail"
     return "open" if outcome in _OPEN else "good"
+
+
+def gated(result: CaseResult) -> list[MetricVerdict]:
+    """Return the judged metrics of a performance or efficiency test; none of any other test."""
+    verdict = result.verdict
+    if verdict.kind not in {"performance", "efficiency"}:
+        return []
+    return [m for m in verdict.metrics if m.outcome is not None and m.metric in METRICS]
 
 
 def grouped(results: Sequence[CaseResult]) -> list[Grouped]:

@@ -178,21 +178,15 @@ def _words(results: Results) -> str:
 
 
 def _fell(fell: Sequence[CaseResult], judged: int) -> str:
-    control = _control(fell)
+    control, machines = "control not compared", [result.verdict.machine for result in fell]
+    if all(machines):
+        worst = max(chain.from_iterable(machines), key=lambda difference: difference.deviations)
+        control = f"control at most {seen_in_words([worst])}"
     first, *others = (result.verdict.changed for result in fell)
     common = [text for text in first if all(text in other for other in others)]
     more = [f"{len(common) - SHOWN} more"] if len(common) > SHOWN else []
     changed = ", ".join([*common[:SHOWN], *more]) or "nothing that is recorded of all of them"
     return f"{len(fell)} of {judged} cases fell together; {control}; changed: {changed}"
-
-
-def _control(fell: Sequence[CaseResult]) -> str:
-    """Return what the fixed micro-benchmark saw of the machine beside these, at worst."""
-    machines = [result.verdict.machine for result in fell]
-    if not all(machines):
-        return "control not compared"
-    worst = max(chain.from_iterable(machines), key=lambda difference: difference.deviations)
-    return f"control at most {seen_in_words([worst])}"
 
 
 NOTABLE = 1.2

@@ -117,20 +117,17 @@ def _notes(compared: Sequence[ComparedCase]) -> list[str]:
     """Return each note once: with its case, or with how many cases have it."""
     cases = defaultdict(list)
     for one in compared:
-        for note in (*map(_note, one.metrics), *one.notes):
-            if note:
-                cases[note].append(one.case)
+        explained = [
+            f"{metric.outcome} {title(metric.metric)}, {metric.note}"
+            for metric in one.metrics
+            if metric.outcome is not None and metric.note
+        ]
+        for note in (*explained, *filter(None, one.notes)):
+            cases[note].append(one.case)
     return [
         f"{found[0]}: {note}" if len(found) == 1 else f"{note} ({len(found)} cases)"
         for note, found in cases.items()
     ]
-
-
-def _note(metric: MetricVerdict) -> str:
-    """Return what explains the word of a gated metric; "" where nothing does."""
-    if metric.outcome is None or not metric.note:
-        return ""
-    return f"{metric.outcome} {title(metric.metric)}, {metric.note}"
 
 
 def _counts(compared: Sequence[ComparedCase]) -> str:

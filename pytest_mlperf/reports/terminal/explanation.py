@@ -66,7 +66,7 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
         {
             "run": str(number),
             "started (UTC)": _minute(run.started),
-            counted: _thousands(run.samples if offline else run.queries),
+            counted: f"{run.samples if offline else run.queries:,}".replace(",", " "),
             "seconds": f"{run.duration_s:.1f}",
             "note": "latency limit missed" if run.limit_missed else "",
             **{
@@ -227,10 +227,6 @@ def _wrapped(text: str, width: int) -> list[str]:
 
 def _indented(lines: Sequence[str]) -> Iterator[str]:
     return (f"{INDENT}{line}" for line in lines)
-
-
-def _thousands(count: int) -> str:
-    return f"{count:,}".replace(",", " ")
 
 
 def _minute(started: str) -> str:

@@ -267,7 +267,9 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
         # Of a window the verdict tells one side: that where scores get better is no gate to fear.
         feared = gate.limit < 0 if lower else gate.limit > 0
         needed = gate.baseline * (1 - gate.limit) if feared else None
-    against = paired if before is not None and _rests_on(verdict, before.case) else None
+    # A paired comparison was with the scores of the entry that its file is named after.
+    file = f"{before.case.engine}.{before.case.precision}.json" if before else None
+    against = paired if PurePath(verdict.baseline_file or "").name == file else None
     change = against.change if against else _plain_change(name, value, verdict, before)
     return Score(
         metric=name,
@@ -279,12 +281,6 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
         outcome=worst(words) if words else None,
         lower=lower,
     )
-
-
-def _rests_on(verdict: Verdict, reference: Case) -> bool:
-    """Whether the paired comparison was with the scores of this entry: its file tells."""
-    file = PurePath(verdict.baseline_file or "").name
-    return file == f"{reference.engine}.{reference.precision}.json"
 
 
 def _plain_change(
