@@ -264,7 +264,7 @@ def _open(look: Judged, metric: str, rule: RuleR) -> str:
 
 
 def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
-    """Yield what the looks do not show: what is lacking, and what would have decided otherwise."""
+    """Yield what the table does not show: what is missing, and which changes would decide."""
     assert metric.low is not None
     assert metric.high is not None
     ends = ((metric.low, last.low), (metric.high, last.high))

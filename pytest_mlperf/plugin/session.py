@@ -408,7 +408,7 @@ class MlperfSession:
         return self.suspicion.marked(result)
 
     def _arguments(self, planned: Testable) -> tuple[str, ...]:
-        """Return the options that a reproduction needs, also what an ini file says of it here."""
+        """Return the options that reproduce the test, those from an ini file included."""
         arguments = reproducing(self.config.invocation_params.args)
         if "mlperf_arguments" in self._orders:
             arguments = tuple(self._orders["mlperf_arguments"])
@@ -468,7 +468,7 @@ class MlperfSession:
             self._write_reports(session, reports, summary, kept)
 
     def _let_go(self, session: pytest.Session) -> None:
-        """End the journal; one of a session that did not come to its end stays."""
+        """Close the journal; keep its file if the session was interrupted."""
         stopped = session.shouldfail or session.shouldstop
         over = session.exitstatus in {pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED}
         self.progress.end(over=over and not stopped)
@@ -476,7 +476,7 @@ class MlperfSession:
             self._keeping.lines.append("interrupted: the same command with --mlperf-resume goes on")
 
     def _send(self, summary: Results, stored: Path) -> None:
-        """Keep the session in the store; whatever becomes of that, the exit code is as it was."""
+        """Send the results to the store; a failure does not change the exit code."""
         from pytest_mlperf.stores.spool import deliver
 
         delivery = deliver(str(self.options.store), self.options.runs_dir, summary, stored)

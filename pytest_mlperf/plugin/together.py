@@ -101,7 +101,7 @@ def unpack(config: pytest.Config, text: str) -> Held:
 
 
 def _depends(held: Held) -> bool:
-    """Whether its word is not the last one before all pairs are judged together."""
+    """Return whether the verdict may change when all pairs are judged together."""
     result = held.result
     return result is not None and result.pairs > 0 and is_open(result.verdict)
 
@@ -211,7 +211,7 @@ class Holding:
     # --- the last word -------------------------------------------------------------------
 
     def _rescue(self, *, crashed: bool) -> None:
-        """Take what workers held that told nothing at their end."""
+        """Take over the tests held by workers that reported none at their end."""
         reported = {held.nodeid for held in self._held} | {r.test for r in self._session.results}
         for path in sorted(self._folder.glob("*.json")):
             held = unpack(self._config, path.read_text("utf-8"))
@@ -261,7 +261,7 @@ class Holding:
             raise interrupt
 
     def _confirmed(self, held: Held, verdict: Verdict, *, over: bool) -> Verdict:
-        """Return a drop after it was measured again, in the process that measured it before."""
+        """Measure a drop again where it was measured before, and return the new verdict."""
         if verdict.outcome not in FALLS.values():
             return verdict
         planned = planned_of(held.item) if held.item else None
@@ -278,7 +278,7 @@ class Holding:
         conclude(held.reports, final, message, self._config.rootpath)
 
     def _give_up(self, held: Held) -> None:
-        """Say of a verdict that gets no more runs why it is what it is."""
+        """Mark an undecided verdict that gets no more runs as interrupted."""
         result = held.result
         if not held.over and result is not None:
             held.over = True

@@ -63,7 +63,7 @@ def finished(
 
 
 def _question(job: Job) -> dict[str, Any] | None:
-    """Return what builds an engine that has something to ask of its library, `require()`."""
+    """Return how to build the engine, or None if its class has no `require()`."""
     entry = registry.registered("engines").get(job.engine_use)
     if entry is None or not hasattr(registry.resolve(entry.value), "require"):
         return None
@@ -73,7 +73,7 @@ def _question(job: Job) -> dict[str, Any] | None:
 
 
 def _error(planned: Planned, answer: Sequence[str], where: str = "") -> MlperfError | None:
-    """Return the error that an answer holds as class, sentence and options at fault, if any."""
+    """Return the error of an answer (class, sentence, options at fault), or None."""
     kind, message, *at_fault = answer
     place = engine_place(planned, at_fault)
     return KINDS.get(kind, EnvironmentFault)(f"{place}: {message}{where}") if message else None
@@ -113,7 +113,7 @@ def import_errors(planned: Planned, job: Job) -> Iterator[MlperfError]:
 
 
 def _own_call(group: registry.Group, factory: Factory) -> tuple[str, str, Mapping[str, Any]] | None:
-    """Return noun, target and options of a factory; None: it is a registered extension."""
+    """Return noun, target and options of a factory, or None for a registered extension."""
     if registry.name_of(group, factory.target) != factory.target:
         return None
     return group[:-1], factory.target, factory.options
@@ -255,7 +255,7 @@ def look_there(planned: Planned, job: Job, runs_dir: Path) -> OtherPython:
 
 
 def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator[MlperfError]:
-    """Yield what answers say is lacking; of a Python that ended too early, where it was."""
+    """Yield the errors in the answers; if that Python ended early, say where it stopped."""
     last: Mapping[str, Any] = answers[-1] if answers else {"event": ""}
     title = planned.elsewhere
     if last["event"] == "error":

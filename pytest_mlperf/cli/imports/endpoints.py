@@ -72,7 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
 
 
 def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
-    """Return the points of a session in ascending order; what is no run folder is noted."""
+    """Return a session's points in ascending order; note each folder that holds no run."""
     if has_result(folder):
         return [read_point(folder)]
     inside = sorted(p for p in folder.iterdir() if p.is_dir() and not p.name.startswith("."))
@@ -99,7 +99,7 @@ def _points(folder: Path, notes: list[str]) -> list[RecordedPoint]:
 
 
 def _require_one_build(sessions: Sequence[Sequence[RecordedPoint]]) -> None:
-    """Refuse what was measured otherwise, other points, and what is there twice."""
+    """Refuse sessions that differ in build, load or points, and copies of a result."""
     every = [point for points in sessions for point in points]
     first, digests = every[0], dict[str, Path]()
     for point in every:

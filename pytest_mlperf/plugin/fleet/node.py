@@ -96,7 +96,7 @@ class NodeCase:
         return [{"topic": "begun", "project": here, "notices": notices}]
 
     def _end_with(self, raylet: int) -> None:
-        """Want the case no more when Ray's daemon here has ended, which Ray sees much later."""
+        """Stop the case when Ray's daemon here ends; Ray itself notices that much later."""
         with contextlib.suppress(OSError):
             select.select([os.pidfd_open(raylet)], [], [])
         self._child.let_go()
@@ -132,7 +132,7 @@ class NodeCase:
         }
 
     def _files(self) -> tuple[bytes, list[str]]:
-        """Return what the case left behind, packed, and what is too large to travel."""
+        """Return the case's files as an archive, and the names of files too large to send."""
         packed, left, total = io.BytesIO(), [], 0
         with tarfile.open(fileobj=packed, mode="w") as archive:
             for name, path in self._left_behind():
@@ -202,7 +202,7 @@ def _node_environment() -> dict[str, str]:
 
 
 def _undone() -> list[str]:
-    """Undo what Ray made of this process; return what it may not undo, in words."""
+    """Undo Ray's changes to this process; return a sentence for each that it may not undo."""
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("0")
     with contextlib.suppress(OSError):

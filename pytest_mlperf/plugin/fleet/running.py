@@ -184,7 +184,7 @@ class Fleet:
     # --- what comes back -------------------------------------------------------------------
 
     def _next(self) -> Event:
-        """Return the next event that is of a case; see the nodes meanwhile."""
+        """Return the next event of a case; follow the list of nodes while waiting."""
         with self._state.live as live:
             while True:
                 event = self._link.event(LOOK_S)
@@ -250,7 +250,7 @@ class Fleet:
                 self._over(group, ": ".join([ended, *(group.causes or message["tail"][-1:])]))
 
     def _lose_node(self, group: CaseGroup, cause: str) -> None:
-        """Tell of a case whose node was lost; one that did not begin there goes to another."""
+        """Report a case whose node was lost; one that did not begin waits for another node."""
         node = self._names[group.node]
         # Whether others can still go there is known after the next look.
         self._stale = True

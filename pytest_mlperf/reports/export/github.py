@@ -230,10 +230,7 @@ def _further(links: Links) -> str:
 
 
 def _within(blocks: Iterable[str], last: Iterable[str], limit: int) -> str:
-    """Return pieces as far as they fit; the last ones always stand.
-
-    An open fold is closed, or everything behind it would be folded too.
-    """
+    """Join the blocks that fit into the limit, then `last`; close a fold that was cut."""
     end = "".join(last)
     reserve = len(end.encode()) + 200
     shown, size, cut, folded = list[str](), 0, 0, False

@@ -466,11 +466,9 @@ class _Search:
     def _versions(
         self, results: Results, records: Mapping[str, Record]
     ) -> dict[str, list[tuple[str, str]]]:
-        """Return when each engine version was accepted, by git; of the cases that failed first.
-
-        What git says of a file takes several of its commands.
-        """
+        """Return when git says each engine version was accepted; failed cases come first."""
         asked = [result for result in results.cases if result.test in records]
+        # Each file takes several commands of git.
         first = sorted(asked, key=lambda one: not one.failed)[:ASKED]
         return {one.test: self._accepted(one, records[one.test]) for one in first}
 

@@ -276,7 +276,7 @@ def spread(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
 
 
 def _judged(cases: Sequence[Grouped]) -> Iterator[tuple[int, CaseResult, MetricVerdict]]:
-    """Yield every gated metric of performance and efficiency that all runs of its test have."""
+    """Yield each judged metric of performance or efficiency that all its test's runs have."""
     for place, one in enumerate(cases):
         for result in one.results:
             runs = [run for run in result.verdict.runs if not run.invalid]

@@ -455,7 +455,7 @@ def section(causes: Sequence[Cause], others: int, width: int) -> list[str]:
 
 
 def _numbered(listed: Sequence[Cause]) -> list[str]:
-    """Return the sentences; that no cause was found has no number."""
+    """Return the causes as sentences, numbered if there are several."""
     causes = [cause.says for cause in listed if cause.strength is not Strength.NONE]
     rest = [cause.says for cause in listed if cause.strength is Strength.NONE]
     if len(causes) < 2:

@@ -286,7 +286,7 @@ def _score(name: str, value: float, verdict: Verdict, before: Verdict | None) ->
 def _plain_change(
     name: str, value: float, verdict: Verdict, before: Verdict | None
 ) -> float | None:
-    """Return the difference of two scores of the same samples: passes take them in one order."""
+    """Return the difference of two scores of the same samples, or None if samples differ."""
     ours, theirs = verdict.accuracy, before.accuracy if before else None
     if ours is None or theirs is None or name not in theirs.scores:
         return None
