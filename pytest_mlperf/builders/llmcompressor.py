@@ -123,7 +123,6 @@ class LlmCompressorBuilder(Builder):
         }
 
     def _modifiers(self, ignored: Sequence[str]) -> Iterator[Any]:
-        """Yield the steps of the recipe, in order."""
         from llmcompressor.modifiers.gptq import GPTQModifier
         from llmcompressor.modifiers.quantization import QuantizationModifier
         from llmcompressor.modifiers.transform.awq import AWQModifier

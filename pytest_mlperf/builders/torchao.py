@@ -117,14 +117,12 @@ class TorchAoBuilder(Builder):
         return f" of {self._group_size}, {'packed for GPUs' if self._packed else 'one a byte'}"
 
     def _fits(self, layer: Any) -> bool:
-        """Whether the recipe is for a layer of this shape."""
         if self._recipe.grouped:
             return bool(layer.in_features % self._group_size == 0)
         tiled = self._name == "fp8-dynamic"
         return not tiled or not (layer.in_features % TILE or layer.out_features % TILE)
 
     def _config(self) -> Any:
-        """Return torchao's configuration of the recipe."""
         import torch
         from torchao import quantization as ao
 

@@ -198,7 +198,6 @@ class TorchAoUnetBuilder(Builder):
         layer.weight = torch.nn.Parameter(small, requires_grad=False)
 
     def _factors(self, weight: Any, most: Any) -> Any:
-        """Return by what weights are multiplied, and inputs divided, for each input."""
         weights = weight.abs().amax(dim=0).float().clamp(min=LEAST)
         return most**self._smoothing / weights ** (1 - self._smoothing)
 

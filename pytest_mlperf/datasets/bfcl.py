@@ -115,7 +115,6 @@ class BfclDataset(FileDataset[_Question]):
 
 
 def _file(place: Path, subset: str, folder: str = "") -> Any:
-    """Return a file of a folder or of a wheel; both can be read alike."""
     name = f"BFCL_v4_{subset}.json"
     if place.suffix != ".whl":
         return place / folder / name
@@ -148,7 +147,6 @@ def _subset(place: Path, subset: str) -> Iterator[_Question]:
 
 
 def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> list[dict[str, Any]]:
-    """Return the records of a file of JSON lines, all with these keys."""
     file: Any = place
     advice = f"get {WHEEL} from its source again"
     try:

@@ -143,7 +143,6 @@ class CnnDailyMailDataset(PromptDataset):
 
 
 def _columns(source: SampleFile, keys: Sequence[str], count: int | None) -> dict[str, list[Any]]:
-    """Return the values of some keys: tokens as arrays, summaries as text, other text as UTF-8."""
     columns: dict[str, list[Any]] = {key: [] for key in keys}
     for row, record in enumerate(islice(read_records(source.file), count)):
         for key in keys:

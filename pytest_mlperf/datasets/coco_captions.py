@@ -175,7 +175,6 @@ class CocoCaptionsDataset(FileDataset[Row]):
 
 
 def _read_table(file: Path) -> list[Row]:
-    """Return id, caption and image of each row; blank lines do not count."""
     samples: list[Row] = []
     first_lines: dict[int, int] = {}
     try:

@@ -295,7 +295,6 @@ def _number(source: SampleFile, line: Line) -> int:
 def _role(
     source: SampleFile, line: int, record: Mapping[str, Any], before: str, *, calls: bool
 ) -> str:
-    """Return whose turn it is, if it may be."""
     role, roles = record.get("role"), [name for name in NEXT if name]
     if not isinstance(role, str) or role not in roles:
         defect = f"{repr(role)[:40]} is none of {', '.join(roles)}"

@@ -89,7 +89,6 @@ class FramesDataset(FileDataset[Mapping[str, Any]]):
 
 
 def _questions(table: Path) -> Iterator[dict[str, Any]]:
-    """Yield the rows as reference(index) gives them."""
     reader = csv.reader(lines_of(table), delimiter="\t", strict=True)
     try:
         header = next(reader, [])

@@ -181,7 +181,6 @@ def _mapped(file: Path, width: int, *, whole: bool = False) -> NDArray[Any]:
 
 
 def _papers(file: Path, labelled: int) -> NDArray[np.int64]:
-    """Read the numbers of papers."""
     import numpy as np
 
     papers = read_tensor(file)

@@ -164,7 +164,6 @@ def _area_weights(old: int, new: int) -> NDArray[np.float32]:
 
 
 def _read_map(path: Path, *, classes: int) -> list[tuple[str, int]]:
-    """Return file name and label of each line; blank lines do not count."""
     entries: list[tuple[str, int]] = []
     for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
         where = f"{path}:{number}"

@@ -233,7 +233,6 @@ def _windows(sides: Sequence[int]) -> int:
 
 
 def _case_names(folder: Path) -> Iterator[str]:
-    """Yield the names of the cases that have files."""
     for entry in folder.glob("case_*"):
         for ending in ENDINGS:
             if entry.name.endswith(ending):
@@ -241,7 +240,6 @@ def _case_names(folder: Path) -> Iterator[str]:
 
 
 def _list_cases(folder: Path) -> tuple[Sequence[str], Mapping[str, tuple[int, ...]]]:
-    """Return the names of the cases in order, and the shapes that are listed for them."""
     if not (folder / LIST).is_file():
         return sorted(set(_case_names(folder))), {}
     from pytest_mlperf.datasets.files.pickled import ARRAY_NAMES

@@ -118,7 +118,6 @@ class OpenOrcaDataset(PromptDataset):
 
 
 def _texts(source: SampleFile, columns: Mapping[str, Sequence[Any]]) -> dict[str, list[bytes]]:
-    """Return what a template is filled with, as UTF-8."""
     texts = {name: source.texts(name, columns[name]) for name in TEMPLATE_FIELDS}
     for row, question in enumerate(texts["question"]):
         if not question:

@@ -279,7 +279,6 @@ def _shards(folder: Path) -> list[Path]:
 
 
 def _cells_of(source: SampleFile, row: int, cells: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return a row's cells if they are what the reference could ask about."""
     title, description, image, choices, category = cells
     for name, cell in ((TITLE, title), (DESCRIPTION, description)):
         if cell is not None:

@@ -283,7 +283,6 @@ def _fields(line: bytes) -> list[str]:
 
 
 def _whole(file: Path, line: bytes) -> list[int]:
-    """Return the whole numbers of a row of one field."""
     fields = _fields(line)
     text = fields[0].strip() if len(fields) == 1 else ""
     try:
@@ -296,12 +295,10 @@ def _whole(file: Path, line: bytes) -> list[int]:
 
 
 def _lists(file: Path) -> list[list[int]]:
-    """Return the numbers of each row of a small file."""
     return [_whole(file, line) for line in file.read_bytes().splitlines() if line]
 
 
 def _offsets(folder: Path) -> list[NDArray[np.int64]]:
-    """Return where the rows of each file begin."""
     import numpy as np
 
     offsets = [np.array(row, np.int64) for row in _lists(folder / FILES[0])]

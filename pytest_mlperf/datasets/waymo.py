@@ -150,7 +150,6 @@ class WaymoDataset(FileDataset[DrivenFrame]):
 
 
 def _frame(folder: Path, place: int, record: Any) -> DrivenFrame:
-    """Return what a record of the list says."""
     import numpy as np
 
     try:
@@ -184,7 +183,6 @@ def _wrong(folder: Path, place: int, defect: str) -> RunError:
 
 
 def _points(file: Path) -> NDArray[np.float32]:
-    """Read the points of a frame that are in range."""
     import numpy as np
 
     try:

@@ -114,7 +114,6 @@ class AucScorer(ModelFreeScorer[AucOptions]):
         return pairs
 
     def _predictions(self, sample: int, output: bytes, clicked: NDArray[np.bool_]) -> bytes:
-        """Return the bytes of a sample's predictions as float32."""
         import numpy as np
 
         width = 2 if self._asked.interleaved else 1

@@ -111,7 +111,6 @@ class CategoryF1Scorer:
 
 
 def _reader(extra: Any) -> Callable[[bytes], str | None]:
-    """Return what reads the category of an answer, None of one that is not as asked for."""
     from pydantic import ConfigDict, ValidationError, create_model
 
     schema = create_model(

@@ -88,7 +88,6 @@ class DiceScorer(ModelFreeScorer[DiceOptions]):
     def _score_case(
         self, sample: int, output: bytes, reference: Mapping[str, Any]
     ) -> tuple[float, float]:
-        """Return Dice of kidney and of tumor."""
         import numpy as np
 
         label = np.asarray(reference["label"])

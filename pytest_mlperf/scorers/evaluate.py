@@ -205,7 +205,6 @@ def _numbers(value: Any) -> list[float]:
 
 
 def _parse(metric: str) -> Path | tuple[str, str]:
-    """Return the script, or repository and revision, that an option names."""
     named = metric.removeprefix(PREFIX)
     if named == metric or not named:
         raise SuiteError(

@@ -152,7 +152,6 @@ def _gsm8k(texts: Sequence[str], references: Sequence[programs.Reference]) -> Pa
 
 
 def _shares(metric: str, samples: Sequence[int], right: Sequence[bool], total: int) -> Part:
-    """Return 100 or 0 per sample, and how many of 100 are right."""
     if not samples:
         return {}, {}
     row = _spread(samples, [100.0 * one for one in right], total)
@@ -164,7 +163,6 @@ def _samples(part: str, references: Sequence[programs.Reference]) -> list[int]:
 
 
 def _spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
-    """Return the values at their samples, among None for all others."""
     row: Row = [None] * total
     for sample, value in zip(samples, values, strict=True):
         row[sample] = value
@@ -172,7 +170,6 @@ def _spread(samples: Sequence[int], values: Sequence[float], total: int) -> Row:
 
 
 def _check(outputs: Sequence[bytes], references: Sequence[Any]) -> list[programs.Reference]:
-    """Return the references, each read once."""
     require_outputs("mixtral", outputs, references)
     checked = list(references)
     for sample, reference in enumerate(checked):

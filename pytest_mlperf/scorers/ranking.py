@@ -174,7 +174,6 @@ def _compare(sample: int, row: NDArray[Any], labels: NDArray[Any], reference: An
 def _auc(
     predictions: NDArray[np.float32], labels: NDArray[np.float32], weights: NDArray[np.float32]
 ) -> float | None:
-    """Return torchrec's AUC of one request."""
     import numpy as np
 
     if ((predictions == predictions[0]) | (predictions == 0)).all():

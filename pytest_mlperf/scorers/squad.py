@@ -85,7 +85,6 @@ def normalized_words(text: str) -> list[str]:
 
 
 def _f1(predicted: list[str], right: list[str]) -> float:
-    """Return the harmonic mean of precision and recall of the words; 0 where none is common."""
     common = sum((Counter(predicted) & Counter(right)).values())
     if not common:
         return 0.0
@@ -275,7 +274,6 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
 
 
 def _judge(questions: Sequence[_BestSpan], samples: int) -> Scores:
-    """Score the text of each question's best span."""
     f1: list[float | None] = [None] * samples
     exact: list[float | None] = [None] * samples
     # Added up one by one, as the reference does: from 3.12 on, sum() would round otherwise.

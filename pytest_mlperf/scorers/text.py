@@ -413,7 +413,6 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _named(folder: Path) -> set[str]:
-    """Return the special tokens that the files beside tokenizer.json name."""
     tokens: set[str] = set()
     for name in ("tokenizer_config.json", "special_tokens_map.json"):
         for key, value in _read(folder / name).items():

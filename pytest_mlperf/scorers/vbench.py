@@ -168,7 +168,6 @@ def _failed(defect: str) -> RunError:
 
 
 def _name(sample: int, prompt: str, prompts: Sequence[str]) -> str:
-    """Return what VBench calls the first video of a prompt."""
     if "/" in prompt or "\0" in prompt or not prompt or len(prompt.encode()) > 240:
         raise RunError(
             "scorer",

@@ -97,7 +97,6 @@ def check_engine(
 
 
 def _running() -> set[threading.Thread | int]:
-    """Return the threads of this process, and its child processes by number."""
     running: set[threading.Thread | int] = set(threading.enumerate())
     for path in Path("/proc/self/task").glob("*/children"):
         with suppress(OSError):  # that thread has just ended
@@ -136,7 +135,6 @@ class _Asked:
     next_id: int = FIRST_ID
 
     def everything(self, indices: range) -> None:
-        """Ask for blocks of samples, one after the other and together."""
         self._describe()
         half = (len(indices) + 1) // 2
         for block in (indices[:half], indices[half:]):

@@ -98,7 +98,6 @@ def _is_whole(value: Any) -> bool:
 
 
 def _from(lowest: float) -> Test:
-    """Return a test for numbers from the lowest on."""
     return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= lowest
 
 

@@ -98,7 +98,6 @@ class StoredArray:
 
     @contextmanager
     def _open(self) -> Iterator[BufferedIOBase]:
-        """Open the file where the values start."""
         if self.packed is None:
             with self.file.open("rb") as file:
                 file.seek(self.offset)

@@ -81,7 +81,6 @@ def _read_pickle(
 
 
 def _places(path: Path, labels: Sequence[Any], columns: Sequence[Sequence[str]]) -> dict[str, int]:
-    """Return the position of each column by the first of its names."""
     there = [next((name for name in names if name in labels), names[0]) for names in columns]
     at = places(path, labels, there)
     return {names[0]: at[name] for names, name in zip(columns, there, strict=True)}

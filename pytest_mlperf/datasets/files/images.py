@@ -231,7 +231,6 @@ def _require_end(content: bytes, end: bytes) -> None:
 
 
 def _kind(path: Path) -> str:
-    """Say what a file is that is no image."""
     with path.open("rb") as file:
         start = file.read(256)
     if not start:

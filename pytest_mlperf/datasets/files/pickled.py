@@ -230,7 +230,6 @@ def _labels(axis: PickledObject) -> list[Any]:
 
 
 def _positions(placement: PickledObject) -> Sequence[int]:
-    """Return the positions of the columns that a block holds."""
     if placement.name == "slice":
         start, stop, step = placement.args
         return range(start, stop, 1 if step is None else step)
@@ -317,7 +316,6 @@ def pack(items: list[Any]) -> list[Any] | NDArray[np.int64]:
 
 
 def _atom(cell: Any) -> Any:
-    """Return text, a number, bytes or None."""
     if cell is None or isinstance(cell, str | int | float | bytes):
         return cell
     if isinstance(cell, Name) and cell.name == "NA":
@@ -331,7 +329,6 @@ def _atom(cell: Any) -> Any:
 
 
 def _arrow_texts(array: PickledObject) -> list[str | None]:
-    """Return the texts of an Arrow array, None where one is missing."""
     kind, length, _, offset, (valid, ends, texts), *_ = array.args[0]
     if length == 0:
         return []

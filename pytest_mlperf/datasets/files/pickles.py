@@ -110,7 +110,6 @@ class _Window:
         return self._before + self._at
 
     def read(self, size: int) -> bytes:
-        """Return the next bytes, and go on behind them."""
         end = self._at + size
         if end > len(self._bytes):
             self._fill(size)

@@ -114,7 +114,6 @@ def _question(record: Any, where: str) -> Question:
 
 
 def _field(record: Any, key: str, kind: type[T], *, where: str) -> T:
-    """Return a value of an object, if it is of that kind."""
     expected = f"where SQuAD {VERSION} has an object with {key!r}, {_KINDS[kind]}"
     if not isinstance(record, dict):
         actual = f"is a value of type {type(record).__name__}"

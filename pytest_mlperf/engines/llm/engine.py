@@ -164,7 +164,6 @@ class LibraryEngine(Engine):
         return {**self._facts, **self._together(), **self._generation.describe()}
 
     def _together(self) -> Mapping[str, str]:
-        """Return the fact of how many GPUs hold one copy of the model."""
         sizes = dict(self.parallelism(dataclasses.asdict(self._options)))
         for name, copies in self.divides.items():
             if copies:

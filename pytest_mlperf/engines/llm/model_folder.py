@@ -361,7 +361,6 @@ def check_agrees(
 
 
 def _modelopt(table: Mapping[str, Any], file: str) -> Quantisation:
-    """Read what ModelOpt wrote: quant_algo and kv_cache_quant_algo."""
     algorithm = table.get("quant_algo")
     cache = str(table.get("kv_cache_quant_algo") or "none")
     if algorithm is None:
@@ -371,7 +370,6 @@ def _modelopt(table: Mapping[str, Any], file: str) -> Quantisation:
 
 
 def _compressed(table: Mapping[str, Any]) -> Iterator[Names]:
-    """Yield what each group of layers holds."""
     for group in (table.get("config_groups") or {}).values():
         weights = group.get("weights") or {}
         kind = weights.get("type"), weights.get("num_bits")

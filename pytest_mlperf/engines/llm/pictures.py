@@ -93,7 +93,6 @@ class PictureChats:
         return {**patches, "mm_token_type_ids": (tokens == self.picture_token).int()}
 
     def _counts(self, index: int, pictures: Sequence[bytes]) -> list[int]:
-        """Return how many tokens each picture is."""
         if self.processor is None:
             return [1] * len(pictures)
         sizes = [_decoded(index, content, header=True).size for content in pictures]

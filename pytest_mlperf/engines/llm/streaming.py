@@ -256,7 +256,6 @@ class Streams:
             self._thread.join(CLOSE_S)
 
     def _live(self) -> None:
-        """Run the loop, and close it in the thread that it belongs to."""
         try:
             self.loop.run_forever()
         finally:

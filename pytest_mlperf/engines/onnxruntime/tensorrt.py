@@ -212,7 +212,6 @@ class TensorRtPlan(TensorRtOptions):
         return ""
 
     def _profile(self) -> Mapping[str, Shapes]:
-        """Return the three shapes by "min", "opt" and "max"; {} if there are none."""
         named = {"min": self.min_shapes, "opt": self.opt_shapes, "max": self.max_shapes}
         return {word: shapes for word, shapes in named.items() if shapes is not None}
 

@@ -476,7 +476,6 @@ class OpenAiEngine(Engine):
         )
 
     def _refuse_for_chats(self) -> None:
-        """Refuse options that conversations cannot be asked with; take note of the salt."""
         if self._options.api != "chat":
             raise engine_error('the data set has conversations: set api = "chat"')
         if self._generation.max_prompt_tokens is not None:
@@ -524,7 +523,6 @@ class OpenAiEngine(Engine):
 
     @functools.cached_property
     def _tokenizer(self) -> Any:
-        """The model's tokenizer, loaded where it is needed first."""
         if self._folder is None:
             raise engine_error(
                 "this needs the model's tokenizer; set workload.model to the folder that has it",

@@ -200,7 +200,6 @@ class Streamed(Exchange):
         self._listener.complete()
 
     def _take(self, block: bytes) -> None:
-        """Read events that came together; tell their tokens, and the end."""
         if new := self._answer.take(block):
             self._listener.tokens(new)
         if self._answer.complete:

@@ -193,7 +193,6 @@ class SinkRequests:
         )
 
     def _watch(self) -> None:
-        """Look every now and then for streams that hang."""
         now = self._loop.time()
         silent = now - self._heard_s > self._timeout_s
         for flight in tuple(self._flights):
@@ -246,7 +245,6 @@ class Checks:
         return tokens
 
     def _check_counts(self, answer: StreamedAnswer, tokens: int, body: Body) -> None:
-        """Hold the server's counts against each other and against what was sent."""
         # An end token may be counted and not told.
         missing = tokens - answer.n_ids if answer.n_ids else 0
         if missing and (missing != 1 or answer.finish == "length"):

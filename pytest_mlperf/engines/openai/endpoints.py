@@ -309,7 +309,6 @@ class EndpointsEngine(OpenAiEngine):
         expected_s: float,
         alive: Callable[[], None],
     ) -> None:
-        """Make one run of the client, which is expected to last so long."""
         settings = {**content["settings"], "runtime": {**content["settings"]["runtime"], **runtime}}
         asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
         config = folder.with_name(f"{folder.name}.json")

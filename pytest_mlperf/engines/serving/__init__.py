@@ -429,7 +429,6 @@ class Server:
         )
 
     def _how(self, end: int | str, when: str = "") -> str:
-        """Return how the server ended, and what that may mean."""
         if end == GONE:
             return f"the process that watches over the server was killed{when}"
         code = int(end)

@@ -340,7 +340,6 @@ class TensorRtLlmEngine(LibraryEngine):
         return accepted if "speculative_config" in self._options.llm else None
 
     def _read_folder(self) -> None:
-        """Read what the folder's JSON files say, and check that it can be run as the suite says."""
         self._config = config = read_config(self._folder)
         self._quantisation = read_weights(self._folder, self._precision, config)
         dummy = self._options.dummy

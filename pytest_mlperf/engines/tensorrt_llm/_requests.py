@@ -364,7 +364,6 @@ def _failed(index: int, reason: str) -> RunError:
 
 
 def _cause(error: Exception) -> str:
-    """Return an exception and the one that it was raised from, in one line."""
     text = f"{type(error).__name__}: {text_of(error)}"
     first = error.__cause__
     return text if first is None else f"{text} (from {type(first).__name__}: {text_of(first)})"

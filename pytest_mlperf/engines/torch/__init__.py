@@ -113,7 +113,6 @@ class TorchEngine(TokenBase):
         self._build(loaded.model, undo)
 
     def _chats(self, tokenizer: Any) -> PictureChats | ToolChats | None:
-        """Return how chats become prompts; None where the data set has none."""
         if offers_tools(self._dataset):
             chats, facts = tool_chats("torch", self._folder, tokenizer, self._options)
             self._facts |= facts
@@ -123,7 +122,6 @@ class TorchEngine(TokenBase):
         return None
 
     def _build(self, model: Any, undo: ExitStack) -> None:
-        """Choose how single samples and lists are worked on; start the threads this needs."""
         from pytest_mlperf.engines.torch._batching import (
             ContinuousBatching,
             StaticBatches,

@@ -63,7 +63,6 @@ def _first_token(model: Any) -> dict[str, Any]:
 
 
 def _silence(model: Any) -> dict[str, Any]:
-    """Return features of silence, and the token that transcripts begin with."""
     frames = 2 * model.config.max_source_positions
     shape = (1, model.config.num_mel_bins, frames)
     features = torch.zeros(shape, dtype=model.dtype, device=model.device)

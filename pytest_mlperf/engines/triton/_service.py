@@ -455,7 +455,6 @@ class Service:
             pause_s = min(1.5 * pause_s, LONGEST_S)
 
     def _explain(self, error: RequestError) -> RunError:
-        """Return the error of a run that a request ends, with counts and what the server said."""
         others = self._requests.under_way
         counts = f"{self._requests.answered:,} requests were answered before" + (
             f", {others:,} more were under way" if others else ""
@@ -472,7 +471,6 @@ class Service:
 
 
 def _lacks(client: Connection) -> str:
-    """Return what is not ready; "" if all is."""
     if client.model_ready():
         return ""
     # A server says that it is not ready while any of its models is not.

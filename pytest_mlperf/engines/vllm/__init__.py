@@ -159,7 +159,6 @@ class VllmOptions(LibraryOptions, ToolOptions):
         yield "mm_processor_cache_gb", size, 0 <= size < math.inf, "a number of GB from 0 on"
 
     def _check_quantization(self, precision: str) -> None:
-        """Refuse a precision that the option quantization cannot make."""
         quantization = self.quantization
         if quantization is None:
             return
@@ -337,7 +336,6 @@ class VllmEngine(LibraryEngine):
         return version, config, arguments
 
     def _make_media_task(self, config: Config) -> GenerateTask:
-        """Return what is asked: of text alone, with tools, or of pictures or sound too."""
         tokenizer, options = self._load_tokenizer(), self._options
         chats: PictureChats | ToolChats | None = None
         clips = None

@@ -120,7 +120,6 @@ def _task(row: Mapping[str, Any]) -> ProblemTests:
 
 
 def _hidden(text: str) -> list[Any]:
-    """Return private tests: JSON, or its pickle, compressed and in base64."""
     try:
         tests = json.loads(text)
     except ValueError:

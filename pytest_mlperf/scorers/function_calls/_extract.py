@@ -59,7 +59,6 @@ def _parsed(text: str, default: Any) -> Any:
 
 
 def _call(name: Any, arguments: Any) -> dict[str, Any]:
-    """Return a call; a name that is no text is that of no function."""
     parsed = _parsed(arguments, {}) if isinstance(arguments, str) else arguments
     return {name if isinstance(name, str) else "": parsed}
 

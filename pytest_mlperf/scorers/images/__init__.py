@@ -190,7 +190,6 @@ class ClipFidScorer:
 
 
 def _build(option: str, name: str, arguments: Mapping[str, Any]) -> Any:
-    """Build what "package.module:factory" names."""
     module, _, attribute = name.partition(":")
     try:
         factory = getattr(importlib.import_module(module), attribute)

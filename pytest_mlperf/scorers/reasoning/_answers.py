@@ -43,7 +43,6 @@ def _letter(options: str, form: str) -> re.Pattern[str]:
 
 
 def _stated(text: str, options: str) -> str | None:
-    """Return the letter after the last "ANSWER"."""
     form = r"\b(?:ANSWER|FINAL\s*+ANSWER)\b\s*+[:=]?+\s*+\(?+\s*+([OPTIONS])(?![A-Za-z])"
     return _last(_letter(options, form), text)
 

@@ -168,7 +168,6 @@ def _names_whole(text: str) -> bool:
 
 
 def _without_commas(text: str) -> str:
-    """Leave out the commas of thousands."""
     shorter = re.sub(r"(\d),(\d\d\d)($|\D)", r"\1\2\3", text)
     return text if shorter == text else _without_commas(shorter)
 

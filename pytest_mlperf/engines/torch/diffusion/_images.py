@@ -222,7 +222,6 @@ def weights_of(place: Path, variant: str | None = None) -> list[Path]:
 
 
 def _own_dtype(files: list[Path]) -> Any:
-    """Return the type of a checkpoint's weights: that of the text encoder's first."""
     import safetensors
 
     file = next(file for file in files if file.parent.name == "text_encoder")

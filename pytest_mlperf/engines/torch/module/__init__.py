@@ -86,7 +86,6 @@ class TorchModuleEngine(TorchBase):
 
 
 def _find_factory(factory: str) -> str:
-    """Return "package.module:factory"."""
     if factory in BUILT_IN:
         return BUILT_IN[factory]
     if re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", factory):
@@ -110,7 +109,6 @@ def _find_model(factory: str, model: str | None) -> str | None:
 
 
 def _check_arguments(arguments: Mapping[str, object]) -> None:
-    """Refuse arguments for a factory that the engine gives itself."""
     for name in ("model", "weights"):
         if name in arguments:
             setting = "workload.model" if name == "model" else "the engine's option weights"

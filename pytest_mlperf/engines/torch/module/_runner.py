@@ -366,7 +366,6 @@ class ModuleRunner:
         self._samples[index] = sample
 
     def _answer(self, indices: Sequence[int]) -> list[Any]:
-        """Return each sample's own part of the result, on the CPU."""
         lengths = [self._lengths[index] for index in indices]
         batch = join([self._samples[index] for index in indices], self._batching)
         try:

@@ -320,7 +320,6 @@ def _layers(widths: Sequence[int]) -> torch.nn.Sequential:
 
 
 def _names(module: Dlrm) -> Iterator[tuple[str, Any]]:
-    """Yield the dense part's parameters with their names in the files."""
     bottom = [each for each in module.bottom if isinstance(each, torch.nn.Linear)]
     *top, last = [each for each in module.top if isinstance(each, torch.nn.Linear)]
     linear = [(f"dense_arch.model._mlp.{n}._linear", each) for n, each in enumerate(bottom)]
