@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import Any
 
 from pytest_mlperf.datasets import prompts
 from pytest_mlperf.datasets.files import FileOptions, check_file
@@ -99,7 +97,9 @@ class GradedDataset(prompts.PromptDataset):
             )
         )
         names = source.texts(METRIC[0], metrics)
-        self._samples = list(zip(names, _targets(source, targets), strict=True))
+        # AIME's targets are whole numbers.
+        texts = [str(cell) if type(cell) is int else cell for cell in targets]
+        self._samples = list(zip(names, source.texts(TARGET[0], texts), strict=True))
 
     def reference(self, index: int) -> dict[str, str]:
         """Return by which metric an answer is graded, and the "target" that it should meet.
@@ -136,9 +136,3 @@ class GradedDataset(prompts.PromptDataset):
                 for index, (metric, target) in enumerate(self._samples)
             ),
         ).hexdigest()
-
-
-def _targets(source: prompts.SampleFile, cells: Sequence[Any]) -> list[str]:
-    """Return targets as text; AIME's are whole numbers."""
-    texts = (str(cell) if type(cell) is int else cell for cell in cells)
-    return source.texts(TARGET[0], list(texts))

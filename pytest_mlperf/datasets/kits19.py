@@ -193,7 +193,9 @@ class Kits19Dataset(FileDataset[_Case]):
 
         Windows of 128^3 that overlap by half, over sides that are rounded up to whole halves.
         """
-        return {"parts": fmean(_windows(self._sample(index).image.shape[1:]) for index in indices)}
+        shapes = (self._sample(index).image.shape[1:] for index in indices)
+        along = ([max(math.ceil(side / 64) - 1, 1) for side in shape] for shape in shapes)
+        return {"parts": fmean(map(math.prod, along))}
 
     def reference(self, index: int) -> dict[str, Any]:
         """Read one case's "label": 0 background, 1 kidney, 2 tumor; "case" is its name.
@@ -226,10 +228,6 @@ class Kits19Dataset(FileDataset[_Case]):
             for array in (case.image, case.label):
                 total.update(np.ascontiguousarray(array.load()).reshape(-1).data)
         return total.hexdigest()
-
-
-def _windows(sides: Sequence[int]) -> int:
-    return math.prod(max(math.ceil(side / 64) - 1, 1) for side in sides)
 
 
 def _case_names(folder: Path) -> Iterator[str]:

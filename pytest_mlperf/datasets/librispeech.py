@@ -10,16 +10,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.datasets.files import FileDataset, FileOptions, check_file, find_file, wrong
 from pytest_mlperf.datasets.files.json_records import read_records
 from pytest_mlperf.datasets.prompts import encode, hash_of
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 OFFICIAL = ("dev-all-repack.json",)
 
@@ -100,7 +96,10 @@ class LibriSpeechDataset(FileDataset[_Clip]):
             _check_header(clip)
 
     def input(self, index: int) -> dict[str, Any]:
-        return {"audio": _decoded(self._sample(index)), "sampling_rate": RATE}
+        import numpy as np
+
+        stored = np.frombuffer(_pcm(self._sample(index)), "<i2")
+        return {"audio": stored.astype(np.float32) / np.float32(32768), "sampling_rate": RATE}
 
     def reference(self, index: int) -> str:
         """Return what was said, in lower case and without punctuation, as the list has it."""
@@ -206,9 +205,3 @@ def _pcm(clip: _Clip) -> bytes:
         content = sound.readframes(clip.samples)
     _check_length(clip, len(content) // 2)
     return content
-
-
-def _decoded(clip: _Clip) -> NDArray[np.float32]:
-    import numpy as np
-
-    return np.frombuffer(_pcm(clip), "<i2").astype(np.float32) / np.float32(32768)

@@ -93,10 +93,6 @@ def _check_record(
             raise _wrong(file, name, row, f"has {field} = {record[field]!r:.60}, not {expected}")
 
 
-def _is_whole(value: Any) -> bool:
-    return type(value) is int
-
-
 def _from(lowest: float) -> Test:
     return lambda value: type(value) in (int, float) and math.isfinite(value) and value >= lowest
 
@@ -114,7 +110,7 @@ def _is_box(value: Any) -> bool:
     return all(map(_is_number, value[:2])) and all(map(_is_length, value[2:]))
 
 
-_WHOLE = (_is_whole, "a whole number")
+_WHOLE: tuple[Test, str] = (lambda value: type(value) is int, "a whole number")
 _LENGTH = (_from(1), "a number of pixels")
 
 FIELDS: Mapping[str, Mapping[str, tuple[Test, str]]] = {

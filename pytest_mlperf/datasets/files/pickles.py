@@ -240,13 +240,6 @@ class _Unpickler(pickle._Unpickler):
             )
         return Name(name)
 
-    def _skip_frame(self) -> None:
-        self.window.read(8)
-
-    def _bytearray(self) -> None:
-        """Read as bytes: the length that the file claims sets no memory aside."""
-        _STEPS[pickle.BINBYTES8[0]](self)
-
     def _mark(self) -> None:
         integers = self.window.take_match(_INTEGERS, _LONGEST_INTEGERS)
         if integers is None:
@@ -276,9 +269,6 @@ class _Unpickler(pickle._Unpickler):
         del self.stack[-2:]
         self._update(pair)
 
-    def _set_items(self) -> None:
-        self._update(self.pop_mark())
-
     def _update(self, items: list[Any]) -> None:
         target = self.stack[-1]
         if type(target) is not dict:
@@ -292,14 +282,15 @@ class _Unpickler(pickle._Unpickler):
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = {
         **{code: partial(_refuse, code) for code in range(256)},
         **{code[0]: _STEPS[code[0]] for code in _INSTRUCTIONS},
-        pickle.FRAME[0]: _skip_frame,
+        pickle.FRAME[0]: lambda self: self.window.read(8),
         pickle.MARK[0]: _mark,
-        pickle.BYTEARRAY8[0]: _bytearray,
+        # Read as bytes: the length that the file claims sets no memory aside.
+        pickle.BYTEARRAY8[0]: _STEPS[pickle.BINBYTES8[0]],
         pickle.REDUCE[0]: _call,
         pickle.NEWOBJ[0]: _call,
         pickle.BUILD[0]: _build,
         pickle.SETITEM[0]: _set_item,
-        pickle.SETITEMS[0]: _set_items,
+        pickle.SETITEMS[0]: lambda self: self._update(self.pop_mark()),
     }
 
 

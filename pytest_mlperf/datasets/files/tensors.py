@@ -28,14 +28,10 @@ def _layout(storage: Any, offset: Any, shape: Any, strides: Any, *_: Any) -> tup
     return storage, offset, shape, strides
 
 
-def _nothing() -> None:
-    """Stand for the hooks of a tensor, of which there are none."""
-
-
 NAMES: dict[tuple[str, str], Any] = {
     ("torch._utils", "_rebuild_tensor_v2"): _layout,
     ("torch", "LongStorage"): NUMBERS,
-    ("collections", "OrderedDict"): _nothing,
+    ("collections", "OrderedDict"): lambda: None,  # the hooks of a tensor: there are none
 }
 
 

@@ -344,10 +344,6 @@ def packed(ids: Sequence[int]) -> bytes:
     return struct.pack(f"<{len(ids)}q", *ids)
 
 
-def _packed(_: int, row: Tokens) -> bytes:
-    return packed(row)
-
-
 def _worded(value: float | None) -> str:
     return "none" if value is None else f"{value:.12g}"
 
@@ -394,7 +390,7 @@ class Answers:
         generation: Generation,
         *,
         watch_ends: bool,
-        output: Callable[[int, Tokens], bytes] = _packed,
+        output: Callable[[int, Tokens], bytes] = lambda _, row: packed(row),
     ) -> None:
         """Report for a model.
 

@@ -40,8 +40,8 @@ class ReferenceCount:
     def counts(self, answers: Mapping[int, Sequence[Piece]]) -> dict[int, tuple[int, int]]:
         """Return the tokens of each answer, and those after its first piece."""
         plain = [id_ for id_, pieces in answers.items() if all(k == "text" for k, _ in pieces)]
-        parts = [part for id_ in plain for part in _halves(answers[id_])]
-        lengths = self._lengths(parts)
+        parts = (part for id_ in plain for part in (answers[id_], answers[id_][1:]))
+        lengths = self._lengths([joined(text for _, text in part) for part in parts])
         counted = dict(zip(plain, zip(lengths[::2], lengths[1::2], strict=True), strict=True))
         others = {id_: answers[id_] for id_ in answers if id_ not in counted}
         return counted | {
@@ -88,11 +88,6 @@ KINDS = ("text", "reasoning")
 def joined(texts: Iterable[str]) -> str:
     """Join texts; JSON may carry a character in two halves, of which one alone is none."""
     return "".join(texts).encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-
-
-def _halves(pieces: Sequence[Piece]) -> tuple[str, str]:
-    texts = [text for _, text in pieces]
-    return joined(texts), joined(texts[1:])
 
 
 def merged(pieces: Iterable[Sequence[Mapping[str, Any]]]) -> list[dict[str, Any]]:

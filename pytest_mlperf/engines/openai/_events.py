@@ -173,16 +173,13 @@ class StreamedAnswer:
                     begin = end
                     continue
             end = events.find(b"\n\n", begin)
-            if content := payload(events[begin:end]):
-                new += self._event(content)
+            content = payload(events[begin:end])
+            if content == END:
+                self.complete = self.finish is not None
+            elif content:
+                new += self._read(content)
             begin = end + 2
         return new
-
-    def _event(self, content: bytes) -> int:
-        if content == END:
-            self.complete = self.finish is not None
-            return 0
-        return self._read(content)
 
     def _read(self, content: bytes) -> int:
         try:

@@ -285,7 +285,8 @@ class EndpointsEngine(OpenAiEngine):
                     f"MLCommons' client completed no request in {pace_s:g} s", str(pace)
                 )
             requests = math.ceil(rate * length_s * SPARE / passed) * passed
-            self._run(asked, _by_number(requests, length_s), folder, requests / rate, alive)
+            fixed = {**_by_time(length_s), "max_duration_ms": 0, "n_samples_to_issue": requests}
+            self._run(asked, fixed, folder, requests / rate, alive)
             if self._point(folder).duration_s >= length_s:
                 return
             pace = paces / f"{folder.name}.{attempt}"
@@ -457,14 +458,6 @@ def _by_time(length_s: float) -> dict[str, int]:
         "min_duration_ms": length_ms,
         "max_duration_ms": length_ms,
         "n_samples_to_issue": ENDLESS,
-    }
-
-
-def _by_number(requests: int, length_s: float) -> dict[str, int]:
-    return {
-        "min_duration_ms": round(length_s * 1000),
-        "max_duration_ms": 0,
-        "n_samples_to_issue": requests,
     }
 
 

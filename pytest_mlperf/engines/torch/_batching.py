@@ -166,7 +166,9 @@ class Streamer:
         if ended:
             # What comes for an ended row from now on is of no use.
             self._alive = [row for row in self._alive if row not in set(ended)]
-            self._deliver(ended)
+            part = self._batch.take(ended)
+            rows = [[step[row] for step in self._steps] for row in ended]
+            self._answers.deliver(part.ids, part.indices, rows, part.sink)
 
     def end(self) -> None:
         """Nothing is held back."""
@@ -177,11 +179,6 @@ class Streamer:
             self._batch.sink.first_tokens(ids)
         else:
             self._batch.sink.next_tokens(ids)
-
-    def _deliver(self, ended: Sequence[int]) -> None:
-        part = self._batch.take(ended)
-        rows = [[step[row] for step in self._steps] for row in ended]
-        self._answers.deliver(part.ids, part.indices, rows, part.sink)
 
 
 class _FirstStep:

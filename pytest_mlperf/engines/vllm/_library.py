@@ -206,7 +206,8 @@ def find_version() -> str:
     # Its own checks of the machine, and torch's of other packages, raise all kinds.
     except Exception as error:
         raise _broken(error) from error
-    if _is_before(OLDEST, vllm_version):
+    # A build between releases may say 0.0 or 0.1.dev.
+    if (0, 2) <= tuple(map(int, re.findall(r"\d+", vllm_version)[:2])) < OLDEST:
         oldest = ".".join(map(str, OLDEST))
         raise EnvironmentFault(
             f"engine vllm needs vLLM {oldest} or newer, and this is {vllm_version}; "
@@ -262,11 +263,6 @@ def _variables() -> dict[str, str]:
         and not re.search("KEY|TOKEN|SECRET|HOST|PORT", name)
         and "/" not in value
     }
-
-
-def _is_before(oldest: tuple[int, int], vllm_version: str) -> bool:
-    """Tell whether a version is older; a build between releases may say 0.0 or 0.1.dev."""
-    return (0, 2) <= tuple(map(int, re.findall(r"\d+", vllm_version)[:2])) < oldest
 
 
 def _broken(error: Exception) -> EnvironmentFault:

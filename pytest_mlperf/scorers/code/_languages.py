@@ -74,10 +74,6 @@ def toolchain(language: str) -> Toolchain:
     return TOOLCHAINS[language]()
 
 
-def _python() -> Toolchain:
-    return python_toolchain(DRIVER)
-
-
 def python_toolchain(driver: Path) -> Toolchain:
     """Return how to run a driver by the Python of this process; it has numpy beside it.
 
@@ -169,7 +165,7 @@ TOOLCHAINS: Mapping[str, Callable[[], Toolchain]] = {
     "cpp": _cpp,
     "javascript": _javascript,
     "php": _php,
-    "python": _python,
+    "python": lambda: python_toolchain(DRIVER),
     "ruby": _ruby,
     "typescript": _typescript,
 }

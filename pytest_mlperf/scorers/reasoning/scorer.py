@@ -155,7 +155,9 @@ class DeepSeekScorer:
             for part in graded
         }
         tokens = list(map(float, decoded.tokens))
-        whole = self._whole([one["metric"].lower() for one in checked], right, kinds)
+        whole = Scores(per_sample={}, aggregate={})
+        if all(map(self._grades, kinds)):
+            whole = self._all([one["metric"].lower() for one in checked], right)
         return Scores(
             per_sample={**whole.per_sample, **rows, "tokens_per_sample": tokens},
             aggregate={
@@ -227,12 +229,6 @@ class DeepSeekScorer:
 
     def _program(self, text: str) -> str | None:
         return program(text)
-
-    def _whole(self, names: Sequence[str], right: Sequence[bool], kinds: Sequence[str]) -> Scores:
-        """Return the score of all samples; nothing where some cannot be graded."""
-        if not all(map(self._grades, kinds)):
-            return Scores(per_sample={}, aggregate={})
-        return self._all(names, right)
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         del names

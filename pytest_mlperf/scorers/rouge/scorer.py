@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_outputs, require_texts
@@ -18,10 +18,6 @@ from pytest_mlperf.scorers.text import (
     check_processes,
     tokens_per_sample,
 )
-
-if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,15 +118,9 @@ class RougeScorer:
                 "gen_len": [float(length) for length in lengths],
             },
             aggregate={
-                **{name: _printed(values) for name, values in measured.items()},
+                # In the reference's order of rounding.
+                **{k: float(round(values.mean() * 100, 4)) for k, values in measured.items()},
                 "tokens_per_sample": mean_tokens,
                 "gen_len": float(sum(lengths)),
             },
         )
-
-
-def _printed(values: NDArray[np.float64]) -> float:
-    """Return the mean as the reference rounds it."""
-    import numpy as np
-
-    return float(round(np.mean(values) * 100, 4))
