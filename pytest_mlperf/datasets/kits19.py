@@ -276,7 +276,6 @@ def _find_files(folder: Path, names: Sequence[str]) -> list[Path]:
 
 
 def _open_case(name: str, file: Path) -> _Case:
-    """Find image and label, and check what can be known without reading them."""
     image, label = _arrays(name, file)
     for array, dtype in ((image, "<f4"), (label, "|u1")):
         if len(array.shape) != 4 or array.shape[0] != 1 or 0 in array.shape:

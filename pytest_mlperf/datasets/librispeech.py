@@ -163,7 +163,6 @@ def _wrong(file: Path, row: int, defect: str) -> RunError:
 
 
 def _check_header(clip: _Clip) -> None:
-    """Refuse a file that is no WAV of the list's length in mono, 16 bits and 16 kHz."""
     with _opened(clip.file) as sound:
         form = (sound.getnchannels(), 8 * sound.getsampwidth(), sound.getframerate())
         if form != (1, 16, RATE):

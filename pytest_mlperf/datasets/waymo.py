@@ -111,10 +111,10 @@ class WaymoDataset(FileDataset[DrivenFrame]):
         one for each camera, RGB, uint8, (height, width, 3). `calibration`: its matrices by name,
         float32. `image_id`: the number that each row of an answer ends with.
         """
-        frame = self._sample(index)
+        frame, folder = self._sample(index), self._folder / "training"
         return {
             "points": _points(frame.points),
-            "images": [decode(picture) for picture in self._pictures(frame)],
+            "images": [decode(folder / f"image_{n}" / f"{frame.name}.jpg") for n in CAMERAS],
             "calibration": frame.calibration,
             "image_id": frame.image,
         }
@@ -141,12 +141,6 @@ class WaymoDataset(FileDataset[DrivenFrame]):
             for part in framed(parts):
                 total.update(part)
         return total.hexdigest()
-
-    def _pictures(self, frame: DrivenFrame) -> list[Path]:
-        return [
-            self._folder / "training" / f"image_{camera}" / f"{frame.name}.jpg"
-            for camera in CAMERAS
-        ]
 
 
 def _frame(folder: Path, place: int, record: Any) -> DrivenFrame:

@@ -88,7 +88,6 @@ class FileDataset(Generic[S]):
         return len(self._samples)
 
     def _keep(self, samples: Sequence[S], count: int | None, place: object, holds: str) -> None:
-        """Keep the first `count` samples; see `require_enough`."""
         require_enough(place, count, len(samples), holds)
         self._samples = samples[:count]
 

@@ -224,7 +224,6 @@ class AnnotatedImages(FileDataset[Image]):
 
     @property
     def _preparation(self) -> str:
-        """What decides how an image is prepared."""
         return repr(self._size)
 
 

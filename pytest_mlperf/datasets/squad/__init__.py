@@ -212,5 +212,4 @@ class SquadDataset(FileDataset[Feature]):
 
 
 def _add(total: hashlib._Hash, *values: Any) -> None:
-    """Add values to a hash as one line of JSON."""
     total.update(json.dumps(values).encode() + b"\n")

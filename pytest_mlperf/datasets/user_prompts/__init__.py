@@ -139,17 +139,14 @@ class UserPromptsOptions(FileOptions):
             return ()
         files = [Path(name) for name in sorted(glob.glob(self.path))]  # noqa: PTH207 - has a root
         if "*" not in self.path or not files:
-            advice = "set the data set's path to the file"
-            kinds = ", ".join(ENDINGS)
-            lacks = f"no file that ends with {kinds}"
             files = [
                 find_file(
                     Path(self.path),
                     official=(),
                     endings=ENDINGS,
-                    lacks=lacks,
+                    lacks=f"no file that ends with {', '.join(ENDINGS)}",
                     whole="file of prompts",
-                    advice=advice,
+                    advice="set the data set's path to the file",
                 )
             ]
         if self.trace and (len(files) > 1 or files[0].suffix != ".jsonl"):

@@ -378,7 +378,6 @@ def _compressed(table: Mapping[str, Any]) -> Iterator[Names]:
 
 
 def _configurations(table: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield every configuration of weights in what torchao wrote, however deep inside."""
     if isinstance(table, Mapping):
         if str(table.get("_type", "")).endswith("Config") and table["_type"] != "FqnToConfig":
             yield table

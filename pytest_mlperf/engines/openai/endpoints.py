@@ -444,7 +444,6 @@ class _WindowEnd:
 
 
 def _bytes_in(*files: Path) -> int:
-    """Return how much stands in all of them together, of those that are there."""
     sizes = []
     for file in files:
         with contextlib.suppress(FileNotFoundError):

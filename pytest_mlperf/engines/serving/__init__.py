@@ -108,11 +108,6 @@ def new_log() -> Path:
     return Path(name)
 
 
-def is_temporary(log: Path) -> bool:
-    """Whether a log lies in no run's folder, so that nobody will look for it there."""
-    return log.name != "server.log"
-
-
 def last_lines(log: Path) -> list[str]:
     """Return the last lines of a log as a terminal would show them, control characters escaped."""
     return _lines(log)[-LINES:]
@@ -368,7 +363,8 @@ class Server:
 
     def __exit__(self, *exc_info: object) -> None:
         self._stop()
-        if exc_info[0] is None and is_temporary(self.log):
+        # A log of another name lies in no run's folder, where nobody will look for it.
+        if exc_info[0] is None and self.log.name != "server.log":
             with contextlib.suppress(OSError):
                 self.log.unlink()
 

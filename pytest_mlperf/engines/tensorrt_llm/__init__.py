@@ -187,7 +187,6 @@ class TensorRtLlmOptions(LibraryOptions):
                     )
 
     def _check_ranks(self) -> None:
-        """Refuse what divides the ranks of tensor parallelism into other numbers than there are."""
         ranks = self.tensor_parallel_size
         if self.llm.get("enable_attention_dp") is True and ranks == 1:
             raise self.refused(

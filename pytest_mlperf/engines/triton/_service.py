@@ -103,7 +103,6 @@ class TritonOptions(TaskOptions):
 
 
 def _server_facts(metadata: Mapping[str, Any], where: str) -> Mapping[str, str]:
-    """Return what a server says of itself; its extensions are put in order."""
     extensions = metadata.get("extensions") or []
     if not isinstance(metadata.get("name"), str) or not isinstance(extensions, list):
         raise broken(
@@ -478,7 +477,6 @@ def _lacks(client: Connection) -> str:
 
 
 def _sha256(model: Path) -> str:
-    """Return the hex SHA-256 of the model's file, or of all files of its folder; "" without."""
     if not model.is_dir():
         return sha256([model]) if model.is_file() else ""
     files = sorted(path for path in model.rglob("*") if path.is_file())

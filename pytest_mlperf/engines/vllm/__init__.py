@@ -240,15 +240,6 @@ def most_together(
     return {"work.batch": str(min(together, batch_size or together))}
 
 
-def describe_arguments(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Return what the fingerprint says of the arguments, which are the same on every machine."""
-    return {
-        name: str(value).lower() if isinstance(value, bool) else str(value)
-        for name, value in arguments.items()
-        if name != "model"
-    }
-
-
 class VllmEngine(LibraryEngine):
     """Answers each prompt with the tokens it generates: int64, little-endian, end token included.
 
@@ -315,7 +306,12 @@ class VllmEngine(LibraryEngine):
             arguments |= media_arguments(self._options, pictures=pictures, sees=config.sees)
         dummy = self._options.dummy
         self._generation = with_ends(self._generation, self._folder, config, dummy=dummy)
-        self._facts |= describe_arguments(arguments)
+        # Without the folder, so that they are the same on every machine.
+        self._facts |= {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in arguments.items()
+            if name != "model"
+        }
         self._facts |= weights_fact(self._folder, dummy=dummy, option="load_format")
         log = Log()
         with loading(version, log):

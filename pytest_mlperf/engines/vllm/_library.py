@@ -409,7 +409,6 @@ class AsyncBackend:
             self._streams.close()
 
     async def _answer(self, request: StreamedRequest) -> None:
-        """Ask, tell tokens as they come where they are timed, and report the answer."""
         try:
             async with self._room:
                 output, row, seen = await self._ask(request)

@@ -73,7 +73,6 @@ def read_statistics(path: Path) -> Statistics:
 
 
 def _require_small(path: Path) -> None:
-    """Refuse an archive that unpacks to more than any statistics have."""
     with zipfile.ZipFile(path) as archive:
         size = sum(member.file_size for member in archive.infolist())
     if size > LARGEST:

@@ -328,7 +328,6 @@ def load_weights(file: Path) -> dict[str, Any]:
 
 
 def _defect(weights: Mapping[str, Any], expected: Mapping[str, tuple[int, ...]]) -> str | None:
-    """Return the first difference between weights and what the network has, or None."""
     import torch
 
     if missing := [name for name in expected if name not in weights]:

@@ -85,17 +85,8 @@ def open_pipeline(
         pipe.vae.to(torch.float32)
     for part in parts.values():
         part.eval().to(device)
-    facts = {
-        "torch": str(torch.__version__),
-        "diffusers": str(diffusers.__version__),
-        "transformers": str(transformers.__version__),
-        "weights_sha256": sha256(files)[:16],
-        "tokenizer_sha256": "+".join(digest for _, digest in tokenizers.values()),
-        "dtype": devices.dtype_name(dtype),
-        "vae_dtype": devices.dtype_name(pipe.vae.dtype),
-        "device": devices.device_name(device),
-        "attention": options.attention,
-    }
+    digest = "+".join(digest for _, digest in tokenizers.values())
+    facts = facts_of(pipe, files, digest, dtype, device, options.attention)
     if quantization:
         facts |= quantised_facts(TORCHAO, pipe.unet)
     elif precision in QUANTISED:
@@ -106,6 +97,23 @@ def open_pipeline(
         for block in (*pipe.unet.down_blocks, pipe.unet.mid_block, *pipe.unet.up_blocks):
             block.compile(mode=options.compile)
     return LoadedPipeline(pipe=pipe, dtype=dtype, facts=facts)
+
+
+def facts_of(
+    pipe: Any, files: Sequence[Path], tokenizers: str, dtype: Any, device: Any, attention: str
+) -> dict[str, str]:
+    """Return a pipeline's part of the fingerprint; `tokenizers` is their digest."""
+    return {
+        "torch": str(torch.__version__),
+        "diffusers": str(diffusers.__version__),
+        "transformers": str(transformers.__version__),
+        "weights_sha256": sha256(files)[:16],
+        "tokenizer_sha256": tokenizers,
+        "dtype": devices.dtype_name(dtype),
+        "vae_dtype": devices.dtype_name(pipe.vae.dtype),
+        "device": devices.device_name(device),
+        "attention": attention,
+    }
 
 
 def check_index(
@@ -201,7 +209,6 @@ def load_scheduler(place: Path, kind: Any) -> Any:
 
 
 def _variant(folder: Path) -> str | None:
-    """Return "fp16" where the UNet's weights are there in that variant alone."""
     names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
     return "fp16" if names and all(".fp16" in name for name in names) else None
 

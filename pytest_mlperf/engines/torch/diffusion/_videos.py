@@ -16,12 +16,13 @@ import transformers
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.extension import Dataset, Sink
-from pytest_mlperf.engines import refused_sample, sha256
+from pytest_mlperf.engines import refused_sample
 from pytest_mlperf.engines.llm.model_folder import load_tokenizer, read_json
 from pytest_mlperf.engines.torch import _devices as devices
 from pytest_mlperf.engines.torch._checkpoint import quiet_and_offline
 from pytest_mlperf.engines.torch.diffusion._images import (
     check_index,
+    facts_of,
     load_part,
     load_scheduler,
     load_text_encoder,
@@ -74,17 +75,7 @@ def open_pipeline(
     pipe.set_progress_bar_config(disable=True)
     for part in parts.values():
         part.eval().to(device)
-    return pipe, {
-        "torch": str(torch.__version__),
-        "diffusers": str(diffusers.__version__),
-        "transformers": str(transformers.__version__),
-        "weights_sha256": sha256(files)[:16],
-        "tokenizer_sha256": digest,
-        "dtype": devices.dtype_name(dtype),
-        "vae_dtype": devices.dtype_name(pipe.vae.dtype),
-        "device": devices.device_name(device),
-        "attention": options.attention,
-    }
+    return pipe, facts_of(pipe, files, digest, dtype, device, options.attention)
 
 
 class Videos:

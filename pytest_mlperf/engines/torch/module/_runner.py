@@ -400,7 +400,6 @@ class ModuleRunner:
 
 
 def _plain(result: Any) -> Any:
-    """Return floats as float32, bytes and truths as uint8, other whole numbers as int64."""
     if result.is_floating_point():
         return result.float()
     return result.to(torch.uint8 if result.dtype in {torch.uint8, torch.bool} else torch.int64)
