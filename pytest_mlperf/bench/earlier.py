@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from importlib.metadata import distributions
@@ -54,7 +55,7 @@ def earlier_side(case: CaseRuns) -> EarlierSide | None:
     try:
         options = dict(json.loads(before[OPTIONS]))
         engine = engine_of(case.planned, job.model, _restored(options, today))
-    except (MlperfError, ValueError, TypeError) as error:
+    except (MlperfError, ValueError, TypeError, RecursionError) as error:
         raise MlperfError(f"the baseline's options are refused today: {error}") from None
     names = [n for n in {**today, **options} if _stored(today.get(n)) != options.get(n)]
     return EarlierSide(
@@ -107,7 +108,7 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
         return usual
     label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
     copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
+    sides = shlex.join([f"{copy}{label}", f"{suite}{label}"])
     return (
-        f"copy {suite} to {copy}, name the earlier model in it, and run pytest-mlperf turns "
-        f"{copy}{label} {suite}{label}"
+        f"copy {suite} to {copy}, name the earlier model in it, and run pytest-mlperf turns {sides}"
     )

@@ -44,6 +44,8 @@ def tree_changes(
         for key, group in groups.items()
         if group
     ]
+    if new is None:
+        return lines, ["files: not known whether all are in git, which cannot list them"]
     unknown = (
         f"files: not in git, so not known whether they changed: {some([*map(policy.shown, new)])}"
     )
@@ -59,6 +61,6 @@ def _named(job: Job, suite: Path) -> Iterator[str]:
             if not suite.resolve().is_relative_to(path):
                 yield str(path)
     for one in factories:
-        with contextlib.suppress(Exception):  # a package around it may raise what it likes
+        with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code
             spec = find_spec(one.target.partition(":")[0])
             yield from filter(None, [spec and spec.origin])

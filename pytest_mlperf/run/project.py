@@ -136,7 +136,7 @@ def code_differs(
 
 def files_since(
     folder: Path, commit: str, loaded: Iterable[str], recorded: Sequence[Path] = ()
-) -> tuple[list[Path], list[Path]] | None:
+) -> tuple[list[Path], list[Path] | None] | None:
     """Return the files that differ from a commit, in the work tree too, and what git does not have.
 
     Args:
@@ -145,7 +145,8 @@ def files_since(
         recorded: See `commit_of`.
 
     Returns:
-        Absolute paths, baselines left out; None: the commit is not in this clone, or there is none.
+        Absolute paths, baselines left out. The second list is None if git cannot list its files;
+        None in place of both if this clone does not have the commit, or there is no clone.
     """
     top, diff = git("rev-parse", "--show-toplevel", folder=folder), None
     if top is not None and _NAME.fullmatch(commit):
@@ -157,9 +158,11 @@ def files_since(
     inside = [path for path in loaded if Path(path).is_relative_to(root)]
     ask = ("--literal-pathspecs", "ls-files", "--others", "--exclude-standard", "--full-name", "-z")
     new = git(*ask, "--", *inside, folder=folder) if inside else b""
-    names = (os.fsdecode(out or b"").split("\0") for out in (diff, new))
-    changed, others = ([root / name for name in each if name] for each in names)
-    return changed, others
+
+    def paths(listed: bytes) -> list[Path]:
+        return [root / name for name in os.fsdecode(listed).split("\0") if name]
+
+    return paths(diff), None if new is None else paths(new)
 
 
 def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -> bool:

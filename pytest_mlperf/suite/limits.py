@@ -39,7 +39,7 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
     text = limit.margin
     if text is None:
         return None
-    value = float(text.strip().removesuffix("%").removesuffix("points"))
+    value = float(text.strip().rstrip("%points"))
     is_share = text.strip().endswith("%")
     return Margin(value=value / 100 if is_share else value, is_share=is_share)
 

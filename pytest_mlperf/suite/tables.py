@@ -406,7 +406,7 @@ class AccuracyLimit(Table):
 
     margin: StrictStr | None = Field(
         default=None,
-        pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points)\s*$",
+        pattern=r"^\s*([0-9]+(\.[0-9]+)?|\.[0-9]+)\s*(%|points?)\s*$",
         description='Of the baseline score: "0.5%", or absolute: "0.5 points".',
     )
     reference: Name | None = Field(

@@ -110,3 +110,6 @@ def test_nothing_is_claimed_of_what_git_does_not_know(
     lines, unknown = told(root, whole, commit, imported)
     assert [line.split(" ")[0] for line in lines] == ["files.other"]
     assert unknown == ["files: not in git, so not known whether they changed: new.py"]
+    too_many = tuple(str(root / f"{number:0200}") for number in range(15_000))
+    _, unknown = told(root, whole, commit, too_many)
+    assert unknown == ["files: not known whether all are in git, which cannot list them"]

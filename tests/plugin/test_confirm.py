@@ -611,6 +611,7 @@ def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Si
         ("", {"engine.pydantic": "1.0"}, '{ wheel = "pydantic==1.0" } into the engine entry of su'),
         ("", {"dataset": "c"}, "baseline_engine in the suite names one"),
         ("", {"options": "["}, "the baseline's options are refused today: "),
+        ("", {"options": "[" * 99_999}, "the baseline's options are refused today: "),
         ("", {"options": '{"a": "…/b/c"}'}, "the record holds only the end of a path, …/b/c"),
         (two, {"options": '{"latency": 1}'}, "engine 'null' has no option 'latency'"),
         ("", {"options": '{"slow": "y"}'}, "options (slow) is not the build of the baseline: opt"),

@@ -65,6 +65,7 @@ def test_a_run_that_was_measured_again_is_told() -> None:
 def test_the_first_line_says_what_decides() -> None:
     """The summary says why and shows every test."""
     rows: list[Any] = [
+        ([], [], "mlperf: nothing was measured"),
         ([result(OK)], [], "mlperf: no drop proven in 1 test"),
         ([result(DROP)], GONE, "mlperf: failed: 1 PERF DROP, 1 planned test without a result"),
         ([result(OK)], GONE, "mlperf: failed: 1 planned test without a result"),

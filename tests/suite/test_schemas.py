@@ -105,7 +105,7 @@ def test_the_schema_accepts_what_the_loader_accepts(tmp_path: Path) -> None:
     for suite in (
         SUITE,
         EXAMPLE,
-        EXAMPLE.replace('"0.5%"', '"0.5 points", reference = "ort-tp1"'),
+        EXAMPLE.replace('"0.5%"', '"1 point", reference = "ort-tp1"'),
         with_(("target_qps = 100", 'min_duration = "1.5min"\nlatency_limit = "15 ms"')),
         with_(('use = "null"', 'use = "mine:Engine"'), ("latency_s", "of_it")),
         with_(("0.001", "1")),

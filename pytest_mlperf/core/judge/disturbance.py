@@ -140,5 +140,6 @@ def outlying(runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR) -> s
         direction = METRICS[metric].direction
         index = outlier(sample, rule=rule, direction=direction) if len(sample) > 2 else None
         if index is not None:
-            return f"run {index + 1} of {len(sample)} is an outlier in {METRICS[metric].title}"
+            number = [n for n, run in enumerate(runs, 1) if metric in run.metrics][index]
+            return f"run {number} of {len(runs)} is an outlier in {METRICS[metric].title}"
     return None

@@ -126,6 +126,8 @@ def _verdict(results: Results, absent: Sequence[Absent]) -> str:
         parts.append(f"{plural(len(absent), 'planned test')} without a result")
     if parts:
         return f"mlperf: failed: {', '.join(parts)}"
+    if not results.cases:
+        return "mlperf: nothing was measured"
     return f"mlperf: no drop proven in {plural(len(results.cases), 'test')}{open_words(results)}"
 
 

@@ -275,6 +275,12 @@ def test_a_run_is_an_outlier_by_what_is_gated_and_a_headline_fits_80_columns() -
         odd = measured[2]
         measured[2] = replace(odd, metrics={**odd.metrics, "latency_p99": 0.3})
         assert outlying(measured, SERVER, RULE) == said
+    lacking = replace(measured[0], metrics={})
+    measured[2:3] = [replace(measured[0], metrics={"latency_p50": 0.5}), lacking]
+    assert outlying(measured, SERVER, RULE) == "run 3 of 9 is an outlier in p50 latency"
+    assert (
+        outlying([lacking, *measured], SERVER, RULE) == "run 4 of 10 is an outlier in p50 latency"
+    )
 
 
 def test_values_are_those_of_runs_with_the_metric_and_keep_their_sessions() -> None:
