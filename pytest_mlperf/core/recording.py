@@ -196,14 +196,16 @@ def provable(record: Record) -> str:
 
 
 def detectable_notes(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
-    """Return a sentence for each metric whose baseline cannot prove its own limit."""
-    return tuple(
-        f"{metric.metric}: can prove changes of {percent(metric.detectable)} and more, "
-        f"the limit is {percent(metric.limit)}: record a longer baseline "
-        "(--mlperf-update=append) or widen it"
-        for metric in metrics
-        if metric.detectable is not None and metric.limit and metric.detectable > metric.limit
-    )
+    """Return one sentence about the metrics whose baseline cannot prove their limit, if any."""
+    unprovable = [
+        f"{percent(m.detectable)} in {METRICS[m.metric].title} (limit {percent(m.limit)})"
+        for m in metrics
+        if m.detectable is not None and m.limit and m.detectable > m.limit
+    ]
+    if not unprovable:
+        return ()
+    advice = "record a longer baseline (--mlperf-update=append) or widen the limit"
+    return (f"can prove no smaller change than {', '.join(unprovable)}: {advice}",)
 
 
 MISSES = 2

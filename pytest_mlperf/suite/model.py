@@ -303,15 +303,19 @@ class Suite(Table):
         """Return the metrics that are gated in a scenario, with their limits as shares.
 
         A limit comes from the scenario's `limits`, else from the suite's `[limits]`, else from the
-        metric table.
+        metric table. Without a limit of its own, a point of a curve has the limit of the mean over
+        the points if that is wider than the table's.
         """
         limits = {**self.limits, **scenario.limits}
-        return {
-            name: share(limits[name][METRICS[name].limit_key])
-            if name in limits
-            else METRICS[name].limit
-            for name in self.judged(scenario)
-        }
+
+        def limit_of(name: str) -> float:
+            if name in limits:
+                return share(limits[name][METRICS[name].limit_key])
+            mean = name.partition("@")[0]
+            usual = METRICS[name].limit
+            return usual if mean == name else max(usual, limit_of(mean))
+
+        return {name: limit_of(name) for name in self.judged(scenario)}
 
 
 def _workload(suite: Suite) -> Iterator[Defect]:

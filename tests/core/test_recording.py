@@ -218,9 +218,12 @@ def test_a_baseline_that_cannot_prove_its_own_limit_says_so() -> None:
     said, *others = [detectable_notes([metric]) for metric in found]
 
     assert others == [()] * 4
-    assert said == (
-        "throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer "
-        "baseline (--mlperf-update=append) or widen it",
+    advice = "record a longer baseline (--mlperf-update=append) or widen the limit"
+    assert said == (f"can prove no smaller change than 4.1 % in samples/s (limit 3 %): {advice}",)
+    at_points = [replace(found[0], metric=f"tokens_per_second@{point}") for point in (1, 8)]
+    assert detectable_notes(at_points) == (
+        "can prove no smaller change than 4.1 % in tokens/s at 1 (limit 3 %), "
+        f"4.1 % in tokens/s at 8 (limit 3 %): {advice}",
     )
 
 

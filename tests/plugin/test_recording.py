@@ -316,5 +316,5 @@ def test_git_sees_the_baseline_and_nothing_of_the_runs(project: Project) -> None
     assert project.results().commit == commit
     text = " ".join(" ".join(section(result)).split())
     assert re.search(
-        r"throughput: can prove changes of .* the limit is 1 %: .*--mlperf-update=append", text
+        r"no smaller change than .* in samples/s \(limit 1 %\): .*--mlperf-update=append", text
     )

@@ -234,8 +234,8 @@ RECORDED = verdict(
     "8 runs in baselines/H200/quick/resnet50/Offline.ort.fp16.json",
     unset("throughput", Outcome.RECORDED, 24_140.0, limit=0.03, detectable=0.041),
     notes=(
-        "throughput: can prove changes of 4.1 % and more, the limit is 3 %: record a longer "
-        "baseline (--mlperf-update=append) or widen it",
+        "can prove no smaller change than 4.1 % in samples/s (limit 3 %): record a longer "
+        "baseline (--mlperf-update=append) or widen the limit",
     ),
 )
 EXPECTED = replace(

@@ -153,10 +153,13 @@ def test_an_open_loop_is_judged_by_its_times() -> None:
 
 
 def test_a_curve_is_judged_by_its_mean_and_by_every_point() -> None:
-    more = '[scenarios.limits]\n"throughput@8" = { max_drop = "9%" }\n'
-    FILE.write_text(CURVE.replace("\n[limits]", f"{more}\n[limits]"))
-
-    (planned,) = plan_suite(FILE)
-
-    assert planned.limits == {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.09}
+    """A point has its own limit, else the wider of the mean's and the metric's."""
+    for mean, at_1 in (("", 0.05), ("2%", 0.05), ("30%", 0.3)):
+        more = '[scenarios.limits]\n"throughput@8" = { max_drop = "9%" }\n'
+        more += f'throughput = {{ max_drop = "{mean}" }}\n' if mean else ""
+        FILE.write_text(CURVE.replace("\n[limits]", f"{more}\n[limits]"))
+        (planned,) = plan_suite(FILE)
+        of_mean = float(mean.rstrip("%") or 3) / 100
+        expected = {"throughput": of_mean, "throughput@1": at_1, "throughput@8": 0.09}
+        assert planned.limits == expected
     assert planned.seconds_per_run == 120
