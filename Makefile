@@ -21,6 +21,7 @@
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
 # make gpu-bundle  wheels for a GPU machine without network: build/gpu-bundle
 # make train   train the tiny models anew
+# make pictures  the pictures of README and docs/report.md, by Chromium
 # make docs    the documentation, built strictly into build/docs
 # make schemas write the published JSON Schemas
 # make clean   remove the virtual environment, .mlperf and what was built
@@ -65,7 +66,7 @@ ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTES
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
 QUIET := { $(PYTEST) -p no:xdist -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo first-contact quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo first-contact pictures quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(MAKE_VENV)
@@ -120,6 +121,10 @@ fleet: $(READY)
 mlcommons: $(READY)
 	@test -n "$$MLPERF_INFERENCE" || { echo "make mlcommons: set MLPERF_INFERENCE to a checkout of mlcommons/inference" >&2; exit 1; }
 	$(PYTEST) tests/cli/test_submission.py
+
+# Debian's package chromium draws them.
+pictures: $(READY)
+	$(BIN)/python tools/pictures.py
 
 demo: $(DEMO)
 	$(BIN)/python tools/demo.py

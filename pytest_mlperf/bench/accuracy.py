@@ -18,6 +18,7 @@ from pytest_mlperf.core.baseline import (
     Rerun,
     is_drawn,
     kept,
+    unknown_facts,
     why_not_comparable,
 )
 from pytest_mlperf.core.errors import BaselineError
@@ -194,8 +195,10 @@ class CaseAccuracy:
         if self.accepted is None or self.by_reference:
             return False
         theirs = self.accepted.baseline
-        ours = (dict(subject.identity), self._scorer)
-        return ours == (theirs.identity, theirs.scorer) and not self.changes(subject)
+        if (theirs.identity, theirs.scorer) != (dict(subject.identity), self._scorer):
+            return False
+        unknown = unknown_facts(theirs.fingerprint, subject.fingerprint)
+        return not unknown and not self.changes(subject)
 
     def _rerun_sd(self, now: ScoredPass) -> dict[str, float]:
         """Return by metric how far passes of one build are apart, points; empty where unknown.

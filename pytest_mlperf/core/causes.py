@@ -208,6 +208,9 @@ def _largest(verdict: Verdict) -> float | None:
     return max(sizes, default=None)
 
 
+EXPLAINED = 100
+"""Failed tests that a report explains: each is compared with all others."""
+
 MOST_POINTS = 3
 """Points of a curve at which a server's metrics are told."""
 
@@ -313,7 +316,8 @@ def _environment(facts: _Facts) -> Iterator[Cause]:
         part = _part_of(text, facts.verdict)
         line = text.partition(" ")[2] if part in {LOADED_FILES, OTHER_FILES} else shortened(text)
         groups.setdefault(part, []).append(line)
-    for name, texts in groups.items():
+    # Of equal strength, a recorded fact says more than that a file changed.
+    for name, texts in sorted(groups.items(), key=lambda group: group[0] in HEADS):
         certain = len(groups) == 1 and name != OTHER_FILES and not facts.verdict.unknown
         only = "; nothing else that is recorded changed" if certain else ""
         head = HEADS.get(name, "")

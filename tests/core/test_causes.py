@@ -72,8 +72,8 @@ def test_what_changed_since_the_baseline_is_told() -> None:
           f"files changed, none of which the run is known to load: {OTHER[12:]}"]),
         ([LOADED, "engine.version 1 → 2", "inputs.first 3f → 4a"],
          ["inputs differ, input() of the data set gave others for the baseline: inputs.first 3f → "
-          "4a", f"files that the run loaded changed: {LOADED[13:]}", "engine.version 1 → 2 since "
-          "the baseline"]),
+          "4a", "engine.version 1 → 2 since the baseline",
+          f"files that the run loaded changed: {LOADED[13:]}"]),
         ([LOADED, "inputs.first 3f → 4a"],
          [f"files that the run loaded changed: {LOADED[13:]}",
           "inputs differ, input() of the data set gave others for the baseline: inputs.first 3f → "

@@ -53,6 +53,20 @@ def test_the_comment_begins_with_the_verdict_and_folds_what_is_ok() -> None:
     assert text.endswith(f"\n{LABEL}\n")
 
 
+def test_a_comment_names_the_strongest_cause_once_for_the_tests_that_share_it() -> None:
+    changed = replace(DROP, changed=("engine.version 1 → 2", "files.other 1 in git: a.py"))
+    shared = many(result(changed), 5)
+
+    shown = comment(session(*shared, result(OK)))
+
+    section = shown.partition("### Likely causes\n\n")[2].partition("\n\n")[0]
+    assert section.startswith("- engine.version 1 → 2 since the baseline: w0000-")
+    assert section.endswith(" and 2 more")
+    assert section.count("\n") == 0
+    unexplained = result(replace(DROP, changed=()))
+    assert "Likely causes" not in comment(session(unexplained, result(OK)))
+
+
 def test_a_run_that_was_measured_again_is_told() -> None:
     again = replace(OK, invalid_runs=(replace(run(1), invalid=(TOO_SHORT,)),))
     told = "`: 1 run INVALID, measured again: LoadGen: the run was too short\n"

@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_mlperf.bench.official import placing_of
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.causes import EXPLAINED, Siblings, Strength, causes
+from pytest_mlperf.core.foreign_text import some, visible
 from pytest_mlperf.core.numbers import duration, plural
 from pytest_mlperf.core.results import LABEL, Absent, CaseResult, Results
 from pytest_mlperf.core.verdict import SEVERITY, Outcome, final_word
@@ -94,6 +95,7 @@ def comment(results: Results, absent: Sequence[Absent] = (), *, links: Links | N
         *_wide(results),
         *_missing(absent),
         *_table("Not ok", loud, open_=True),
+        *_section("Likely causes", _likely(results)),
         *_settling(results),
         *_accepting(results),
         *_table(f"{plural(len(quiet), 'test')} without a drop", quiet, open_=False),
@@ -166,6 +168,18 @@ def _failures(results: Results) -> Iterator[str]:
             yield f"  - {escape(note)}\n"
         if verdict.changed:
             yield f"  - changed: {escape('; '.join(verdict.changed))}\n"
+
+
+def _likely(results: Results) -> Iterator[str]:
+    """Yield the strongest cause of each failed test, once for all tests that share it."""
+    verdicts = Siblings(result.verdict for result in results.cases)
+    cases: dict[str, list[str]] = {}
+    for verdict in [result.verdict for result in results.cases if result.failed][:EXPLAINED]:
+        for cause in causes(verdict, None, verdicts)[:1]:
+            if cause.strength > Strength.HINT:
+                cases.setdefault(cause.says, []).append(verdict.case.id)
+    for says, named in cases.items():
+        yield f"- {escape(says)}: {escape(some(list(dict.fromkeys(named))))}\n"
 
 
 def _settling(results: Results) -> Iterator[str]:

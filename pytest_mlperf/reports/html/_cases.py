@@ -10,7 +10,7 @@ from typing import Any
 
 from pytest_mlperf.bench.official import placing_of
 from pytest_mlperf.core.baseline import Record
-from pytest_mlperf.core.causes import Siblings, causes
+from pytest_mlperf.core.causes import EXPLAINED, Siblings, causes
 from pytest_mlperf.core.history import CaseHistory
 from pytest_mlperf.core.measurement import Subject, moment_of
 from pytest_mlperf.core.metrics import METRICS, RATES, at_point, point_of
@@ -221,13 +221,14 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     unit = METRICS[rate].title
     yield {
         "plot": "curve",
-        "title": f"{unit} over {unit if of_tokens else 'requests/s'} of a user",
+        "title": f"{unit} of all users, and of one",
         "says": (
-            "At each number of requests under way. Upwards is more in all, to the right faster for "
-            "one user; the lines are steps, as MLPerf Endpoints draws them, and nothing is judged "
-            "by them. The rule through a point of now is the interval of its change."
+            "Each point is a number of concurrent requests. Higher: more from the server. Further "
+            "to the right: faster for one user. The vertical line through a point is the interval "
+            "of its change. The steps are drawn as MLPerf Endpoints draws them, and not judged."
         ),
-        "unit": unit,
+        "unit": f"{unit} of all users",
+        "over": f"{unit if of_tokens else 'requests/s'} of one user",
         "rows": [[*row, int(_on_step(row, rows))] for row in rows],
     }
 
@@ -353,10 +354,6 @@ def _moments(moments: Sequence[Sequence[float]]) -> Packed:
             for time_s, p50_s, p99_s, outplacing in moments
         ],
     }
-
-
-EXPLAINED = 100
-"""Failed tests whose causes are looked for among all others: that takes longer the more fail."""
 
 
 def shown(cases: Sequence[Grouped], beside: RunFiles) -> tuple[list[Packed], list[Subject]]:

@@ -105,9 +105,25 @@
       }));
     },
     curve(packed) {
-      return packed.rows.map(([when, point, user, rate, low, high, tone, text, step]) => ({
+      const objects = packed.rows.map(([when, point, user, rate, low, high, tone, text, step]) => ({
         when, point, user, rate, low, high, tone, text, step, rate_text: number(rate), user_text: number(user),
       }));
+      // Points of a side that nearly coincide share a label.
+      const width = (field) => {
+        const logs = objects.map((one) => Math.log(one[field]));
+        return Math.max(...logs) - Math.min(...logs) || 1;
+      };
+      const [users, rates] = [width("user"), width("rate")];
+      const isNear = (a, b) => Math.abs(Math.log(a.user / b.user)) < 0.03 * users
+        && Math.abs(Math.log(a.rate / b.rate)) < 0.1 * rates;
+      for (const one of objects) {
+        if (one.label !== undefined) continue;
+        const near = objects.filter((other) => other.when === one.when && other.label === undefined && isNear(one, other));
+        for (const other of near) other.label = "";
+        one.label = near.map(({ point }) => point).join(", ");
+        one.above = Math.max(...near.map(({ rate, high }) => Math.max(rate, high ?? rate)));
+      }
+      return objects;
     },
     rates(packed) {
       return own.curve(packed);
@@ -306,6 +322,7 @@
       inside.append(figure);
       const spec = PLOTS[packed.plot]();
       if (packed.unit) spec.encoding.y.title = packed.unit;
+      if (packed.over) spec.encoding.x.title = packed.over;
       add(figure, packed.title, spec, TABLES[packed.plot], () => own[packed.plot](packed));
     }
   };

@@ -198,7 +198,7 @@ const PLOTS = (() => {
     width: "container", height: 260,
     encoding: {
       x: quantity("user", { title: over, scale: { type: "log", nice: false, padding: 24 } }),
-      y: quantity("rate", { title: "a second, of all", scale: { type: "log", nice: false, padding: 24 } }),
+      y: quantity("rate", { title: "of all users", scale: { type: "log", nice: false, padding: 24 } }),
     },
     layer: [
       {
@@ -225,9 +225,14 @@ const PLOTS = (() => {
         },
       },
       {
-        transform: where("datum.when == 'now'"),
-        mark: { type: "text", align: "left", dx: 8, dy: -8, color: "$ink" },
-        encoding: { text: { field: "point" } },
+        transform: where("datum.when == 'baseline' && datum.label"),
+        mark: { type: "text", align: "left", dx: 8, dy: 13, color: "$grey" },
+        encoding: { text: { field: "label" } },
+      },
+      {
+        transform: where("datum.when == 'now' && datum.label"),
+        mark: { type: "text", dy: -8, color: "$ink" },
+        encoding: { y: quantity("above"), text: { field: "label" } },
       },
     ],
     resolve: { scale: { color: "independent" } },
@@ -300,8 +305,8 @@ const PLOTS = (() => {
         },
       ],
     }),
-    curve: () => curve("step-before", "a second, of one user", {
-      point: "requests under way", rate_text: "of all", user_text: "of one user",
+    curve: () => curve("step-before", "of one user", {
+      point: "concurrent requests", rate_text: "of all", user_text: "of one user",
     }),
     rates: () => curve("linear", "requests/s, or times a trace's speed", { point: "at", rate_text: "ms" }),
     latency: () => ({
@@ -464,7 +469,7 @@ const TABLES = {
   spent: { case: "case", part: "part", seconds: "seconds", text: "time" },
   history: { date: "date", what: "what", text: "value", runs: "runs", why: "why" },
   sessions: { date: "date", what: "what", text: "value", commit: "commit", why: "mark" },
-  curve: { point: "requests under way", when: "run of", rate_text: "of all", user_text: "of one user", text: "verdict" },
+  curve: { point: "concurrent requests", when: "run of", rate_text: "of all", user_text: "of one user", text: "verdict" },
   rates: { point: "at", when: "run of", rate_text: "milliseconds", text: "verdict" },
   latency: { when: "run of", share: "share of queries", text: "within", why: "limit" },
   moments: { seconds: "seconds", what: "what", value: "ms, or queries" },
