@@ -196,6 +196,7 @@ def test_without_a_drop_or_with_a_broken_bad_one_nothing_is_searched(here: Path,
 
 @pytest.mark.process
 @pytest.mark.slow
+@pytest.mark.nightly
 def test_every_commit_is_offered_the_rate_of_the_good_one(here: Path, say: Say) -> None:
     server = suites.SERVER.replace("target_qps = {}\n", "")
     limits = '[limits]\nlatency_p99 = { max_rise = "30%" }\n'

@@ -139,6 +139,7 @@ def test_each_limit_is_set_for_its_case_and_restored(
     assert "power limit changed" not in again.stdout.str()
 
 
+@pytest.mark.nightly
 def test_each_limit_is_calibrated_by_itself(
     fake: Fake, project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
