@@ -279,7 +279,8 @@ def in_words(seen: Contention) -> str:
     """Return what was seen, the figures alone."""
     figures = []
     if seen.foreign_s is not None:
-        used = f"{seen.foreign_s / seen.window_s:.2g} of {seen.cores} cores"
+        # Rounded first: a difference of counters can be 2.8e-14.
+        used = f"{round(seen.foreign_s / seen.window_s, 3):.2g} of {seen.cores} cores"
         figures.append(f"others used {used}{_named(seen, ': {}')}")
     if seen.waited_s is not None:
         figures.append(

@@ -151,6 +151,7 @@ def test_a_busy_machine_is_told_with_its_figures() -> None:
         f"{WORDS}"
     )
     assert not [text for text in ("\x1b", "::error") if text in told]
+    assert in_words(seen(foreign_s=1e-13)).startswith("others used 0 of 2 cores")
 
 
 CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p99": 0.65}

@@ -187,6 +187,7 @@ class Hot(working.Working):
 """
 
 
+@pytest.mark.nightly
 def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project) -> None:
     """In the summary, in results.json with the reason's key, and in JUnit's file.
 
