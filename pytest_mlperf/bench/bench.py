@@ -13,7 +13,13 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.compliance import judge_audit
 from pytest_mlperf.bench.confirm import confirm, not_made
 from pytest_mlperf.bench.pair import judge_pair
-from pytest_mlperf.bench.performance import invalid, judge_efficiency, judge_performance, reported
+from pytest_mlperf.bench.performance import (
+    invalid,
+    judge_efficiency,
+    judge_performance,
+    reported,
+    unjudged,
+)
 from pytest_mlperf.bench.policy import ALONE, Phase, Policy
 from pytest_mlperf.bench.runner import Unjudgeable, unforeseen
 from pytest_mlperf.bench.tree import tree_changes
@@ -315,7 +321,7 @@ class Bench:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
-            ruling = invalid(case, *map(str, error.run.invalid))
+            ruling = unjudged(case, error.run)
             verdict = self._with_files(self._verdict(case, kind, ruling), error.run)
         return _expected(planned, verdict)
 

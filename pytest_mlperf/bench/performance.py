@@ -39,6 +39,7 @@ from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import BY_EXPORTER, BY_GPUS, BY_METER, METRICS, point_of
 from pytest_mlperf.core.numbers import change, quantity
+from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     MISSES,
@@ -160,6 +161,30 @@ def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
         for m in rule_on(runs, case.record, {}, case.rule).metrics
     )
     return Ruling(outcome=Outcome.INVALID, headline=headline, metrics=metrics, notes=notes)
+
+
+LOAD_MAKES = frozenset(
+    {
+        Key.CLIENT_LATE,
+        Key.CONCURRENCY_NOT_HELD,
+        Key.EARLY_STOPPING,
+        Key.NO_RATE,
+        Key.NOT_STEADY,
+        Key.OVERLOADED,
+        Key.TOO_FEW_REQUESTS,
+    }
+)
+"""Reasons for an INVALID run that other processes on the machine can cause."""
+
+
+def unjudged(case: CaseRuns, run: Run) -> Ruling:
+    """Return the answer of a case whose last run is INVALID: undecided if load can be why."""
+    ruling = invalid(case, *map(str, run.invalid))
+    keys = {reason.key for reason in run.invalid}
+    if case.policy.update or keys - LOAD_MAKES or not is_loaded([run], case.rule.tolerated):
+        return ruling
+    why = f"the runs are INVALID, and load can be why: {load_in_words([run])}"
+    return replace(ruling, outcome=Outcome.INCONCLUSIVE, notes=(*ruling.notes, why))
 
 
 def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:

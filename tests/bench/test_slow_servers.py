@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.performance import judge_performance
+from pytest_mlperf.bench.performance import judge_performance, unjudged
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.contention import Contention
@@ -115,6 +115,27 @@ def test_runs_that_are_invalid_for_being_slow_prove_a_drop_together(tmp_path: Pa
         )
     with pytest.raises(Unjudgeable):
         judged(case_of(tmp_path, [], [run_of(SLOW, FEW)] * 2, recorded=False))
+
+
+def test_runs_that_load_can_have_made_invalid_are_undecided(tmp_path: Path) -> None:
+    """Reasons of another kind, an idle machine and a session that records stay INVALID."""
+    busy, idle = (Contention(window_s=10.0, cores=2, share=share) for share in (0.6, 0.001))
+    lost = Reason(key=Key.GPU_LOST, text="GPU 3 is gone")
+    for reasons, seen, update, outcome in (
+        ([DRIFTS], busy, None, Outcome.INCONCLUSIVE),
+        ([FEW, GROWS], busy, None, Outcome.INCONCLUSIVE),
+        ([DRIFTS], idle, None, Outcome.INVALID),
+        ([DRIFTS], None, None, Outcome.INVALID),
+        ([DRIFTS, lost], busy, None, Outcome.INVALID),
+        ([DRIFTS], busy, "missing", Outcome.INVALID),
+    ):
+        run = run_of(FAST, *reasons, contention=seen)
+        case = case_of(tmp_path, [], [run])
+        case.policy = replace(case.policy, update=update)
+        ruling = unjudged(case, run)
+        assert ruling.outcome is outcome
+        assert ruling.headline == str(reasons[0])
+        assert {metric.metric for metric in ruling.metrics} == set(FAST)
 
 
 def test_a_drop_that_valid_runs_prove_stands_whatever_the_next_one_is(tmp_path: Path) -> None:
