@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
@@ -60,6 +61,8 @@ def _named(job: Job, suite: Path) -> Iterator[str]:
             path = (suite.parent / text).resolve(strict=True)
             if not suite.resolve().is_relative_to(path):
                 yield str(path)
+            if path.is_file():  # as model.onnx.data beside model.onnx
+                yield from map(str, path.parent.glob(f"{glob.escape(path.name)}[._]*"))
     for one in factories:
         with contextlib.suppress(Exception, SystemExit):  # importing a package runs its code
             spec = find_spec(one.target.partition(":")[0])

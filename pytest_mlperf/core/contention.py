@@ -275,6 +275,10 @@ def _named(seen: Contention, text: str) -> str:
     return text.format(shown) if shown else ""
 
 
+def _short(seconds: float) -> str:
+    return f"{seconds:.2g}" if seconds < 99.5 else f"{seconds:,.0f}"
+
+
 def in_words(seen: Contention) -> str:
     """Return what was seen, the figures alone."""
     figures = []
@@ -284,13 +288,13 @@ def in_words(seen: Contention) -> str:
         figures.append(f"others used {used}{_named(seen, ': {}')}")
     if seen.waited_s is not None:
         figures.append(
-            f"its threads waited {seen.waited_s:.2g} s of {seen.window_s:.3g} s for a core"
+            f"its threads waited {_short(seen.waited_s)} s of {seen.window_s:.3g} s for a core"
         )
     if seen.stolen_s and seen.stolen_s > TELLING * seen.window_s:
-        figures.append(f"the hypervisor took {seen.stolen_s:.2g} s")
+        figures.append(f"the hypervisor took {_short(seen.stolen_s)} s")
     if seen.throttled_s and seen.throttled_s > TELLING * seen.window_s:
-        figures.append(f"a processor quota held it back for {seen.throttled_s:.2g} s")
+        figures.append(f"a processor quota held it back for {_short(seen.throttled_s)} s")
     if seen.memory_some_s and seen.memory_some_s > TELLING * seen.window_s:
         faults = "" if seen.faults is None else f", {seen.faults:,} of its pages came from disk"
-        figures.append(f"memory was short for {seen.memory_some_s:.2g} s{faults}")
+        figures.append(f"memory was short for {_short(seen.memory_some_s)} s{faults}")
     return "; ".join(figures) or "it tells no more"

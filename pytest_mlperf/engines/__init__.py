@@ -47,7 +47,7 @@ def weight_files(folder: Path, *, option: str = "weights") -> list[Path]:
         if not file.is_file():
             raise broken(file, f"is missing, but {index.name} names it; copy it here again")
         try:
-            with safetensors.safe_open(file, "pt"):
+            with safetensors.safe_open(file, "np"):
                 pass
         except safetensors.SafetensorError as error:
             raise broken(

@@ -172,11 +172,11 @@ def same_code(folder: Path, commit: str | None, recorded: Sequence[Path] = ()) -
 
 
 def _code(folder: Path, recorded: Sequence[Path]) -> list[str]:
-    """Return the arguments that leave the baselines out."""
+    """Return the arguments that leave out the baselines, and what Python compiles while it runs."""
     top = folder.resolve()
     others = [path.resolve() for path in recorded]
     return [
-        *("--", ":(top)", ":(top,exclude,glob)**/baselines/**"),
+        *("--", ":(top)", ":(top,exclude,glob)**/baselines/**", ":(top,exclude,glob)**/*.pyc"),
         *(
             f":(exclude,literal){path.relative_to(top)}"
             for path in others

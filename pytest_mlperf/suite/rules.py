@@ -115,6 +115,12 @@ def _engine_defects(
         return
     except MlperfError:  # what is not here is a skip, and told there
         pass
+    if entry.baseline_engine is not None and options.get("url") and registry.is_client(entry.use):
+        yield (
+            ("engines", index, "baseline_engine"),
+            "both sides would ask the server at the url, which proves nothing: leave it out, and "
+            "compare a server of each build with pytest-mlperf turns",
+        )
     yield from _harness_defects(suite, entry, index)
     yield from _answer_defects(suite, entry, index)
     yield from _gpu_defects(entry, index, accelerator, options)

@@ -75,6 +75,31 @@ def test_what_a_run_imports_or_its_case_names_comes_apart(
     assert told(root, scored, commit)[0][0].split(":")[0] == f"files.loaded 6 {since}"
 
 
+def test_data_beside_a_model_counts_as_loaded_and_compiled_python_as_no_file(
+    project: tuple[Path, Job, str],
+) -> None:
+    root, whole, _ = project
+    names = ("m.onnx", "m.onnx.data", "m.onnx_data", "__pycache__/data.cpython-311.pyc", "n.onnx")
+    for name in names:
+        (root / name).parent.mkdir(exist_ok=True)
+        (root / name).write_text("first")
+    git(root, "add", "--all", "--force")
+    git(root, "commit", "--quiet", "--message=model")
+    commit = present(commit_of(root))
+    for name in names[1:]:
+        (root / name).write_text("second")
+
+    (loaded, others), unknown = told(root, replace(whole, model=str(root / "m.onnx")), commit)
+
+    assert loaded == f"files.loaded 2 in git since {commit}: m.onnx.data, m.onnx_data"
+    assert others == f"files.other 1 in git since {commit}: n.onnx"
+    assert unknown == []
+    (root / "n.onnx").write_text("first")
+    (root / "m.onnx.data").write_text("first")
+    (root / "m.onnx_data").write_text("first")
+    assert commit_of(root) == commit
+
+
 def test_lines_are_bounded(project: tuple[Path, Job, str]) -> None:
     root, whole, commit = project
     for number in range(300):

@@ -152,6 +152,7 @@ def test_a_busy_machine_is_told_with_its_figures() -> None:
     )
     assert not [text for text in ("\x1b", "::error") if text in told]
     assert in_words(seen(foreign_s=1e-13)).startswith("others used 0 of 2 cores")
+    assert "its threads waited 1,234 s of 10 s" in in_words(seen(waited_s=1234.4))
 
 
 CLIENT_BUSY = {"issue_p50": 0.0, "loop_p50": 0.001, "issue_p99": 0.006, "loop_p99": 0.65}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +42,17 @@ def test_an_index_that_names_files_elsewhere_or_none_is_refused(tmp_path: Path) 
         files.weight_files(index(tmp_path, content))
 
     assert unrefused(read, RunError, rows) == []
+
+
+def test_weights_are_checked_without_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A client of a server hashes the model's files, and its extra installs no torch."""
+    import numpy as np
+    from safetensors.numpy import save_file
+
+    save_file({"w": np.zeros(2, np.float32)}, tmp_path / "model.safetensors")
+    monkeypatch.setitem(sys.modules, "torch", None)
+
+    assert files.weight_files(tmp_path) == [tmp_path / "model.safetensors"]
 
 
 def test_files_that_are_too_large_or_nested_too_deeply_are_refused(tmp_path: Path) -> None:

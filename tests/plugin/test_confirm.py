@@ -29,6 +29,7 @@ from pytest_mlperf.bench.confirm import (
     not_made,
     worse,
 )
+from pytest_mlperf.bench.earlier import deciding
 from pytest_mlperf.bench.performance import judge_performance
 from pytest_mlperf.bench.policy import Confirm, Phase, Policy
 from pytest_mlperf.core.job import Job
@@ -625,6 +626,20 @@ def test_what_cannot_be_made_again_says_what_decides_it(lab: Lab, simulation: Si
         if answer.outcome is not Outcome.PROVISIONAL or expected not in note:
             failures.append((expected, note))
     assert failures == []
+
+
+@pytest.mark.usefixtures("simulation")
+def test_no_build_of_the_client_is_the_earlier_build_of_a_server(lab: Lab) -> None:
+    """Neither a commit nor a package of today's client decides about a server at a url."""
+    at_url = (
+        '[[engines]]\nuse = "openai"\nname = "null"\noptions = { url = "http://127.0.0.1:1" }\n'
+    )
+    facts: list[dict[str, str]] = [{}, {"engine.pydantic": "1.0"}, {"dataset": "c"}]
+    for before in facts:
+        lab.project.baseline(near(RATE))
+        runs = changed(lab, before, commit="0123456789ab", engines=at_url)
+        advice = deciding(runs, lab.policy("auto"))
+        assert "name the url of a server of the earlier build in it, and run pytest-ml" in advice
 
 
 def last_word(runs: CaseRuns) -> Verdict:
