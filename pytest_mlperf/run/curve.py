@@ -312,7 +312,7 @@ def unsteady(point: PointWindow) -> Iterator[Reason]:
         way = "up" if moved > 0 else "down"
         text = (
             f"{at}: not steady, throughput drifted {way} by {abs(moved):.0%} inside the window: "
-            "warm up longer, or look for what heats, fills or grows"
+            "set min_duration longer, or look for what heats, fills or grows"
         )
         yield Reason(key=Key.NOT_STEADY, text=text)
 

@@ -222,7 +222,9 @@ def _advice(status: int | None, model: str = "") -> str:
     if status in (401, 403):
         return "; set api_key_env to the name of the environment variable that holds its key"
     if model and status in (400, 404):
-        return f'; the model was asked for as "{model}": see served_model'
+        length = "; if it is about length, shorten the prompts or max_new_tokens"
+        asked = f'; the model was asked for as "{model}": see served_model'
+        return asked + length * (status == 400)
     return ""
 
 
