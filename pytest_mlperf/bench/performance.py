@@ -183,8 +183,8 @@ def unjudged(case: CaseRuns, run: Run) -> Ruling:
     keys = {reason.key for reason in run.invalid}
     if case.policy.update or keys - LOAD_MAKES or not is_loaded([run], case.rule.tolerated):
         return ruling
-    why = f"the runs are INVALID, and load can be why: {load_in_words([run])}"
-    return replace(ruling, outcome=Outcome.INCONCLUSIVE, notes=(*ruling.notes, why))
+    note = f"the runs are INVALID, and load can be why: {load_in_words([run])}"
+    return replace(ruling, outcome=Outcome.INCONCLUSIVE, notes=(*ruling.notes, note))
 
 
 def traded(metrics: Sequence[MetricVerdict]) -> tuple[str, ...]:
