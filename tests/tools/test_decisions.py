@@ -7,6 +7,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from pytest_mlperf.core.judge.rule_r import (
 )
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.run.worker._sink import batch_means_error
 from tests.docs.pages import DOCS
 
@@ -121,6 +123,31 @@ def test_rule_r_on_arrays_is_the_shipped_rule(array: Any, name: str) -> None:
         assert detectable[i] == pytest.approx(minimum_detectable_change(before, rule=rule))
     assert {0, 1, 2, 3, 4} >= set(found.decision.tolist()) >= reached
     assert set(found.runs.tolist()) == set(range(1, rule.max_runs + 1))
+
+
+@pytest.mark.parametrize("names", ["aabbccdd", "aaaaaaaabbccdd", "aabbccddeeffgghhiijj"])
+@pytest.mark.parametrize(("run", "session"), [(0.009, 0.0), (0.005, 0.005), (0.005, 0.01)])
+def test_final_drops_keep_their_errors_with_what_each_record_learnt(
+    array: Any, lib: Any, names: str, run: float, session: float
+) -> None:
+    """Sessions that differ by 0, 1 and 2 times what runs do; ten that do not find -3 %."""
+    draw, count = lib("decisions_lib.worlds").gauss(run, session), 2000
+    rng = np.random.default_rng([3, len(names), int(1e4 * session)])
+    final = []
+    for drop in (0.0, 0.03):
+        x0, x1 = draw(rng, count, names)
+        before = [values(x, np.zeros(len(names)), tuple(names)) for x in x0]
+        found = [session_noise([one], rule=RuleR()) for one in before]
+        ratio = np.array([noise.ratio for noise in found if noise])
+        noise = SimpleNamespace(ratio=ratio, df=len(set(names)) - 1.0)
+        rule = replace(RuleR(), session_noise=noise)  # type: ignore[arg-type]  # of every case
+        base = array.baselines(x0, np.zeros_like(x0), names)
+        decided = array.decide(base, x1 + np.log1p(-drop), np.zeros_like(x1), rule=rule)
+        final.append(decided.share(array.FAIL))
+
+    assert final[0] <= 0.01 + 2 * math.sqrt(0.01 / count)
+    if len(names) == 20 and not session:
+        assert final[1] >= 0.78
 
 
 def possible(before: np.ndarray, now: np.ndarray) -> float:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from scipy.special import stdtr
+from scipy.special import ndtri, stdtrit
 
 from decisions_lib.noise import Bools, Floats
 from pytest_mlperf.core.baseline import SESSIONS
@@ -55,23 +56,33 @@ def at(
     squared = sum(size**2 for size in sizes)
     of_sessions = 1 + squared / n0**2
     size = (n0 - squared / n0) / (sessions - 1) if sessions > 1 else float(n0)
-    between, between_df, least = _between(base, run, size, ratio, rule)
-    session = np.maximum((between - run) / size, least * run)
+    between, between_df = _between(base, run, size, ratio, rule)
+    session = np.maximum((between - run) / size, ratio * run)
     variance = session * of_sessions + run / n0 + now / k
     share = of_sessions / size
-    df = variance**2 / (
+    doubt = (
         (share * between) ** 2 / between_df
         + ((1 / n0 - share) * run) ** 2 / run_df
         + (now / k) ** 2 / now_df
     )
-    df = np.clip(df, 1.0, run_df + between_df)
-    change, se = mean1 - base.mean, np.sqrt(variance)
+    change = mean1 - base.mean
     known_df = max(sessions - 1.0, rule.session_noise.df if rule.session_noise else 0.0)
     widest = np.sqrt(run * (shipped.WIDEST**2 * of_sessions + 1 / n0 + 1 / k))
 
-    def final(distance: Floats, p: float, needed: float) -> Any:
-        seen = stdtr(df, -distance / se) < p if known_df >= 1 else np.ones(distance.shape, bool)
-        if known_df >= needed and not old:
+    def needed(added: Any, p: float, variance: Floats, doubt: Floats, of_between: Floats) -> Any:
+        more = added * variance
+        doubt = doubt + more * (2 * of_between + more) / between_df
+        df = np.clip((variance + more) ** 2 / doubt, 1.0, run_df + between_df)
+        return stdtrit(df, 1 - p) * np.sqrt(variance + more)
+
+    def final(distance: Floats, p: float, needed_df: float) -> Any:
+        seen = np.ones(distance.shape, bool)
+        if known_df >= 1:
+            seen = distance > needed(0.0, p, variance, doubt, share * between)
+            open_ = ~seen & (distance > -ndtri(p) * np.sqrt(variance))
+            parts = [x[open_] for x in (variance, doubt, share * between)]
+            seen[open_] = distance[open_] > _least(lambda x: needed(x, p, *parts), parts[0].shape)
+        if known_df >= needed_df and not old:
             return seen
         return seen & (distance >= t_isf(p, run_df) * widest)
 
@@ -82,16 +93,25 @@ def at(
     )
 
 
+def _least(needed: Callable[[Floats], Floats], shape: tuple[int, ...]) -> Floats:
+    """Return the smallest distances that are proven, by the shipped search."""
+    low, high = np.zeros(shape), np.full(shape, shipped.MOST_ADDED)
+    for _ in range(25):
+        third = (high - low) / 3
+        left = needed(low + third) < needed(high - third)
+        low, high = np.where(left, low, low + third), np.where(left, high - third, high)
+    return needed(low)
+
+
 def _between(
     base: Baselines, run: Floats, size: float, ratio: float, rule: RuleR
-) -> tuple[Any, float, float]:
-    """Return mean square between sessions, its degrees of freedom and the least ratio believed."""
+) -> tuple[Any, float]:
+    """Return the mean square between sessions and its degrees of freedom."""
     expected = shipped.ASSUMED_DF * run * (1 + size * ratio)
     noise, own = rule.session_noise, len(base.sizes) - 1
-    least = min(ratio, noise.ratio) if noise else ratio
     if noise and noise.df >= own:
         df = shipped.ASSUMED_DF + noise.df
-        return (expected + noise.df * run * (1 + size * noise.ratio)) / df, df, least
+        return (expected + noise.df * run * (1 + size * noise.ratio)) / df, df
     df = shipped.ASSUMED_DF + own
     across = base.squares - base.inside
-    return (expected + np.maximum(across, 0.0)) / df, df, least
+    return (expected + np.maximum(across, 0.0)) / df, df

@@ -14,11 +14,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Literal
 
 from pytest_mlperf.core.baseline import SESSIONS, SessionNoise
-from pytest_mlperf.core.judge.formulas import scatter, squares, t_isf, t_sf
+from pytest_mlperf.core.judge.formulas import scatter, squares, t_isf
 
 KNOWN_DF = 8.0
 """From so many degrees of freedom on, it is estimated for a drop as well. Four sessions that lie
@@ -39,6 +39,10 @@ ASSUMED_DF = 0.5
 CANDIDATE_DF = 1.0
 """Degrees of freedom that the baseline's scatter weighs in that of the new runs, which may be
 noisier: with the scatter of two runs alone hardly a word would ever be final."""
+
+MOST_ADDED = 8.0
+"""Times the variance up to which the smallest distance that is proven is searched: with two degrees
+of freedom it lies at three or less."""
 
 Why = Literal["few sessions", "old"]
 
@@ -132,19 +136,47 @@ def _lacks(sample: Sample, df: float, needed: float) -> Why | None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """The difference and what it varies by; variances of a run and of a session."""
+    """The difference and its variance; `doubt` is the sum of its parts' squares, each over its df.
+
+    Degrees of freedom are variance² / doubt (Satterthwaite), at most `most_df`; `of_between` of the
+    variance, with `between_df`, is the mean square between sessions.
+    """
 
     change: float
-    se: float
-    df: float
+    variance: float
+    doubt: float
+    most_df: float
+    of_between: float
+    between_df: float
     run: float
     run_df: float
     of_runs: float
     of_sessions: float
 
     def proves(self, distance: float, p: float) -> bool:
-        """Whether a distance from the truth has less than this probability."""
-        return t_sf(distance / self.se, self.df) < p
+        """Check whether a distance from the truth has less than this probability.
+
+        It is proven too if it were with sessions that differ by more: a larger variance has more
+        degrees of freedom where the new runs' own are few, and less knowledge must not prove more.
+        """
+        if distance <= NormalDist().inv_cdf(1 - p) * math.sqrt(self.variance):
+            return False
+        low, high = 0.0, MOST_ADDED
+        for _ in range(25):
+            third = (high - low) / 3
+            if self._needed(low + third, p) < self._needed(high - third, p):
+                high -= third
+            else:
+                low += third
+        return distance > min(self._needed(0.0, p), self._needed(low, p))
+
+    def _needed(self, added: float, p: float) -> float:
+        """Return the distance that is proven if sessions add so many times the variance."""
+        more = added * self.variance
+        doubt = self.doubt + more * (2 * self.of_between + more) / self.between_df
+        variance = self.variance + more
+        df = min(max(variance**2 / doubt, 1.0), self.most_df)
+        return t_isf(p, df) * math.sqrt(variance)
 
     def holds(self, distance: float, p: float) -> float:
         """Return the standard deviation of sessions at which it has just this probability."""
@@ -165,16 +197,17 @@ def _parts(sample: Sample) -> _Variances:
     of_sessions = 1 + math.fsum(size**2 for size in sizes) / n0**2
     size = before.size
     between, between_df = _between(sample, run, before.across, size)
-    least = min(sample.ratio, sample.noise.ratio) if sample.noise else sample.ratio
-    session = max((between - run) / size, least * run)
+    session = max((between - run) / size, sample.ratio * run)
     variance = session * of_sessions + run / n0 + now / k
     share = of_sessions / size
     terms = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
-    df = variance**2 / math.fsum(part**2 / its_df for part, its_df in terms)
     return _Variances(
         change=fmean(sample.now) - mean,
-        se=math.sqrt(variance),
-        df=min(max(df, 1.0), run_df + between_df),
+        variance=variance,
+        doubt=math.fsum(part**2 / df for part, df in terms),
+        most_df=run_df + between_df,
+        of_between=share * between,
+        between_df=between_df,
         run=run,
         run_df=run_df,
         of_runs=1 / n0 + 1 / k,

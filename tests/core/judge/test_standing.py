@@ -123,6 +123,94 @@ def test_a_larger_drop_stands_where_a_smaller_does(one: float, other: float) -> 
     assert large or not small
 
 
+def estimated(
+    days: int,
+    *,
+    run: float,
+    new_runs: list[float],
+    ratio: float,
+    df: float,
+    size: int = 2,
+) -> Sample:
+    """Return runs whose variance inside sessions is `run`, with sessions that were seen elsewhere.
+
+    The new runs scatter by `run` or more, so that further days change no estimate but by weight.
+    """
+    half = math.sqrt(run * (size - 1) / size)
+    inside = [half * (-1) ** place for place in range(size)]
+    return Sample(
+        baseline=[inside] * days,
+        now=new_runs,
+        expected=run,
+        prior_df=4.0,
+        ratio=1 / 3,
+        noise=SessionNoise(ratio=ratio, df=df),
+        floor=1e-6,
+        old=False,
+    )
+
+
+def final_drop(sample: Sample) -> bool:
+    return standing(sample, bound=-0.03, alpha=0.01, beta=0.05).failing.stands
+
+
+@settings(max_examples=300)
+@given(st.data())
+def test_what_is_known_better_never_makes_a_drop_harder_to_prove(data: st.DataObject) -> None:
+    """More degrees of freedom, more days and sessions that differ by less, with estimates fixed."""
+
+    def draw(low: float, high: float) -> float:
+        return data.draw(st.floats(low, high))
+
+    run, k = draw(0.001, 0.02) ** 2, data.draw(st.integers(2, 5))
+    scatter = math.sqrt(run * (k - 1) / k) * draw(1.0, 4.0) * math.sqrt(k)
+    new_runs = [scatter * (place - (k - 1) / 2) / (k - 1) for place in range(k)]
+    away = draw(0.0, 25.0) * math.sqrt(run)
+    new_runs = [x - away for x in new_runs]
+    days, size = data.draw(st.integers(2, 8)), 2 * data.draw(st.integers(1, 4))
+    more_days = days + data.draw(st.integers(0, 8))
+    ratio, df = draw(0.0, 20.0), draw(more_days - 1.0, 30.0)
+    alike = {"run": run, "new_runs": new_runs, "size": size}
+    less = final_drop(estimated(days, **alike, ratio=ratio, df=df))
+
+    for better in (
+        estimated(days, **alike, ratio=ratio, df=df + draw(0.0, 30.0)),
+        estimated(more_days, **alike, ratio=ratio, df=df),
+        estimated(days, **alike, ratio=ratio * draw(0.0, 1.0), df=df),
+    ):
+        assert final_drop(better) or not less
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_a_larger_ratio_of_sessions_never_makes_a_drop_final(data: st.DataObject) -> None:
+    """What rule R says with what was learnt of sessions: the runs are the same."""
+    sd = data.draw(st.floats(0.0005, 0.01))
+    deviations = st.floats(-2.0, 2.0).map(lambda x: sd * x)
+    before = data.draw(st.lists(deviations, min_size=8, max_size=8))
+    drop, df = data.draw(st.floats(0.0, 0.2)), data.draw(st.floats(3.0, 30.0))
+    now = [x - drop for x in data.draw(st.lists(deviations, min_size=5, max_size=5))]
+    small, large = sorted(data.draw(st.tuples(st.floats(0.0, 20.0), st.floats(0.0, 20.0))))
+
+    def decision(ratio: float, df: float) -> Decision:
+        noise = SessionNoise(ratio=ratio, df=df)
+        return judged(before, now, FOUR, replace(RULE, session_noise=noise)).decision
+
+    if decision(large, df) is Decision.FAIL:
+        assert decision(small, df) is Decision.FAIL
+        assert decision(large, df + data.draw(st.floats(0.0, 30.0))) is Decision.FAIL
+
+
+def test_sessions_known_to_be_alike_prove_a_drop_after_two_runs() -> None:
+    """Ten sessions of two runs that do not differ, -3.5 %: it was provisional after five runs."""
+    before, ten = [0.004, -0.004] * 10, "".join(2 * name for name in "abcdefghij")
+    now = [-0.035 + x for x in (0.003, -0.003, 0.002, -0.002, 0.0)]
+    for ratio in (0.0, 1 / 3, 1.0):
+        noise = SessionNoise(ratio=ratio, df=9.0)
+        found = judged(before, now, ten, replace(RULE, session_noise=noise))
+        assert (found.decision, found.runs_used) == (Decision.FAIL, 2), ratio
+
+
 def test_new_runs_that_scatter_more_widen_their_own_share() -> None:
     noise = SessionNoise(ratio=0.1, df=20.0)
     alike, wide = (
