@@ -6,7 +6,7 @@ import datetime as dt
 from dataclasses import replace
 from pathlib import Path
 
-from pytest_mlperf.core.baseline import SESSIONS, Record, SessionNoise
+from pytest_mlperf.core.baseline import DAYS, Record, SessionNoise
 from pytest_mlperf.stores import baselines
 
 SEEN = SessionNoise(ratio=1 / 3, df=12.0)
@@ -23,11 +23,28 @@ def over_days(record: Record, noise: SessionNoise | None = SEEN) -> Record:
     now, count = dt.datetime.now(dt.UTC), len(record.runs)
     runs = []
     for i, run in enumerate(record.runs):
-        place = i * SESSIONS // count
-        day = now - dt.timedelta(days=SESSIONS - place)
+        place = i * DAYS // count
+        day = now - dt.timedelta(days=DAYS - place)
         runs.append(replace(run, session=f"session-{place}", started=day.isoformat("T", "seconds")))
     metrics = record.runs[0].metrics if noise else ()
     return replace(record, runs=tuple(runs), session_noise={m: noise for m in metrics if noise})
+
+
+def a_day_earlier(file: Path) -> None:
+    """Rewrite a baseline file as if all its runs had been made a day earlier."""
+    loaded, day = baselines.load(file), dt.timedelta(days=1)
+    assert loaded is not None
+    records = [
+        replace(
+            record,
+            runs=tuple(
+                replace(run, started=(dt.datetime.fromisoformat(run.started) - day).isoformat())
+                for run in record.runs
+            ),
+        )
+        for record in loaded.records
+    ]
+    baselines.save(file, replace(loaded, records=tuple(records)))
 
 
 def spread(file: Path, noise: SessionNoise | None = SEEN) -> None:

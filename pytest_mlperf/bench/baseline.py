@@ -13,7 +13,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy, Update, calibrated, closed_root
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.baseline import (
-    SESSIONS,
+    DAYS,
     Baseline,
     Record,
     SessionNoise,
@@ -97,8 +97,10 @@ def noise_of_sessions(
         builds += [one.values(metric) for one in ours if metric in one.limits]
         noise = session_noise(builds, beside, rule=rule)
         if noise:
-            noise = SessionNoise(ratio=float(f"{noise.ratio:.3g}"), df=round(noise.df, 2))
-        stored = old.session_noise.get(metric) if old else None
+            noise = SessionNoise(
+                ratio=float(f"{noise.ratio:.3g}"), df=round(noise.df, 2), by_days=True
+            )
+        stored = old.noise_of(metric) if old else None
         if learnt := surer(noise, stored):
             noise_by_metric[metric] = learnt
     return noise_by_metric
@@ -258,16 +260,16 @@ that differ would make the baseline too sure. A drop is red here only where that
 
 
 def grow(case: CaseRuns, answer: Ruling) -> Ruling:
-    """Add this session's runs to a baseline of few sessions, now that they were judged.
+    """Add this session's runs to a baseline of few days, now that they were judged.
 
     Returns:
         What was recorded; else the answer, with why nothing was where something could have been.
     """
     record, session = case.record, case.runs[0].session
-    if record is None or len(record.sessions) >= SESSIONS or session in record.sessions:
+    if record is None or record.days >= DAYS or session in record.sessions:
         return answer
     if reason := _refused(case, record, answer) or _disturbed(case, record):
-        stays = f"baseline not grown ({len(record.sessions)} of {SESSIONS} sessions): {reason}"
+        stays = f"baseline not grown ({record.days} of {DAYS} days): {reason}"
         return replace(answer, notes=(*answer.notes, stays))
     return _grown(case, answer)
 
@@ -320,7 +322,7 @@ def _grown(case: CaseRuns, answer: Ruling) -> Ruling:
 
     def unless(now: Record) -> bool:
         """Whether another session completed or replaced it meanwhile."""
-        return len(now.sessions) >= SESSIONS or now.runs[0] != before.runs[0]
+        return now.days >= DAYS or now.runs[0] != before.runs[0]
 
     reason = "one more session of the same build"
     record = write(case, "append", runs=runs, reason=reason, unless=unless)
@@ -328,7 +330,7 @@ def _grown(case: CaseRuns, answer: Ruling) -> Ruling:
         others = "baseline not grown: another session completed or replaced it meanwhile"
         return replace(answer, notes=(*answer.notes, others))
     case.record = record
-    size = f"{len(record.sessions)} of {SESSIONS} sessions ({len(record.runs)} runs)"
+    size = f"{record.days} of {DAYS} days ({len(record.runs)} runs)"
     headline = f"baseline grew to {size}"
     judged = max((metric.runs for metric in answer.metrics), default=len(runs))
     by = "" if judged >= len(runs) else f" by {judged} of these {len(runs)} runs,"

@@ -14,7 +14,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.earlier import ENGINE, EarlierSide, deciding, earlier_side
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Show, Unjudgeable
-from pytest_mlperf.core.baseline import SESSIONS, Record, changed_keys, unknown_facts
+from pytest_mlperf.core.baseline import DAYS, Record, changed_keys, unknown_facts
 from pytest_mlperf.core.bisection import RelativeSpeed
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.disturbance import explains_gap
@@ -356,7 +356,7 @@ def confirm(
     if not dropped:
         return answer if policy.confirm == "auto" else _uncompared(answer, NO_METRIC, {})
     why_not, root = why_no_build(case, conditions), policy.baselines
-    few = any(metric.sessions_baseline < SESSIONS for metric in dropped.values())
+    few = any(metric.sessions_baseline < DAYS for metric in dropped.values())
     decides = deciding(case, policy) + MORE_SESSIONS * few
     limits = {name: m.limit for name, m in dropped.items() if m.limit is not None}
     sides = None
@@ -412,7 +412,7 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
     """Whether a metric seems to have dropped, and the policy wants that confirmed."""
     if metric.limit is None or not (metric.outcome in DROPS or _leans(metric)):
         return False
-    few = metric.sessions_baseline < SESSIONS
+    few = metric.sessions_baseline < DAYS
     return policy.confirm == "always" or (policy.confirm == "auto" and (few or _leans(metric)))
 
 

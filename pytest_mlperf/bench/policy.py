@@ -194,7 +194,7 @@ def calibrated_rule(
     machine = calibrated(root, accelerator, identity)
     if machine is None or machine.settings is None:
         return rule_for(accelerator, max_runs), None
-    return machine.settings.rule(max_runs), machine.settings.in_words
+    return machine.rule(machine.settings, max_runs), machine.settings.in_words
 
 
 def rule_beside(

@@ -446,8 +446,8 @@ class Page:
         learnt = self.learnt
         df, sd = (f"{100 * weight:.0f} %" for weight in learnt.weights)
         text = (
-            f"learnt from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} in "
-            f"{plural(learnt.sessions, 'session')}; they weigh {sd} in s0 and {df} in nu0, the "
+            f"learnt from {plural(learnt.cases, 'case')}, {plural(learnt.runs, 'run')} on "
+            f"{plural(learnt.sessions, 'day')}; they weigh {sd} in s0 and {df} in nu0, the "
             f"usual figures the rest; {self._sure()}"
         )
         yield from fold(text, self.width)
@@ -463,7 +463,7 @@ class Page:
 
     def _notes(self) -> Iterator[str]:
         if self.learnt.sessions == 1:
-            yield "one session cannot show what sessions differ by: calibrate again on another day"
+            yield "one day cannot show what days differ by: calibrate again on another one"
         for case in self.machine.cases:
             measured = {series.metric for series in case.series}
             if lacking := [METRICS[name].title for name in case.limits if name not in measured]:
@@ -473,7 +473,8 @@ class Page:
                 )
         runs = [run for case in self.machine.cases for run in case.runs]
         newest = max(runs, key=lambda run: run.started).session
-        drifted = drift(self.machine.series, newest)
+        groups = {name: day for case in self.machine.cases for name, day in case.groups.items()}
+        drifted = drift(self.machine.series, groups[newest])
         if drifted and drifted.proven:
             way = "slower" if drifted.change < 0 else "faster"
             yield (

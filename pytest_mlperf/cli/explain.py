@@ -205,7 +205,7 @@ def looks(
     if not before or not now:
         note = "The baseline's runs are not here, so the steps cannot be retraced."
         return [head, *_indented(note, width)]
-    noise = record.session_noise.get(metric.metric) if record else None
+    noise = record.noise_of(metric.metric) if record else None
     rule = replace(rule, session_noise=surer(noise, rule.session_noise))
     made = [
         judge(before, now[:k], direction=about.direction, limit=metric.limit, rule=rule)
@@ -277,9 +277,9 @@ def _remarks(metric: MetricVerdict, last: Judged, rule: RuleR) -> Iterator[str]:
             "drop is advice, not a failure."
         )
     if last.decision is Decision.PROVISIONAL and last.holds_to is not None:
-        sessions = plural(metric.sessions_baseline, "session")
+        days = plural(metric.sessions_baseline, "day")
         shown = {
-            "few sessions": f"{sessions} of the baseline cannot show that they do",
+            "few sessions": f"{days} of the baseline cannot show that they do",
             "old": "the baseline is too old to show that they do",
             None: "the baseline's own sessions do not show that they do",
         }

@@ -31,7 +31,7 @@ from pytest_mlperf.cli.suites import (
     require_accelerators,
     rootdir,
 )
-from pytest_mlperf.core.baseline import SESSIONS
+from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
@@ -493,8 +493,8 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
     parts = [f"{len(held)} for {plural(cases, 'case')}"]
     if few := lacks.count("few sessions"):
         parts.append(
-            f"{few} of fewer than {SESSIONS} sessions: verdicts are provisional, and {GROW} adds "
-            "one each time, best on other days"
+            f"{few} of fewer than {DAYS} days: verdicts are provisional, and {GROW} adds one on "
+            "each further day"
         )
     if old := lacks.count("old"):
         parts.append(f"{old} too old for a final verdict: a session of the same build renews it")

@@ -11,10 +11,10 @@ from statistics import geometric_mean
 from typing import Literal
 
 from pytest_mlperf.core.errors import BaselineError
-from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.measurement import Subject, day_groups
 
-SESSIONS = 4
-"""So many sessions a baseline wants: fewer cannot show what sessions differ by."""
+DAYS = 4
+"""Days whose sessions a final baseline needs: fewer cannot show what sessions differ by."""
 
 LARGEST = 1e6
 """Beyond any machine, and far below what arithmetic bears: larger ratios and degrees of freedom are
@@ -28,11 +28,13 @@ class SessionNoise:
     Attributes:
         ratio: Variance of what the runs of a session have in common over the variance of the runs
             inside a session; 1 says that both matter alike.
-        df: Degrees of freedom that it rests on: sessions less one, as far as they count.
+        df: Degrees of freedom that it rests on: days less one, as far as they count.
+        by_days: They are days; older files counted sessions, also those of one day.
     """
 
     ratio: float
     df: float
+    by_days: bool = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.ratio <= LARGEST:
@@ -42,7 +44,7 @@ class SessionNoise:
 
 
 def surer(one: SessionNoise | None, other: SessionNoise | None) -> SessionNoise | None:
-    """Return what rests on more sessions: the first of equals, None where nothing was learnt."""
+    """Return what rests on more days: the first of equals, None where nothing was learnt."""
     learnt = [noise for noise in (one, other) if noise]
     return max(learnt, key=lambda noise: noise.df, default=None)
 
@@ -81,6 +83,7 @@ class BaselineRun:
         warmed: Its accelerator had worked in its session before; None: unknown, as of older files.
         server: What its server's own metrics were, see `Run`; empty: not read.
         requests, lengths: Of a curve at each point, see `Run`; empty: unknown, as of older files.
+        machine: See `Run`.
     """
 
     metrics: dict[str, float]
@@ -98,6 +101,7 @@ class BaselineRun:
     server: dict[str, float] = field(default_factory=dict)
     requests: dict[str, int] = field(default_factory=dict)
     lengths: dict[str, str] = field(default_factory=dict)
+    machine: str = ""
 
     def __post_init__(self) -> None:
         require_positive("metric", self.metrics)
@@ -170,6 +174,21 @@ class Record:
     def sessions(self) -> tuple[str, ...]:
         """The sessions that made its runs, oldest first."""
         return tuple(dict.fromkeys(run.session for run in self.runs))
+
+    @property
+    def groups(self) -> dict[str, str]:
+        """The group of each session, see `day_groups`."""
+        return day_groups((run.session, run.started, run.machine) for run in self.runs)
+
+    @property
+    def days(self) -> int:
+        """Days on which its sessions were made; machines of one day count apart."""
+        return len(set(self.groups.values()))
+
+    def noise_of(self, metric: str | None) -> SessionNoise | None:
+        """Return its noise of sessions, unless it counts sessions of one day as of several."""
+        noise = self.session_noise.get(metric or "")
+        return noise if noise and (noise.by_days or len(self.sessions) == self.days) else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import hashlib
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
@@ -120,6 +121,7 @@ class Run:
         lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
         waited_s: How long it waited for other processes before it began; None: unknown, as of
             older files.
+        machine: Hashes of the machine and of its GPUs, with spaces; "": unknown, as of older files.
     """
 
     metrics: Mapping[str, Positive]
@@ -156,6 +158,7 @@ class Run:
     requests: Mapping[str, Count] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
     waited_s: NotNegative | None = None
+    machine: str = ""
 
     @property
     def too_slow(self) -> bool:
@@ -262,6 +265,40 @@ def moment_of(started: str) -> dt.datetime | None:
     except ValueError:
         return None
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
+
+
+YEARS = range(2018, 2100)
+"""Years of believable starts: MLPerf began in 2018. A clock that was not set says 1970."""
+
+
+def day_of(started: str) -> float | None:
+    """Return when a run started, in days since 1970 (UTC); None if the text names no such time."""
+    moment = moment_of(started)
+    return moment.timestamp() / 86_400 if moment and moment.year in YEARS else None
+
+
+def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
+    """Return by session the first session of its day (UTC) on its machine: they are one group.
+
+    Days and machines that are not known add no group. A session is of the day of its first run.
+
+    Args:
+        runs: Session, start and machine of each run, oldest first, see `Run`.
+    """
+    first: dict[str, tuple[float | None, set[str]]] = {}
+    for session, started, machine in runs:
+        first.setdefault(session, (day_of(started), set(machine.split())))
+    earliest = min((day for day, _ in first.values() if day is not None), default=0.0)
+    groups: dict[str, str] = {}
+    seen: dict[str, tuple[int, set[str]]] = {}
+    for session, (day, hashes) in first.items():
+        date = math.floor(earliest if day is None else day)
+        alike = (
+            n for n, (d, h) in seen.items() if d == date and not (h and hashes and not h & hashes)
+        )
+        group = groups[session] = next(alike, session)
+        seen[group] = date, seen.get(group, (date, hashes))[1] | hashes
+    return groups
 
 
 DIGEST_BYTES = 2

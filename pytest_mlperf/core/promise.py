@@ -6,7 +6,7 @@ import datetime as dt
 import math
 from dataclasses import dataclass
 
-from pytest_mlperf.core.baseline import SESSIONS, Record, surer
+from pytest_mlperf.core.baseline import DAYS, Record, surer
 from pytest_mlperf.core.judge.formulas import scatter
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.standing import Why, is_old
@@ -38,7 +38,7 @@ class Promise:
             lie too far back. A verdict is then PROVISIONAL where that matters. None: it can.
         runs: Runs of the baseline.
         sessions: Sessions that made them.
-        days: Days on which they were made.
+        days: Days on which they were made; machines of one day count apart.
         age_days: Since the last of them; None: unknown.
         run_sd: What runs of one session differ by, relative; None: the metric is not in it.
         calibrated: What runs differ by was learnt on this machine.
@@ -55,7 +55,7 @@ class Promise:
     @property
     def brief(self) -> str:
         """A few words for a table."""
-        counts = f"{plural(self.runs, 'run')} in {plural(self.sessions, 'session')}"
+        counts = f"{plural(self.runs, 'run')} on {plural(self.days, 'day')}"
         return f"{counts}, old" if self.lacks == "old" else counts
 
     @property
@@ -83,11 +83,11 @@ class Promise:
         """Return what shows what sessions differ by."""
         if lacks == "old":
             return f"a session of its build would renew it: {APPEND}"
-        missing = SESSIONS - self.sessions
+        missing = DAYS - self.days
         if missing <= 0:
             return "calibrating on other days would show it: pytest-mlperf calibrate"
-        more = "a session more" if missing == 1 else f"{missing} sessions more"
-        return f"{more}, best of other days, would show it: {GROW}"
+        more = "a session on another day" if missing == 1 else f"sessions on {missing} more days"
+        return f"{more} would show it: {GROW}"
 
 
 def promise(
@@ -98,14 +98,14 @@ def promise(
     made = sorted(filter(None, (moment_of(run.started) for run in record.runs)))
     age = (now - made[-1]) / dt.timedelta(days=1) if made else None
     days = [(time - now) / dt.timedelta(days=1) for time in made]
-    noise = surer(record.session_noise.get(gated or ""), rule.session_noise)
-    seen = max(len(record.sessions) - 1.0, noise.df if noise else 0.0)
+    noise = surer(record.noise_of(gated), rule.session_noise)
+    seen = max(record.days - 1.0, noise.df if noise else 0.0)
     lacks: Why | None = "old" if is_old(days, 0.0) else None
     return Promise(
-        lacks="few sessions" if seen < SESSIONS - 1 else lacks,
+        lacks="few sessions" if seen < DAYS - 1 else lacks,
         runs=len(record.runs),
         sessions=len(record.sessions),
-        days=len({run.started[:10] for run in record.runs}),
+        days=record.days,
         age_days=None if age is None else round(max(age, 0.0), 1),
         run_sd=run_sd(record, gated, rule) if gated else None,
         calibrated=calibrated,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pytest_mlperf.core.baseline import (
-    SESSIONS,
+    DAYS,
     Accepted,
     Baseline,
     BaselineRun,
@@ -29,31 +28,30 @@ from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdic
 
 
 def same_day(record: Record) -> str | None:
-    """Return what a session that is not the first of its day shows less of, or None."""
-    days = {run.session: run.started[:10] for run in record.runs}
-    last = days[record.runs[-1].session]
-    if Counter(days.values())[last] < 2:
+    """Return that the last session adds no day, as another is of its day and machine, or None."""
+    groups, last = record.groups, record.runs[-1]
+    if list(groups.values()).count(groups[last.session]) < 2:
         return None
     return (
-        f"more than one session is of {last}: sessions of different days show more of what "
-        "they differ by"
+        f"this session adds no day: the baseline has another one of {last.started[:10]} on this "
+        "machine"
     )
 
 
 def lacking(record: Record) -> str | None:
-    """Return what a record of too few sessions lacks, and how it gets it; None: nothing."""
-    has = len(record.sessions)
-    if has >= SESSIONS:
+    """Return what a record of too few days lacks, and how it gets it; None: nothing."""
+    has = record.days
+    if has >= DAYS:
         return None
     commit = record.runs[-1].commit
     if commit is not None and commit.endswith("+"):
         return (
-            f"{has} of {SESSIONS} sessions, and no other can be added: files were changed and not "
+            f"{has} of {DAYS} days, and no other can be added: files were changed and not "
             f"committed ({commit}); commit them, then record anew"
         )
     return (
-        f"{has} of {SESSIONS} sessions: each time --mlperf-update=missing adds one of the same "
-        "build, best on other days"
+        f"{has} of {DAYS} days: on each further day --mlperf-update=missing adds a session of "
+        "the same build"
     )
 
 
@@ -85,6 +83,7 @@ def baseline_run(run: Run) -> BaselineRun:
         server=dict(run.server),
         requests=dict(run.requests),
         lengths=dict(run.lengths),
+        machine=run.machine,
     )
 
 

@@ -76,7 +76,7 @@ def step(a: TrendPoint, b: TrendPoint, metric: str, rule: RuleR) -> TrendStep:
     """Return how a metric changed from one point to a later one, by all runs of both."""
     if refused := why_no_ratio(a, b, metric):
         return TrendStep(refused=refused)
-    before, now = values(a.runs, metric), values(b.runs, metric)
+    before, now = (values(runs, metric, by_day=False) for runs in (a.runs, b.runs))
     if not before or not now:
         return TrendStep(change=b.means[metric] / a.means[metric] - 1)
     ratio = pooled(before, now, rule=rule)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
 
-from pytest_mlperf.core.baseline import SESSIONS
+from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.control import ControlComparison
 from pytest_mlperf.core.measurement import Accuracy, Run, Subject
@@ -236,7 +236,7 @@ class MetricVerdict:
             where nothing was decided.
         lacking: What the baseline lacks for a final word: "few sessions" or "old".
         stands: A drop is final, where it is one: what the baseline shows of sessions bears it.
-        sessions_baseline: Sessions of the baseline.
+        sessions_baseline: Days on which the baseline's sessions were made.
         strays: Runs that are worse than every run of the baseline, and by far.
         interrupted: The session ended before it was decided.
         looks: What rule R saw after each run, oldest first; empty where it did not judge.
@@ -271,11 +271,11 @@ class MetricVerdict:
     def fails(self) -> bool:
         """Whether this metric alone makes the test fail.
 
-        A provisional drop does against a baseline that has its sessions: it is proven if they
+        A provisional drop does against a baseline that has its days: it is proven if they
         differ no more than is expected. Against fewer it is advice, as one against few runs is.
         """
         provisional = self.outcome is Outcome.PROVISIONAL and self.leans == "drop"
-        enough = self.sessions_baseline >= SESSIONS
+        enough = self.sessions_baseline >= DAYS
         return (provisional and enough) or (self.outcome is not None and self.outcome.fails)
 
     @property
@@ -481,17 +481,17 @@ def _lacks(metric: MetricVerdict, age_days: float | None) -> str:
         return f"the baseline's last session was {when} ago"
     if metric.lacking is None:
         return "the baseline's sessions differ by too much"
-    if has < SESSIONS:
-        return f"the baseline has {has} of {SESSIONS} sessions"
-    return f"{plural(has, 'session')} of the baseline show too little of what sessions differ by"
+    if has < DAYS:
+        return f"the baseline has {has} of {DAYS} days"
+    return f"{plural(has, 'day')} of the baseline show too little of what sessions differ by"
 
 
 def _cure(metric: MetricVerdict) -> str:
     """Return what to do; the baseline's build proves a drop, and no ok."""
     if metric.lacking != "few sessions":
         steps = f"append a session of its build ({APPEND})"
-    elif metric.sessions_baseline < SESSIONS:
-        steps = f"run its build with {GROW}, best on other days, and it grows"
+    elif metric.sessions_baseline < DAYS:
+        steps = f"run its build with {GROW} on other days, and it grows"
     else:
         steps = f"calibrate on other days ({CALIBRATE})"
     return f"{steps}, or {_BUILD}" if metric.leans == "drop" else steps

@@ -17,7 +17,7 @@ from pathlib import Path
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.hardware import host as surroundings
 from pytest_mlperf.hardware import nvidia, power_limit
-from pytest_mlperf.hardware.host import Property
+from pytest_mlperf.hardware.host import LINUX, Property, text_at
 from pytest_mlperf.hardware.leases import lease_place
 from pytest_mlperf.hardware.power_limit import LimitNote
 from pytest_mlperf.processes import answer_of, last_line
@@ -126,6 +126,7 @@ class Machine:
         shared: Other cases may be measured on its other GPUs at the same time.
         harness: Who measures on it in place of LoadGen and our own loop; figures of one are never
             compared with another's.
+        machine_id: What systemd calls this machine; never stored but salted and hashed.
         limit_w: The power limit that its GPUs are set to for a case, watts; None: as they are.
     """
 
@@ -138,6 +139,7 @@ class Machine:
     nvml_trouble: str | None = None
     shared: bool = False
     harness: str = ""
+    machine_id: str = ""
     limit_w: int | None = None
 
     @property
@@ -229,6 +231,11 @@ class Machine:
     def uuids(self, accelerator: str) -> list[str]:
         """Return the GPUs that a run on an accelerator uses, by UUID; none for the CPU."""
         return [str(gpu["uuid"]) for gpu in self._used(accelerator)]
+
+    def hashes(self, accelerator: str) -> str:
+        """Return what tells this machine and the GPUs of an accelerator from others; no name."""
+        names = [self.machine_id and f"pytest-mlperf {self.machine_id}", *self.uuids(accelerator)]
+        return " ".join(nvidia.hashed(name) for name in names if name)
 
     def used(self, accelerator: str, replicas: int = 1) -> dict[str, UsedGpu]:
         """Return what is to be known of each GPU that a run uses, by UUID."""
@@ -410,8 +417,9 @@ def split(accelerator: str) -> tuple[int, str]:
 def detect(*, gpus: bool) -> Machine:
     """Look at this machine; NVML is asked in a child process, where GPUs are of interest."""
     here, host = cpu.identity(), surroundings.read()
+    name = text_at(LINUX / "etc/machine-id").strip()
     if not gpus:
-        return Machine(cpu=here, host=host)
+        return Machine(cpu=here, host=host, machine_id=name)
     before = power_limit.noted(lease_place())
     report = ask_nvml()
     try:
@@ -436,6 +444,7 @@ def detect(*, gpus: bool) -> Machine:
             for uuid in seen
         ),
         host=host,
+        machine_id=name,
         cards={uuid: by_uuid[uuid]["surroundings"] for uuid in seen},
         unread={uuid: by_uuid[uuid]["unread"] for uuid in seen},
         paths={uuid: by_uuid[uuid]["paths"] for uuid in seen},

@@ -182,7 +182,7 @@ class Options:
     update: Literal["missing", "append", "replace"] | None = _set_by(
         "missing|append|replace",
         "record baselines: what is missing (all of it, or a further session of the same build, up "
-        "to four), a further session whatever the commit, or anew (both need --mlperf-reason)",
+        "to four days), a further session whatever the commit, or anew (both need --mlperf-reason)",
     )
     baseline_runs: int = _set_by(
         "N",
@@ -198,7 +198,7 @@ class Options:
         "WORD[,WORD...]",
         "what fails besides drops and errors: skips (a model or data set is not here; always under "
         "CI), inconclusive (a case without enough evidence after the last run: INCONCLUSIVE, "
-        "SUSPECT, PROVISIONAL; a PROVISIONAL drop from a baseline of 4 sessions fails anyway), "
+        "SUSPECT, PROVISIONAL; a PROVISIONAL drop from a baseline of 4 days fails anyway), "
         "no-baseline (a case without a baseline of this machine; on named accelerators always "
         "under CI); no:WORD does not, not even under CI",
         frozenset(),
@@ -254,7 +254,7 @@ class Options:
         "auto|always|never",
         "measure a drop again in turns with the build of its baseline, where that can be had "
         "(baseline_engine in the suite): a PROVISIONAL one and one from a baseline of fewer than 4 "
-        "sessions (auto, the default), every one (always, also without a value), or none",
+        "days (auto, the default), every one (always, also without a value), or none",
         "auto",
         convert=auto_always_never,
         bare="always",

@@ -7,7 +7,7 @@ import dataclasses
 import datetime as dt
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
@@ -154,6 +154,8 @@ def measure(
     evidence, accuracy, place = _work(case, unscored)
     read = read_benchmark if job.benchmark else read_run
     run = read(evidence, job, place.conditions)
+    if run and not job.engine.options.get("url"):  # what serves there is unknown
+        run = replace(run, machine=place.conditions.machine.hashes(job.accelerator))
     scores = None
     if accuracy and not unscored:
         with _only_the_scorer(unscored):

@@ -23,7 +23,7 @@ from pytest_mlperf.reports.terminal.text import failure
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.suite.plan import plan_suite
-from tests.core.made import make_baseline_run, make_record, make_run
+from tests.core.made import make_baseline_run, make_record, make_run, on_day
 from tests.reports.verdicts import result
 
 QUIET = (1.0, 1.002, 0.998, 1.001, 0.999, 1.0, 1.002, 0.998)
@@ -77,6 +77,7 @@ def case_of(
                     metrics={name: value * factor for name, value in FAST.items()},
                     requests={"1": 90, "16": 480},
                     session=f"session {number // 2}",
+                    started=on_day(number // 2),
                 )
                 for number, factor in enumerate(QUIET)
             ),

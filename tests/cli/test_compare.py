@@ -328,7 +328,7 @@ def test_the_noise_is_that_of_the_calibration_beside_the_baselines(here: Path, s
     place = Path("baselines/calibration/H200.json")
     sides(measured(*STEADY), measured(*STEADY))
     line = ("compare", "a.json", "b.json")
-    calibrated = ("noise as calibrated 2026-11-21: 2 cases, 16 runs in 4 sessions",)
+    calibrated = ("noise as calibrated 2026-11-21: 2 cases, 16 runs on 4 days",)
     usual = ("noise as is usual, nobody calibrated this machine",)
     calibration.save(place, Calibration(accelerator="H200", machines=(machine,)))
     rows = [(line, 0, calibrated), ((*line, "--baselines", "elsewhere"), 0, usual)]

@@ -47,7 +47,7 @@ def test_without_history_times_come_from_the_suites(here: Path, say: Say) -> Non
 
 def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say) -> None:
     """A damaged results file is left out and told."""
-    assert "fewer than 4 sessions" not in say.ends(0, "plan")
+    assert "fewer than 4 days" not in say.ends(0, "plan")
     own_lab.of_one_session()
     shown = say.ends(0, "plan", "--accelerator", "cpu")
     assert flat(shown) == flat(
@@ -57,8 +57,8 @@ def test_with_history_times_are_those_of_earlier_sessions(own_lab: Lab, say: Say
         "2 s if one run decides each, 6 s if all 5 are needed; with "
         "loading and accuracy passes where sessions are named "
         "accelerator-hours: cpu 0.00056 to 0.0017 "
-        "baselines: 1 for 1 case; 1 of fewer than 4 sessions: verdicts are provisional, "
-        "and --mlperf-update=missing adds one each time, best on other days"
+        "baselines: 1 for 1 case; 1 of fewer than 4 days: verdicts are provisional, "
+        "and --mlperf-update=missing adds one on each further day"
     )
     assert widest(shown) <= 80
     _, official = say("plan", "--accelerator", "cpu", "--profile", "official")

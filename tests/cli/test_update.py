@@ -116,7 +116,8 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     save(measured(*(100.0, 101.0) * 4))
     assert update(*WRITE) == 0
     grown = measured(99.0, 100.0, outcome=Outcome.RECORDED)
-    runs = [replace(one, session="20261121-cd34") for one in grown.verdict.runs]
+    later = {"session": "20261121-cd34", "started": "2026-11-21T10:11:12+00:00"}
+    runs = [replace(one, **later) for one in grown.verdict.runs]
     save(replace(grown, verdict=replace(grown.verdict, runs=tuple(runs))))
     assert "  10 runs -> " in say.ends(0, "update", *WRITE, "--no-runs")
     (record,) = stored().records
@@ -133,7 +134,7 @@ def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_histor
     again = measured(100.2, outcome=Outcome.OK)
     save(again)
     assert (
-        "it stays (--case replaces it); 1 of 4 sessions: "
+        "it stays (--case replaces it); 1 of 4 days: on another day "
         f'pytest "{again.test}" --mlperf-update=missing adds one'
     ) in one_line(say.ends(0, "update"))
     save(measured(*(110.0,) * 8, outcome=Outcome.IMPROVED))

@@ -15,6 +15,11 @@ def present(value: T | None) -> T:
     return value
 
 
+def on_day(number: int) -> str:
+    """Return when a session starts, `number` days after the first one of a baseline."""
+    return f"2026-11-{16 + number:02}T10:00:00+00:00"
+
+
 def make_run(**fields: Any) -> Run:
     usual: dict[str, Any] = {
         "metrics": {"throughput": 100.0},

@@ -446,7 +446,7 @@ def test_stored_settings_are_the_rule_and_impossible_runs_are_refused() -> None:
     assert stored.rule(5).prior_sd == pytest.approx(learnt.noise.prior_sd, rel=1e-3)
     assert stored.rule(5).prior_df == pytest.approx(learnt.noise.prior_df, rel=1e-3)
     assert (stored.session_df, stored.noise.session_df) == (1, 1)
-    assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs in 2 sessions"
+    assert stored.in_words == "noise as calibrated 2026-11-21: 3 cases, 24 runs on 2 days"
 
     for field, value, says in (
         ("metrics", {"throughput": 0.0}, "metric 'throughput' is 0.0"),

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from pytest_mlperf.core.measurement import Scored, digest, moment_of, others
+from pytest_mlperf.core.measurement import Scored, day_groups, digest, moment_of, others
 
 NOON = dt.datetime(2026, 11, 20, 12, tzinfo=dt.UTC)
 
@@ -51,3 +51,37 @@ def test_changed_outputs_are_counted_by_data_set_index() -> None:
     assert others(None, scored) is None
     assert others([10, 11], Scored(indices=(0, 1), per_sample={})) is None
     assert Scored(indices=(), per_sample={}).outputs is None
+
+
+A, B = "aa 11 22", "bb 33 44"
+
+
+@pytest.mark.parametrize(
+    ("sessions", "groups"),
+    [
+        # Days are UTC; a session belongs to the day of its first run.
+        ((("a", "2026-11-20T01:00:00+00:00"), ("b", "2026-11-20T23:59:59+00:00")), "aa"),
+        ((("a", "2026-11-20T23:59:59+00:00"), ("b", "2026-11-21T00:00:00+00:00")), "ab"),
+        ((("a", "2026-11-21T00:30:00+02:00"), ("b", "2026-11-20T08:00:00+00:00")), "aa"),
+        ((("a", "2026-11-20T08:00:00"), ("a", "2026-11-21T08:00:00")), "a"),
+        # Machines count apart where both are known and share neither name nor GPU.
+        ((("a", "2026-11-20", A), ("b", "2026-11-20", B)), "ab"),
+        ((("a", "2026-11-20", A), ("b", "2026-11-20", "aa 55")), "aa"),
+        ((("a", "2026-11-20", A), ("b", "2026-11-20", "22 11")), "aa"),
+        ((("a", "2026-11-20", A), ("b", "2026-11-20", "")), "aa"),
+        ((("a", "2026-11-20", ""), ("b", "2026-11-20", B), ("c", "2026-11-20", A)), "aac"),
+        # Clocks that went backwards, the same second, and dates that are none.
+        ((("a", "2026-11-20T08:00:00+00:00"), ("b", "1970-01-01T00:00:00+00:00")), "aa"),
+        ((("a", "2026-11-20T08:00:00+00:00"), ("b", "2026-11-18T08:00:00+00:00")), "ab"),
+        ((("a", "2026-11-20T08:00:00+00:00"), ("b", "2026-11-20T08:00:00+00:00")), "aa"),
+        ((("a", ""), ("b", "yesterday"), ("c", "2026-11-20"), ("d", "2026-11-21")), "aaad"),
+        ((("a", "0001-01-01T00:00:00+14:00"), ("b", "9999-12-31T23:59:59-14:00")), "aa"),
+        ((("a", ""), ("b", "2026-13-40T99:00:00")), "aa"),
+    ],
+)
+def test_sessions_of_one_day_and_machine_are_one_group(
+    sessions: tuple[tuple[str, ...], ...], groups: str
+) -> None:
+    runs = [(session, started, *(machine or [""])) for session, started, *machine in sessions]
+
+    assert "".join(day_groups(runs).values()) == groups  # type: ignore[arg-type]

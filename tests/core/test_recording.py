@@ -44,6 +44,7 @@ RUN = make_run(
     started="2026-11-20T10:11:12+00:00",
     commit="9d0e77a1b2c3",
     folder="/somewhere/else",
+    machine="0a1b2c3d",
 )
 
 
@@ -74,6 +75,7 @@ def test_a_baseline_keeps_of_a_run_what_later_sessions_compare() -> None:
         started="2026-11-20T10:11:12+00:00",
         samples=24_576,
         commit="9d0e77a1b2c3",
+        machine="0a1b2c3d",
     )
 
     per_joule = [f"samples_per_joule{suffix}" for suffix in ("", "_wall", "_dcgm")]

@@ -44,12 +44,12 @@ BUILD = (
 APPEND = 'append a session of its build (--mlperf-update=append --mlperf-reason "...")'
 
 
-OF_SESSIONS = (
-    "the baseline has {} of 4 sessions: run its build with --mlperf-update=missing, best on other "
-    "days, and it grows"
+OF_DAYS = (
+    "the baseline has {} of 4 days: run its build with --mlperf-update=missing on other days, and "
+    "it grows"
 )
 CALIBRATE = (
-    "5 sessions of the baseline show too little of what sessions differ by: calibrate on other "
+    "5 days of the baseline show too little of what sessions differ by: calibrate on other "
     "days (pytest-mlperf calibrate)"
 )
 
@@ -57,8 +57,8 @@ CALIBRATE = (
 def test_what_settles_it_follows_from_what_is_lacking() -> None:
     """Of several metrics the drop says it."""
     cases: list[tuple[str, Any, int, float | None, str]] = [
-        ("ok", "few sessions", 1, 1.0, OF_SESSIONS.format(1)),
-        ("drop", "few sessions", 3, 1.0, f"{OF_SESSIONS.format(3)}{BUILD}"),
+        ("ok", "few sessions", 1, 1.0, OF_DAYS.format(1)),
+        ("drop", "few sessions", 3, 1.0, f"{OF_DAYS.format(3)}{BUILD}"),
         ("drop", "few sessions", 5, 1.0, f"{CALIBRATE}{BUILD}"),
         ("ok", "old", 4, 40.2, f"the baseline's last session was 40 days ago: {APPEND}"),
         ("drop", "old", 4, None, f"the baseline's last session was too long ago: {APPEND}{BUILD}"),

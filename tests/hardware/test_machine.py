@@ -380,3 +380,17 @@ def test_a_child_that_cannot_run_or_has_no_binding_says_its_last_word(
     ):
         (tmp_path / f"{module}.py").write_text(text)
         assert trouble in (ask_nvml()["trouble"] or "")
+
+
+def test_a_machine_and_its_gpus_are_told_apart_without_their_names() -> None:
+    """Without an id of systemd and without GPUs nothing is known."""
+    gpus = ({"uuid": "GPU-1", "gpu": "NVIDIA H200"}, {"uuid": "GPU-2", "gpu": "NVIDIA H200"})
+    here = Machine(cpu={}, gpus=gpus, machine_id="0123456789abcdef")
+    first, *cards = here.hashes("2xH200").split()
+
+    assert len({first, *cards}) == 3
+    assert here.hashes("cpu") == first
+    assert replace(here, machine_id="").hashes("2xH200") == " ".join(cards)
+    assert replace(here, machine_id="0123456789abcde0").hashes("cpu") != first
+    assert Machine(cpu={}).hashes("cpu") == ""
+    assert not {"GPU-1", "0123456789abcdef"} & {first, *cards}

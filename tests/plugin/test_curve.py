@@ -17,6 +17,7 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.run.worker.closed_loop import REQUESTS
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
+from tests.core.made import on_day
 from tests.plugin.project import Project, case
 
 CURVE: Case = case(scenario="Concurrency")
@@ -62,6 +63,7 @@ def changed(project: Project, factors: dict[str, float], case: Case = CURVE) -> 
                     for point, text in record.runs[0].lengths.items()
                 },
                 session=f"session {number // 2}",
+                started=on_day(number // 2),
             )
             for number in range(8)
         ),

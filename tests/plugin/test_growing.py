@@ -1,4 +1,4 @@
-"""`--mlperf-update=missing` adds a session of the same build until the baseline has four."""
+"""`--mlperf-update=missing` adds sessions of the same build until the baseline has four days."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from pytest_mlperf.core.verdict import Outcome
 from tests.plugin.project import OPTIONS, Project, last_line, section
 from tests.plugin.test_recording import RECORD
+from tests.sessions import a_day_earlier
 from tests.stores.killed import git
 
 GROW = ("--mlperf-update=missing", "-omlperf_control=off")
@@ -21,8 +22,11 @@ def told(result: pytest.RunResult) -> str:
     return " ".join(" ".join(section(result)).split())
 
 
-def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four(project: Project) -> None:
-    """A drop that sessions cannot explain keeps its verdict, and is not added."""
+def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four_days(project: Project) -> None:
+    """A drop that sessions cannot explain keeps its verdict, and is not added.
+
+    A second session of a day is added, and told to add no day.
+    """
     project.suite()
     project.run("suites", *FIRST)
     file = project.baseline_file()
@@ -39,34 +43,36 @@ def test_a_baseline_grows_by_two_runs_a_session_until_it_has_four(project: Proje
     assert file.read_bytes() == before
     dropped.stdout.fnmatch_lines(["PERF DROP samples/s ?9*"])
     text = " ".join(dropped.stdout.str().split())
-    assert "baseline not grown (1 of 4 sessions): this session is PERF DROP, and" in text
+    assert "baseline not grown (1 of 4 days): this session is PERF DROP, and" in text
     file.write_bytes(recorded)
     sizes = []
 
-    for _ in range(3):
+    for day in range(4):
+        if day:
+            a_day_earlier(file)
         result = project.run("suites", *GROW, "--mlperf-json=grown.json")
         assert last_line(result) == "1 recorded"
         record = project.recorded()
-        sizes.append((len(record.sessions), len(record.runs)))
-        size = f"baseline grew to {sizes[-1][0]} of 4 sessions ({sizes[-1][1]} runs)"
+        sizes.append((record.days, len(record.runs)))
+        size = f"baseline grew to {sizes[-1][0]} of 4 days ({sizes[-1][1]} runs)"
         assert f"{size} in baselines/cpu/quick/first/Offline.null.fp32.json" in told(result)
         assert re.search(r"judged (by 1 of these 2 runs, )?before it was added: ", told(result))
-        assert re.search(r"more than one session is of 20\d\d-\d\d-\d\d: ", told(result))
+        assert ("this session adds no day" in told(result)) is (day == 0)
     full = project.baseline_file().read_bytes()
     last = project.run("suites", *GROW)
 
-    assert sizes == [(2, 4), (3, 6), (4, 8)]
-    assert [entry.action for entry in record.history] == ["record", *["append"] * 3]
+    assert sizes == [(1, 4), (2, 6), (3, 8), (4, 10)]
+    assert [entry.action for entry in record.history] == ["record", *["append"] * 4]
     assert {entry.reason for entry in record.history[1:]} == {"one more session of the same build"}
     assert record.session_noise["throughput"].df >= 3
     verdict = project.verdicts("grown.json")["performance"]
     assert (verdict.outcome, verdict.headline) == (
         Outcome.RECORDED,
-        "baseline grew to 4 of 4 sessions (8 runs)",
+        "baseline grew to 4 of 4 days (10 runs)",
     )
     assert verdict.metrics[0].change is not None
     assert project.baseline_file().read_bytes() == full
-    assert "baseline" not in told(last).replace("baselines/", "")
+    assert not re.search("baseline (not )?gr[eo]w", told(last))
     assert "recorded" not in last_line(last)
 
 
@@ -83,6 +89,8 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
     git(project.path, "add", "baselines")
     git(project.path, "commit", "--quiet", "--message=baseline")
 
+    a_day_earlier(project.baseline_file())
+    git(project.path, "commit", "--quiet", "--all", "--message=earlier")
     project.run("suites", *GROW)
     grown = project.recorded()
     tracked.write_text("second")
@@ -94,9 +102,9 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
 
     assert len(grown.sessions) == 2
     assert len({run.commit for run in grown.runs}) == 2
-    assert "(2 of 4 sessions): files were changed and not committed (" in told(dirty)
-    assert re.search(r"\(2 of 4 sessions\): commit \w{12} → \w{12}: only a", told(changed))
-    not_grown = "baseline not grown (2 of 4 sessions): engine.batch_size 16 → 8; options "
+    assert "(2 of 4 days): files were changed and not committed (" in told(dirty)
+    assert re.search(r"\(2 of 4 days\): commit \w{12} → \w{12}: only a", told(changed))
+    not_grown = "baseline not grown (2 of 4 days): engine.batch_size 16 → 8; options "
     assert not_grown in told(other)
     assert "only a session of the same build is added" in told(other)
     assert project.recorded() == grown

@@ -12,6 +12,7 @@ from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware import host as cpu
 from pytest_mlperf.stores.results import read_results
+from tests.core.made import on_day
 from tests.plugin.project import (
     RATE,
     SERVER,
@@ -97,11 +98,12 @@ class Beside(NullEngine):
 
 
 def more_sessions(content: bytes, sessions: int) -> bytes:
-    """Return a baseline file with runs of so many other sessions of the same build."""
+    """Return a baseline file with runs of so many other sessions, and days, of the same build."""
     file = json.loads(content)
     (record,) = file["records"]
     for number in range(sessions):
-        record["runs"] += [{**run, "session": f"theirs-{number}"} for run in record["runs"][:2]]
+        theirs = {"session": f"theirs-{number}", "started": on_day(number)}
+        record["runs"] += [{**run, **theirs} for run in record["runs"][:2]]
         record["history"].append({**record["history"][0], "action": "append", "reason": "theirs"})
     return json.dumps(file).encode()
 

@@ -8,7 +8,7 @@ from pytest_mlperf.core.noise.calibration import Calibrated, Calibration, NoiseS
 from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.stores import calibration
 
-WORDS = "noise as calibrated 2026-11-21: 2 cases, 16 runs in 4 sessions"
+WORDS = "noise as calibrated 2026-11-21: 2 cases, 16 runs on 4 days"
 
 
 def calibrate(root: Path, accelerator: str = "cpu") -> None:

@@ -138,7 +138,7 @@ def test_the_judge_takes_it_on_exactly_this_hardware(path: Path) -> None:
 
     assert (rule.prior_df, rule.prior_sd, rule.session_share) == (5.5, 0.0042, 0.3)
     assert rule.max_runs == 6
-    assert note == "noise as calibrated 2026-11-21: 1 case, 2 runs in 1 session"
+    assert note == "noise as calibrated 2026-11-21: 1 case, 2 runs on 1 day"
     for division in (root, root / "open"):
         file = division / "H200" / "quick" / "resnet50" / "Offline.ort.fp16.json"
         assert rule_beside(file, "H200", H200, 6) == (rule, note)

@@ -10,7 +10,7 @@ import numpy as np
 from scipy.special import ndtri, stdtrit
 
 from decisions_lib.noise import Bools, Floats
-from pytest_mlperf.core.baseline import SESSIONS
+from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.judge import standing as shipped
 from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.rule_r import RuleR
@@ -87,7 +87,7 @@ def at(
         return seen & (distance >= t_isf(p, run_df) * widest)
 
     return Stands(
-        passes=final(change - bound, rule.beta / 2, SESSIONS - 1),
+        passes=final(change - bound, rule.beta / 2, DAYS - 1),
         fails=final(-change, rule.alpha / 2, shipped.KNOWN_DF),
         known=known_df >= shipped.KNOWN_DF and not old,
     )

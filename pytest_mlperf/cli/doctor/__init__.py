@@ -34,7 +34,7 @@ from pytest_mlperf.cli.suites import (
     find_suites,
     require_accelerators,
 )
-from pytest_mlperf.core.baseline import SESSIONS, find
+from pytest_mlperf.core.baseline import DAYS, find
 from pytest_mlperf.core.errors import BaselineError, MlperfError, SuiteError
 from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.job import Job
@@ -60,7 +60,7 @@ class CaseState:
         case: Its id without the workload.
         state: "absent": the accelerator is not here; "missing": model, data or library; "broken": a
             baseline is damaged, or an option is wrong.
-        performance: The baseline: "8 runs in 4 sessions", "none", "other machine", "damaged".
+        performance: The baseline: "8 runs on 4 days", "none", "other machine", "damaged".
         accuracy: Likewise: "yes", "none", "damaged", or "-" where nothing is scored.
         elsewhere: The other Python in which it runs, with its versions.
         build: Whether its checkpoint is built, where it builds one.
@@ -398,7 +398,7 @@ def _held(suites: Sequence[SuiteState]) -> Iterator[str]:
             case.promise for case in _cases(suites) if case.promise and case.promise.lacks == lacks
         ]
         if open_:
-            worst = min(open_, key=lambda one: one.sessions)
+            worst = min(open_, key=lambda one: one.days)
             yield f"{plural(len(open_), 'baseline')}: {worst.in_words}"
 
 
@@ -437,7 +437,7 @@ def _next(
     places = " ".join(shlex.quote(str(place)) for place in named)
     places = places or str(DEFAULT if DEFAULT.is_dir() else ".")
     ready = [case for case in _cases(suites) if case.state == "ready"]
-    few = any(case.promise and case.promise.sessions < SESSIONS for case in ready)
+    few = any(case.promise and case.promise.days < DAYS for case in ready)
     if few or any(case.performance in {"none", "other machine"} for case in ready):
         return f"pytest {places} --mlperf-update=missing"
     return f"pytest {places}"

@@ -13,7 +13,7 @@ from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import rule_beside
 from pytest_mlperf.core.baseline import (
-    SESSIONS,
+    DAYS,
     AccuracyBaseline,
     Baseline,
     Record,
@@ -187,17 +187,17 @@ def _grows(result: CaseResult, old: Record) -> bool:
         and len(verdict.runs) < GATING_RUNS
         and verdict.subject is not None
         and not changed_keys(old.fingerprint, verdict.subject.fingerprint)
-        and len(old.sessions) < SESSIONS
+        and old.days < DAYS
     )
 
 
 def _stays(result: CaseResult, old: Record | None) -> str:
     word = result.verdict.outcome
     reason = f"{word}, and the build is the baseline's: it stays (--case replaces it)"
-    if old is None or len(old.sessions) >= SESSIONS:
+    if old is None or old.days >= DAYS:
         return reason
     more = f'pytest "{result.test}" --mlperf-update=missing'
-    return f"{reason}; {len(old.sessions)} of {SESSIONS} sessions: {more} adds one"
+    return f"{reason}; {old.days} of {DAYS} days: on another day {more} adds one"
 
 
 def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:

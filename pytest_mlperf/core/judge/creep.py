@@ -65,7 +65,8 @@ def creep(points: Sequence[TrendPoint], metric: MetricVerdict, rule: RuleR) -> C
         return None
     first = compared[0]
     sign = 1 if direction is Direction.HIGHER else -1
-    step = pooled(values(first.runs, metric.metric), values(last.runs, metric.metric), rule=rule)
+    before, after = (values(one.runs, metric.metric, by_day=False) for one in (first, last))
+    step = pooled(before, after, rule=rule)
     now = sign * math.log1p(share)
     ends = sorted(sign * math.log1p(end) for end in (low, high))
     total = sign * step.change + now

@@ -25,7 +25,7 @@ from enum import StrEnum
 from statistics import median
 from typing import TypeVar
 
-from pytest_mlperf.core.baseline import SESSIONS
+from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.judge.formulas import t_isf, t_sf
 from pytest_mlperf.core.judge.rule_r import RuleR
 
@@ -173,7 +173,7 @@ class Null:
     @property
     def shows_sessions(self) -> bool:
         """Whether enough sessions were seen to tell what they differ by."""
-        return self.sessions >= SESSIONS
+        return self.sessions >= DAYS
 
     @property
     def is_machines(self) -> bool:

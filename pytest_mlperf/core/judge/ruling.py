@@ -34,7 +34,7 @@ from pytest_mlperf.core.judge.sample import (
     with_zeros,
 )
 from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.measurement import Run, moment_of
+from pytest_mlperf.core.measurement import Run, day_groups, day_of
 from pytest_mlperf.core.metrics import (
     COUNTS,
     EFFICIENCY,
@@ -336,6 +336,7 @@ def values(
     tolerated: float = math.inf,
     *,
     margin: bool = True,
+    by_day: bool = True,
 ) -> list[Value]:
     """Return what rule R needs of each run, measured or kept, that has the metric.
 
@@ -344,13 +345,15 @@ def values(
     Args:
         tolerated: See `RuleR`.
         margin: Add the margin for shared memory to the load of measured runs.
+        by_day: Take sessions of one day for one; not where both sides may share the day.
     """
+    groups = day_groups((r.session, r.started, r.machine) for r in runs) if by_day else {}
     return [
         Value(
             value=run.metrics[metric],
             within_se=run.within_se.get(metric, 0.0),
-            session=run.session,
-            day=_day(run.started),
+            session=groups.get(run.session, run.session),
+            day=day_of(run.started),
             lost=lost_of(run, metric, tolerated, margin=margin),
         )
         for run in runs
@@ -386,11 +389,6 @@ def lost_of(run: Run | BaselineRun, metric: str, tolerated: float, *, margin: bo
         share = run.contention.drop_share or share
     of_load = lost_change(metric, share, points=points)
     return of_load - math.log1p(-late)
-
-
-def _day(started: str) -> float | None:
-    moment = moment_of(started)
-    return None if moment is None else moment.timestamp() / 86_400
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -431,7 +429,7 @@ def _gated(
     if record and len(now) < len(runs):
         again = partial(_gated, name, limit, record=record, judging=judging)
         return with_zeros(name, limit, runs, record, again, judging.failing, judging.rule.max_runs)
-    judging = judging.knowing(record.session_noise.get(name) if record else None)
+    judging = judging.knowing(record.noise_of(name) if record else None)
     verdict, more = _compared_by_rule(name, limit, before, now, judging)
     return (of_few(verdict, few, judging.failing) if few and not more else verdict), more
 

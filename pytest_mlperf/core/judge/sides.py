@@ -264,7 +264,7 @@ def judge_together(
 def _gated(
     name: str, limit: float, before: Sequence[Run], now: Sequence[Run], rule: RuleR
 ) -> MetricVerdict:
-    old, new = (values(runs, name, rule.tolerated) for runs in (before, now))
+    old, new = (values(runs, name, rule.tolerated, by_day=False) for runs in (before, now))
     needed = METRICS[name].min_queries
     if fewest(before, name) < needed:
         note = f"under {needed:,} queries a run, only reported"

@@ -17,7 +17,7 @@ from enum import StrEnum
 from statistics import NormalDist, fmean
 from typing import Literal
 
-from pytest_mlperf.core.baseline import SESSIONS, SessionNoise
+from pytest_mlperf.core.baseline import DAYS, SessionNoise
 from pytest_mlperf.core.judge.formulas import scatter, squares, t_isf
 
 KNOWN_DF = 8.0
@@ -114,7 +114,7 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
         return FinalWord(stands=seen and bears, holds_to=holds_to, lacks=lacks)
 
     return Standing(
-        passing=word(parts.change - sample.lost_before - bound, beta / 2, SESSIONS - 1),
+        passing=word(parts.change - sample.lost_before - bound, beta / 2, DAYS - 1),
         failing=word(-parts.change - sample.lost, alpha / 2, KNOWN_DF),
     )
 
@@ -129,7 +129,7 @@ def is_old(days: Sequence[float | None], today: float | None) -> bool:
 
 
 def _lacks(sample: Sample, df: float, needed: float) -> Why | None:
-    if sample.old and df >= SESSIONS - 1:
+    if sample.old and df >= DAYS - 1:
         return "old"  # told first: further sessions of that time would not help
     return "few sessions" if df < needed else None
 

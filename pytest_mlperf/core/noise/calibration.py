@@ -12,6 +12,7 @@ from typing import Literal
 from pytest_mlperf.core.baseline import Property, differences, require_positive
 from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, minimum_detectable_change
+from pytest_mlperf.core.measurement import day_groups
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.noise import FLOOR_SD, Learnt, Noise, Series, moderated, spread
 from pytest_mlperf.core.numbers import plural
@@ -82,13 +83,19 @@ class CalibratedCase:
             for name in names
         )
 
+    @property
+    def groups(self) -> dict[str, str]:
+        """The group of each session, see `day_groups`."""
+        return day_groups((run.session, run.started, "") for run in self.runs)
+
     def values(self, metric: str) -> tuple[Value, ...]:
         """Return one metric as rule R takes it."""
+        groups = self.groups
         return tuple(
             Value(
                 value=run.metrics[metric],
                 within_se=run.within_se.get(metric, 0.0),
-                session=run.session,
+                session=groups[run.session],
             )
             for run in self.runs
         )
@@ -105,7 +112,8 @@ class NoiseSettings:
         prior_sd_low: Lower end of a 90 % interval of s0; None of one session.
         session_share: φ.
         max_runs: K that is recommended; the option --mlperf-max-runs decides.
-        session_df: Degrees of freedom that φ rests on: sessions of one case less one; None in files
+        sessions: Days on which they were made.
+        session_df: Degrees of freedom that φ rests on: days of one case less one; None in files
             of older releases.
         session_share_low: Lower end of a 90 % interval of φ; None of one session.
     """
@@ -144,9 +152,9 @@ class NoiseSettings:
     @property
     def in_words(self) -> str:
         """The note of a verdict."""
-        cases, sessions = plural(self.cases, "case"), plural(self.sessions, "session")
+        cases, days = plural(self.cases, "case"), plural(self.sessions, "day")
         runs = plural(self.runs, "run")
-        return f"noise as calibrated {self.date}: {cases}, {runs} in {sessions}"
+        return f"noise as calibrated {self.date}: {cases}, {runs} on {days}"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -161,6 +169,12 @@ class Calibrated:
     def series(self) -> tuple[Series, ...]:
         """Every gated metric of every case."""
         return tuple(series for case in self.cases for series in case.series)
+
+    def rule(self, settings: NoiseSettings, max_runs: int) -> RuleR:
+        """Return rule R with its noise; older files count sessions of one day as of several."""
+        noise, days = settings.noise, {day for case in self.cases for day in case.groups.values()}
+        df = min(noise.session_df, len(days) - 1) if days else noise.session_df
+        return dataclasses.replace(noise, session_df=df).rule(max_runs)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -31,7 +31,7 @@ from pytest_mlperf.core.judge.ruling import (
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import COUNTS, METRICS, Direction
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
-from tests.core.made import make_baseline_run, make_record, make_run
+from tests.core.made import make_baseline_run, make_record, make_run, on_day
 
 RULE = RuleR(prior_sd=0.007, session_noise=SessionNoise(ratio=0.1, df=20.0))
 """That of a machine whose sessions are known."""
@@ -50,6 +50,7 @@ def record(*factors: float, **metrics: float) -> Record:
             make_baseline_run(
                 metrics={name: value * factor for name, value in metrics.items()},
                 session=f"session {number // 2}",
+                started=on_day(number // 2),
             )
             for number, factor in enumerate(factors or QUIET)
         )
@@ -549,3 +550,37 @@ def test_the_last_look_is_what_rule_r_decided_by() -> None:
     assert (math.expm1(look.change), look.df) == pytest.approx((judged.change, judged.df))
     p = (PLAIN.max_runs - 1) * t_sf(-look.change / look.se, look.df)
     assert p == pytest.approx(judged.p_value)
+
+
+def test_sessions_count_by_their_days_and_machines() -> None:
+    """Sessions of one day fail nothing, nor does noise that an older release learnt of them."""
+    before, fresh = record(throughput=100.0), runs(2, throughput=95.0)
+    learnt = SessionNoise(ratio=0.3, df=9.0)
+
+    def of(
+        *starts: str, machines: str = "    ", noise: SessionNoise | None = None
+    ) -> MetricVerdict:
+        kept = tuple(
+            replace(run, started=starts[n // 2 % len(starts)], machine=machines[n // 2].strip())
+            for n, run in enumerate(before.runs)
+        )
+        found = replace(before, runs=kept, session_noise={"throughput": noise} if noise else {})
+        (judged,) = rule_on(fresh, found, {"throughput": 0.03}, RuleR()).metrics
+        return judged
+
+    days = [on_day(number) for number in range(4)]
+    for judged, count, fails, lacking in (
+        (of(*days), 4, True, "few sessions"),
+        (of(days[0]), 1, False, "few sessions"),
+        (of(*days[:2]), 2, False, "few sessions"),
+        (of(days[0], machines="abcd"), 4, True, "few sessions"),
+        (of(days[0], machines="ab b"), 2, False, "few sessions"),
+        (of(*days, noise=learnt), 4, True, None),
+        (of(days[0], noise=learnt), 1, False, "few sessions"),
+        (of(days[0], noise=replace(learnt, by_days=True)), 1, True, None),
+        (of(""), 1, False, "few sessions"),
+        (of("", "yesterday", "2026-02-30", days[0]), 1, False, "few sessions"),
+    ):
+        assert (judged.sessions_baseline, judged.lacking) == (count, lacking)
+        assert judged.fails is fails
+        assert judged.outcome is (Outcome.PERF_DROP if lacking is None else Outcome.PROVISIONAL)
