@@ -36,7 +36,7 @@ from pytest_mlperf.core.case import AUDITS
 from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.promise import GROW, Promise, promise
+from pytest_mlperf.core.promise import APPEND, GROW, Promise, promise
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.reports.terminal import selection
 from pytest_mlperf.reports.terminal.layout import fold, relative
@@ -497,7 +497,9 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
             "each further day"
         )
     if old := lacks.count("old"):
-        parts.append(f"{old} too old for a final verdict: a session of the same build renews it")
+        parts.append(f"{old} too old for a final verdict")
+    if ends := sorted(p.final_until for p in held.values() if p.final_until and not p.lacks):
+        parts.append(f"final until {ends[0]} or later: {APPEND} with the same build renews one")
     return f"baselines: {'; '.join(parts)}"
 
 

@@ -9,14 +9,16 @@ from dataclasses import dataclass
 from pytest_mlperf.core.baseline import DAYS, Record, surer
 from pytest_mlperf.core.judge.formulas import scatter
 from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import Why, is_old
-from pytest_mlperf.core.measurement import moment_of
+from pytest_mlperf.core.judge.standing import Why, final_until
+from pytest_mlperf.core.measurement import day_of, moment_of
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
 
 KEPT = (
     "no change is failed at most 1 % of the time, a drop of the limit that every run shares is "
     "passed at most 5 %"
 )
+
+EPOCH = dt.date(1970, 1, 1)
 
 EITHER = "between 0 and the limit either answer may come"
 
@@ -42,6 +44,7 @@ class Promise:
         age_days: Since the last of them; None: unknown.
         run_sd: What runs of one session differ by, relative; None: the metric is not in it.
         calibrated: What runs differ by was learnt on this machine.
+        final_until: Last day (UTC) on which it can be final; None: on no day, or none is known.
     """
 
     lacks: Why | None
@@ -51,18 +54,26 @@ class Promise:
     age_days: Number | None
     run_sd: NotNegative | None
     calibrated: bool = False
+    final_until: str | None = None
 
     @property
     def brief(self) -> str:
         """A few words for a table."""
         counts = f"{plural(self.runs, 'run')} on {plural(self.days, 'day')}"
-        return f"{counts}, old" if self.lacks == "old" else counts
+        end = f", final until {self.final_until}" if self.final_until else ""
+        return counts + (", old" if self.lacks == "old" else end)
+
+    @property
+    def ends(self) -> str:
+        """On which day it ends and what renews it, behind other words; "": it is not final."""
+        until = self.final_until
+        return f", final until {until} (then renew it: {APPEND})" if until else ""
 
     @property
     def in_words(self) -> str:
         """What is promised, and while what is so."""
         if self.lacks is None:
-            return f"{KEPT}; {EITHER}"
+            return f"{KEPT}; {EITHER}{self.ends}"
         below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
         while_ = f"while sessions differ by less than runs do{below}"
         return f"provisional: {KEPT}, {while_}; {self.cure(self.lacks)}"
@@ -82,7 +93,7 @@ class Promise:
     def cure(self, lacks: Why) -> str:
         """Return what shows what sessions differ by."""
         if lacks == "old":
-            return f"a session of its build would renew it: {APPEND}"
+            return f"a session of its build on another day would renew it: {APPEND}"
         missing = DAYS - self.days
         if missing <= 0:
             return "calibrating on other days would show it: pytest-mlperf calibrate"
@@ -97,18 +108,24 @@ def promise(
     gated = metric or next(iter(record.minimum_detectable_change), None)
     made = sorted(filter(None, (moment_of(run.started) for run in record.runs)))
     age = (now - made[-1]) / dt.timedelta(days=1) if made else None
-    days = [(time - now) / dt.timedelta(days=1) for time in made]
+    logs = (
+        (day_of(run.started), math.log(run.metrics.get(gated or "", 1.0))) for run in record.runs
+    )
+    until, today = final_until(logs), now.timestamp() / 86_400
     noise = surer(record.noise_of(gated), rule.session_noise)
     seen = max(record.days - 1.0, noise.df if noise else 0.0)
-    lacks: Why | None = "old" if is_old(days, 0.0) else None
+    lacks: Why | None = "old" if until is not None and today >= until + 1 else None
+    lacks = "few sessions" if seen < DAYS - 1 else lacks
+    ends = None if until is None or lacks == "few sessions" or record.days < 2 else until
     return Promise(
-        lacks="few sessions" if seen < DAYS - 1 else lacks,
+        lacks=lacks,
         runs=len(record.runs),
         sessions=len(record.sessions),
         days=record.days,
         age_days=None if age is None else round(max(age, 0.0), 1),
         run_sd=run_sd(record, gated, rule) if gated else None,
         calibrated=calibrated,
+        final_until=None if ends is None else f"{EPOCH + dt.timedelta(days=ends)}",
     )
 
 

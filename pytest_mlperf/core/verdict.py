@@ -470,15 +470,14 @@ def final_word(verdict: Verdict) -> str | None:
     metric = next((m for m in open_ if m.leans == "drop"), open_[0] if open_ else None)
     if metric is None:
         return None
-    age = verdict.promise.age_days if verdict.promise else None
-    return f"{_lacks(metric, age)}: {_cure(metric)}"
+    until = verdict.promise.final_until if verdict.promise else None
+    return f"{_lacks(metric, until)}: {_cure(metric)}"
 
 
-def _lacks(metric: MetricVerdict, age_days: float | None) -> str:
+def _lacks(metric: MetricVerdict, until: str | None) -> str:
     has = metric.sessions_baseline
     if metric.lacking == "old":
-        when = "too long" if age_days is None else f"{age_days:.0f} days"
-        return f"the baseline's last session was {when} ago"
+        return f"the baseline was final until {until}" if until else "the baseline is of one day"
     if metric.lacking is None:
         return "the baseline's sessions differ by too much"
     if has < DAYS:
@@ -489,7 +488,7 @@ def _lacks(metric: MetricVerdict, age_days: float | None) -> str:
 def _cure(metric: MetricVerdict) -> str:
     """Return what to do; the baseline's build proves a drop, and no ok."""
     if metric.lacking != "few sessions":
-        steps = f"append a session of its build ({APPEND})"
+        steps = f"append a session of its build on another day ({APPEND})"
     elif metric.sessions_baseline < DAYS:
         steps = f"run its build with {GROW} on other days, and it grows"
     else:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, runner_labels
+from pytest_mlperf.cli.plan import JOB_MINUTES, MATRIX_LIMIT, in_words, runner_labels
+from pytest_mlperf.core.promise import APPEND, Promise
 from tests.cli.lab import ACCURACY, CASE, PERFORMANCE, Lab
 from tests.cli.text import Say, differing, flat, page, widest
 
@@ -171,3 +173,20 @@ def test_every_accelerator_has_a_runner_of_its_own(accelerator: str) -> None:
     labels = runner_labels(accelerator)
     assert labels[:2] == ["self-hosted", "linux"]
     assert labels[2] == f"gpu-{accelerator.lower()}"
+
+
+def test_the_first_day_on_which_a_baseline_ends_is_told_with_what_renews_it() -> None:
+    """`doctor` says it likewise."""
+
+    def promised(until: str | None, lacks: Any = None) -> Promise:
+        return Promise(
+            lacks=lacks, runs=8, sessions=4, days=4, age_days=1.0, run_sd=0.01, final_until=until
+        )
+
+    ends = (promised("2026-12-09"), promised("2026-12-05"), promised("2026-11-01", "old"))
+    shown = in_words([], {(Path(f"{n}"), ""): one for n, one in enumerate(ends)})
+
+    assert shown == (
+        "baselines: 3 for 0 cases; 1 too old for a final verdict; final until 2026-12-05 or later: "
+        f"{APPEND} with the same build renews one"
+    )

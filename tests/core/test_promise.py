@@ -59,8 +59,10 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
     calibrated = replace(RULE, session_noise=noise)
 
     assert (found.lacks, found.runs, found.sessions, found.days) == (None, 8, 4, 4)
-    assert (found.age_days, found.brief) == (6.0, "8 runs on 4 days")
-    assert found.in_words == BETWEEN
+    assert (found.age_days, found.final_until) == (6.0, "2026-12-07")
+    assert found.brief == "8 runs on 4 days, final until 2026-12-07"
+    assert found.ends == f", final until 2026-12-07 (then renew it: {APPEND})"
+    assert found.in_words == BETWEEN + found.ends
     for days, runs, brief, cure in (
         (MONDAYS[-1:], 8, "8 runs on 1 day", "sessions on 3 more days"),
         (MONDAYS[-1:] * 4, 2, "8 runs on 1 day", "sessions on 3 more days"),
@@ -73,8 +75,10 @@ def test_four_days_promise_what_rule_r_does_and_few_provisionally() -> None:
             f"provisional: {KEPT}, while sessions differ by less than runs do (below "
             f"{percent(0.8 * (found.run_sd or 0))}); {cure} would show it: --mlperf-update=missing"
         )
-    assert of(replace(few, session_noise={"throughput": noise})).lacks is None
-    assert promise(few, calibrated, calibrated=True, now=NOW).lacks is None
+    two = record(*MONDAYS[2:])
+    for lacks, made in (("old", few), (None, two)):  # one day speaks for no other
+        assert of(replace(made, session_noise={"throughput": noise})).lacks == lacks
+        assert promise(made, calibrated, calibrated=True, now=NOW).lacks == lacks
 
 
 WHILE = f"{KEPT}, while sessions differ by less than 1.2 %"
@@ -105,16 +109,16 @@ def test_a_verdict_says_what_sessions_it_bears() -> None:
 def test_a_baseline_is_old_by_what_its_sessions_span() -> None:
     """What runs differ by is that of runs of one session, or unknown."""
     for days, lacks in (
-        (["2026-11-05", "2026-11-06", "2026-11-07", "2026-11-08"], None),
-        (["2026-11-04", "2026-11-05", "2026-11-06", "2026-11-07"], "old"),
+        (["2026-11-13", "2026-11-14", "2026-11-15", "2026-11-16"], None),
+        (["2026-11-12", "2026-11-13", "2026-11-14", "2026-11-15"], "old"),
         (["2026-11-07"] * 4, "few sessions"),
-        (["2026-08-24", "2026-09-07", "2026-09-21", "2026-10-05"], None),
-        (["2026-08-03", "2026-08-10", "2026-08-17", "2026-08-24"], "old"),
+        (["2026-09-17", "2026-09-28", "2026-10-14", "2026-10-20"], None),
+        (["2026-09-16", "2026-09-28", "2026-10-13", "2026-10-19"], "old"),
         (["2025-08-03"], "few sessions"),
     ):
         found = of(record(*days))
         said = (found.brief.endswith(", old"), APPEND in found.in_words)
-        assert (found.lacks, said) == (lacks, (lacks == "old", lacks == "old"))
+        assert (found.lacks, said) == (lacks, (lacks == "old", lacks != "few sessions"))
 
     mondays = record(*MONDAYS)
     undated = replace(mondays, runs=tuple(replace(run, started="then") for run in mondays.runs))

@@ -41,7 +41,11 @@ BUILD = (
 )
 
 
-APPEND = 'append a session of its build (--mlperf-update=append --mlperf-reason "...")'
+UNTIL = "2026-12-05"
+
+APPEND = (
+    'append a session of its build on another day (--mlperf-update=append --mlperf-reason "...")'
+)
 
 
 OF_DAYS = (
@@ -56,25 +60,31 @@ CALIBRATE = (
 
 def test_what_settles_it_follows_from_what_is_lacking() -> None:
     """Of several metrics the drop says it."""
-    cases: list[tuple[str, Any, int, float | None, str]] = [
-        ("ok", "few sessions", 1, 1.0, OF_DAYS.format(1)),
-        ("drop", "few sessions", 3, 1.0, f"{OF_DAYS.format(3)}{BUILD}"),
-        ("drop", "few sessions", 5, 1.0, f"{CALIBRATE}{BUILD}"),
-        ("ok", "old", 4, 40.2, f"the baseline's last session was 40 days ago: {APPEND}"),
-        ("drop", "old", 4, None, f"the baseline's last session was too long ago: {APPEND}{BUILD}"),
-        ("ok", None, 4, 1.0, f"the baseline's sessions differ by too much: {APPEND}"),
-        ("drop", None, 9, 1.0, f"the baseline's sessions differ by too much: {APPEND}{BUILD}"),
+    cases: list[tuple[str, Any, int, str | None, str]] = [
+        ("ok", "few sessions", 1, None, OF_DAYS.format(1)),
+        ("drop", "few sessions", 3, None, f"{OF_DAYS.format(3)}{BUILD}"),
+        ("drop", "few sessions", 5, None, f"{CALIBRATE}{BUILD}"),
+        ("ok", "old", 4, UNTIL, f"the baseline was final until {UNTIL}: {APPEND}"),
+        ("drop", "old", 4, None, f"the baseline is of one day: {APPEND}{BUILD}"),
+        ("ok", None, 4, UNTIL, f"the baseline's sessions differ by too much: {APPEND}"),
+        ("drop", None, 9, UNTIL, f"the baseline's sessions differ by too much: {APPEND}{BUILD}"),
     ]
-    for leans, lacking, sessions, age, words in cases:
+    for leans, lacking, sessions, until, words in cases:
         promised = Promise(
-            lacks=lacking, runs=8, sessions=sessions, days=1, age_days=age, run_sd=0.01
+            lacks=lacking,
+            runs=8,
+            sessions=sessions,
+            days=1,
+            age_days=None,
+            run_sd=0.01,
+            final_until=until,
         )
         judged = provisional(leans, lacking, sessions)
         found = replace(PROVISIONAL_DROP, metrics=(judged,), promise=promised)
         assert final_word(found) == words
     both = (provisional("ok", "few sessions", 1), provisional("drop", "old", 1))
     found = replace(PROVISIONAL_DROP, metrics=both, promise=None)
-    assert (final_word(found) or "").startswith("the baseline's last session was too long ago: ")
+    assert (final_word(found) or "").startswith("the baseline is of one day: ")
     assert final_word(DROP) is None
 
 

@@ -117,7 +117,7 @@ def decide(
     limit: float = LIMIT,
     rule: RuleR = RULE,
     with_p: bool = False,
-    old: bool = False,
+    old: Any = False,
     final: bool = True,
 ) -> Decided:
     """Judge cases of which all `rule.max_runs` runs are given; those after a decision are ignored.
@@ -129,7 +129,7 @@ def decide(
         limit: Largest drop that does not matter, as a share.
         rule: The settings.
         with_p: Return p values as well.
-        old: The baseline's sessions lie too far back to speak for today.
+        old: The baseline's sessions lie too far back to speak for today; of all, or by case.
         final: Tell what is final from what is provisional; without, all that is decided is said to
             be provisional, which is much faster.
     """
@@ -159,9 +159,9 @@ def decide(
             stands = standing.at(
                 base, x1[..., :k], errors[..., :k], bound=bound, rule=rule, old=old
             )
-            if stands.known and k < rule.max_runs:
-                decision[failed & ~stands.fails] = INCONCLUSIVE
-                failed &= stands.fails  # more runs make it surer
+            again = failed & ~stands.fails & stands.known & (k < rule.max_runs)
+            decision[again] = INCONCLUSIVE
+            failed &= ~again  # more runs make it surer
             decision[passed & stands.passes], decision[failed & stands.fails] = PASS, FAIL
         runs[passed | failed] = k
         is_open &= ~(passed | failed)

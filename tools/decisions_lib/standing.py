@@ -26,16 +26,16 @@ class Stands:
     Attributes:
         passes: That a drop of the limit is excluded.
         fails: That a drop is proven.
-        known: The baseline shows what sessions differ by well enough for a drop.
+        known: The baseline shows what sessions differ by well enough for a drop, and still does.
     """
 
     passes: Bools
     fails: Bools
-    known: bool
+    known: Bools
 
 
 def at(
-    base: Baselines, x1: Floats, errors: Floats, *, bound: float, rule: RuleR, old: bool
+    base: Baselines, x1: Floats, errors: Floats, *, bound: float, rule: RuleR, old: Any
 ) -> Stands:
     """Return what stands after the runs given, as `pytest_mlperf.core.judge.standing` has it."""
     sizes, k = base.sizes, x1.shape[-1]
@@ -82,14 +82,13 @@ def at(
             open_ = ~seen & (distance > -ndtri(p) * np.sqrt(variance))
             parts = [x[open_] for x in (variance, doubt, share * between)]
             seen[open_] = distance[open_] > _least(lambda x: needed(x, p, *parts), parts[0].shape)
-        if known_df >= needed_df and not old:
-            return seen
-        return seen & (distance >= t_isf(p, run_df) * widest)
+        lacking = np.logical_or(old, known_df < needed_df)
+        return seen & (~lacking | (distance >= t_isf(p, run_df) * widest))
 
     return Stands(
         passes=final(change - bound, rule.beta / 2, DAYS - 1),
         fails=final(-change, rule.alpha / 2, shipped.KNOWN_DF),
-        known=known_df >= shipped.KNOWN_DF and not old,
+        known=np.logical_and(known_df >= shipped.KNOWN_DF, np.logical_not(old)),
     )
 
 

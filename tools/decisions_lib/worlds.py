@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from decisions_lib import rule
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
 from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import KEEPS_DAYS
+from pytest_mlperf.core.judge.standing import final_until
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.noise import uncalibrated
 
@@ -139,7 +140,7 @@ def simulated(world: World, design: str, sessions: Sequence[str], cases: int, st
             np.zeros_like(x1),
             limit=world.limit,
             rule=settings,
-            old=world.age > KEEPS_DAYS,
+            old=_is_old(x0, sessions, world.age),
         )
         words = (rule.FAIL, rule.SEEMS_DROP, rule.PASS, rule.SEEMS_OK)
         fail, seems_drop, ok, seems_ok = map(found.share, words)
@@ -154,6 +155,13 @@ def simulated(world: World, design: str, sessions: Sequence[str], cases: int, st
         fell=fell,
         cases=cases,
     )
+
+
+def _is_old(x0: Floats, sessions: Sequence[str], age: float) -> NDArray[np.bool_]:
+    """Return whose sessions, of consecutive days, lie too far back, by the shipped rule."""
+    days = _sessions(sessions).tolist()
+    until = [final_until(zip(days, xs, strict=True)) or 0.0 for xs in x0.tolist()]
+    return np.array([max(days) + age >= last + 1 for last in until])
 
 
 # --- noises --------------------------------------------------------------------------------------

@@ -393,12 +393,12 @@ def _suite(suite: SuiteState) -> Iterator[str]:
 
 
 def _held(suites: Sequence[SuiteState]) -> Iterator[str]:
-    for lacks in ("few sessions", "old"):
+    for lacks in ("few sessions", "old", None):
         open_ = [
             case.promise for case in _cases(suites) if case.promise and case.promise.lacks == lacks
         ]
         if open_:
-            worst = min(open_, key=lambda one: one.days)
+            worst = min(open_, key=lambda one: (one.final_until or "", one.days))
             yield f"{plural(len(open_), 'baseline')}: {worst.in_words}"
 
 

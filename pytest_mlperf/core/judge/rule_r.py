@@ -17,7 +17,7 @@ from pytest_mlperf.core.judge.standing import (
     Standing,
     Why,
     final,
-    is_old,
+    final_until,
     standing,
 )
 from pytest_mlperf.core.metrics import Direction, point_of
@@ -294,6 +294,7 @@ def _standing(
 ) -> Standing:
     within = fmean(run.within_se**2 for run in (*baseline, *runs))
     share = rule.session_share
+    until, today = final_until((run.day, scale(run)) for run in baseline), runs[-1].day
     sample = Sample(
         baseline=by_session(baseline, scale),
         now=[scale(run) for run in runs],
@@ -304,7 +305,7 @@ def _standing(
         ratio=share / (1 - share),
         noise=rule.session_noise,
         floor=rule.floor_sd,
-        old=is_old([run.day for run in baseline], runs[-1].day),
+        old=until is not None and today is not None and today >= until + 1,
     )
     return standing(sample, bound=bound, alpha=rule.alpha, beta=rule.beta)
 

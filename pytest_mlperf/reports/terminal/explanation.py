@@ -152,7 +152,8 @@ def _compared(verdict: Verdict, baseline: Sequence[BaselineRun], width: int) -> 
                 text = f"{_minute(runs[0].started)}  {METRICS[metric].title}: {shown}"
                 lines += fold(text, width, first=INDENT, rest=INDENT * 3)
     counts = f"{plural(len(baseline), 'run')} in {plural(len(sessions), 'session')}"
-    return [f"Compared with {counts}", f"{INDENT}{file}", *lines]
+    counts += verdict.promise.ends if verdict.promise else ""
+    return [*fold(f"Compared with {counts}", width), f"{INDENT}{file}", *lines]
 
 
 # --- accuracy, environment -------------------------------------------------------------------

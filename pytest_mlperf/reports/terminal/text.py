@@ -141,7 +141,7 @@ def _rule(verdict: Verdict, judged: MetricVerdict, *, together: bool) -> str:
     counts = f"{plural(judged.runs, 'run')} now, {judged.runs_baseline} in the baseline"
     promise = verdict.promise
     if promise is not None:
-        counts += f" of {plural(promise.days, 'day')}"
+        counts += f" of {plural(promise.days, 'day')}{promise.ends}"
     if together and judged.lacking is None:
         return f"{counts}; {PROMISE_TOGETHER}"
     if promise is None:

@@ -573,11 +573,11 @@ def test_sessions_count_by_their_days_and_machines() -> None:
         (of(*days), 4, True, "few sessions"),
         (of(days[0]), 1, False, "few sessions"),
         (of(*days[:2]), 2, False, "few sessions"),
-        (of(days[0], machines="abcd"), 4, True, "few sessions"),
+        (of(days[0], machines="abcd"), 4, True, "old"),
         (of(days[0], machines="ab b"), 2, False, "few sessions"),
         (of(*days, noise=learnt), 4, True, None),
         (of(days[0], noise=learnt), 1, False, "few sessions"),
-        (of(days[0], noise=replace(learnt, by_days=True)), 1, True, None),
+        (of(days[0], noise=replace(learnt, by_days=True)), 1, False, "old"),
         (of(""), 1, False, "few sessions"),
         (of("", "yesterday", "2026-02-30", days[0]), 1, False, "few sessions"),
     ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -12,12 +13,11 @@ from hypothesis import strategies as st
 from pytest_mlperf.core.baseline import SessionNoise
 from pytest_mlperf.core.judge.rule_r import Judged, RuleR, Value, judge
 from pytest_mlperf.core.judge.standing import (
-    KEEPS_DAYS,
     WIDEST,
     Decision,
     Sample,
     Standing,
-    is_old,
+    final_until,
     standing,
 )
 from pytest_mlperf.core.metrics import Direction
@@ -75,17 +75,35 @@ def test_a_word_is_final_where_sessions_cannot_turn_it() -> None:
 
 
 def test_a_baseline_is_old_by_its_age_and_what_its_sessions_span() -> None:
-    assert judged(FLAT, [0.0], FOUR, age=KEEPS_DAYS - 1).decision is Decision.PASS
-    old = judged(FLAT, [0.0], FOUR, age=KEEPS_DAYS + 1)
+    """Four days in a row speak for six more."""
+    assert judged(FLAT, [0.0], FOUR, age=6.9).decision is Decision.PASS
+    old = judged(FLAT, [0.0], FOUR, age=7.0)
 
     assert (old.decision, old.leans, old.lacking) == (Decision.PROVISIONAL, "ok", "old")
-    assert judged(FLAT, [-0.05, -0.05], FOUR, age=KEEPS_DAYS + 1).lacking == "old"
-    assert judged(FLAT, [0.0], ONE, age=KEEPS_DAYS + 1).lacking == "few sessions"
-    assert is_old([0.0, 3.0], 18.0)
-    assert not is_old([0.0, 10.0, 20.0, 30.0], 89.0)
-    assert is_old([0.0, 10.0, 20.0, 30.0], 91.0)
-    assert not is_old([None], 91.0)
-    assert not is_old([0.0], None)
+    assert judged(FLAT, [-0.05, -0.05], FOUR, age=7.0).lacking == "old"
+    assert judged(FLAT, [0.0], ONE, age=7.0).lacking == "few sessions"
+    same_day = judged(FLAT, [0.0], ONE, KNOWN)
+    assert (same_day.decision, same_day.lacking) == (Decision.PROVISIONAL, "old")
+
+
+def test_a_baseline_is_final_for_twice_its_span_and_less_with_a_trend() -> None:
+    """At most 14 days, or the span; whatever the order, also of clocks that went backwards."""
+
+    def ends(*days: float | None, step: float = 0.0) -> float | None:
+        steady = (0.001, -0.001, -0.001, 0.001)
+        return final_until(
+            (day, step * (day or 0.0) + x) for day, x in zip(days, itertools.cycle(steady))
+        )
+
+    assert ends(100.0, 101.0, 102.0, 103.0) == ends(103.9, 102.9, 101.9, 100.1) == 109.0
+    assert ends(100.0, 101.0, 102.0, 103.0, step=-0.01) == 106.0
+    assert ends(100.0, 101.0, 102.0, 103.0, step=0.0005) == 109.0, "as far as chance explains"
+    assert ends(100.0, 102.0, 107.0, 110.0) == 124.0
+    assert ends(100.0, 107.0, 114.0, 121.0) == 142.0
+    assert ends(100.0, 101.0) == ends(100.0, 101.0, step=0.1) == 103.0
+    assert ends(100.0, 100.9) == 99.0, "one day speaks for none"
+    assert ends(100.0, None, 101.0) == 103.0
+    assert ends(None) is ends() is None
 
 
 @settings(max_examples=60)
