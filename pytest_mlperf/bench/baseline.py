@@ -97,9 +97,8 @@ def noise_of_sessions(
         builds += [one.values(metric) for one in ours if metric in one.limits]
         noise = session_noise(builds, beside, rule=rule)
         if noise:
-            noise = SessionNoise(
-                ratio=float(f"{noise.ratio:.3g}"), df=round(noise.df, 2), by_days=True
-            )
+            ratio = float(f"{noise.ratio:.3g}")
+            noise = SessionNoise(ratio=ratio, df=round(noise.df, 2), by_days=True)
         stored = old.noise_of(metric) if old else None
         if learnt := surer(noise, stored):
             noise_by_metric[metric] = learnt

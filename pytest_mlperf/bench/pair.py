@@ -5,15 +5,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import add_pair, ended, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
-from pytest_mlperf.core.judge.rule_r import Value
-from pytest_mlperf.core.judge.ruling import values
+from pytest_mlperf.core.judge.ruling import mean_value, values
 from pytest_mlperf.core.judge.sample import fewest
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.metrics import METRICS
@@ -87,8 +85,8 @@ def _claim(pair: PlannedPair, a: CaseRuns, b: CaseRuns, ratio: Ratio) -> RatioVe
         outcome=OUTCOMES[ratio.decision],
         a=pair.a.case.id,
         b=pair.b.case.id,
-        value_a=_mean(values(a.runs, pair.metric)[: ratio.pairs]),
-        value_b=_mean(values(b.runs, pair.metric)[: ratio.pairs]),
+        value_a=mean_value(values(a.runs, pair.metric)[: ratio.pairs]),
+        value_b=mean_value(values(b.runs, pair.metric)[: ratio.pairs]),
         ratio=ratio.ratio,
         low=ratio.low,
         high=ratio.high,
@@ -150,8 +148,3 @@ def _verdict(
         notes=tuple(notes),
         folder=a.policy.shown(Path(runs[-1].folder)) if runs else None,
     )
-
-
-def _mean(sample: Sequence[Value]) -> float:
-    """Return the geometric mean: ratios are judged on logarithms."""
-    return geometric_mean(run.value for run in sample)

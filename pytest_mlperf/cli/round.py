@@ -306,14 +306,10 @@ def limit(scenario: RoundScenario | None) -> str:
     if scenario is None:
         return "-"
     limits = (scenario.latency_limit_ms, scenario.ttft_limit_ms, scenario.tpot_limit_ms)
-    shown = [_time(limit) for limit in limits if limit is not None]
+    shown = [f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms" for ms in limits if ms is not None]
     if len(shown) == 2 and all(text.endswith(" ms") for text in shown):
         shown[0] = shown[0].removesuffix(" ms")
     return "/".join(shown) or "-"
-
-
-def _time(ms: float) -> str:
-    return f"{ms / 1000:g} s" if ms >= 1000 else f"{ms:g} ms"
 
 
 def _data(workload: RoundWorkload) -> Iterator[str]:

@@ -51,10 +51,6 @@ def _places() -> frozenset[str]:
     return frozenset(paths[name] for name in names if name in paths)
 
 
-def _package(value: object) -> str:
-    return str(getattr(value, "__module__", "")).partition(".")[0]
-
-
 def not_imported(target: str, error: Exception) -> str:
     """Return why "package.module:name" cannot be imported, and what to do."""
     module, _, name = target.partition(":")
@@ -72,6 +68,7 @@ def not_imported(target: str, error: Exception) -> str:
         )
     if loaded is not None and not hasattr(loaded, attribute):
         # Neither what every module has, nor what it imports from elsewhere.
-        near = nearest(attribute, [n for n, v in vars(loaded).items() if _package(v) == top])
+        modules = {n: str(getattr(v, "__module__", "")) for n, v in vars(loaded).items()}
+        near = nearest(attribute, [n for n, m in modules.items() if m.partition(".")[0] == top])
         return f"{getattr(loaded, '__file__', module)} has no {attribute!r}{near}"
     return text_of(error)

@@ -267,14 +267,11 @@ def moment_of(started: str) -> dt.datetime | None:
     return moment if moment.tzinfo else moment.replace(tzinfo=dt.UTC)
 
 
-YEARS = range(2018, 2100)
-"""Years of believable starts: MLPerf began in 2018. A clock that was not set says 1970."""
-
-
 def day_of(started: str) -> float | None:
     """Return when a run started, in days since 1970 (UTC); None if the text names no such time."""
     moment = moment_of(started)
-    return moment.timestamp() / 86_400 if moment and moment.year in YEARS else None
+    # MLPerf began in 2018: a clock that was not set says 1970.
+    return moment.timestamp() / 86_400 if moment and 2018 <= moment.year < 2100 else None
 
 
 def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
@@ -293,9 +290,8 @@ def day_groups(runs: Iterable[tuple[str, str, str]]) -> dict[str, str]:
     seen: dict[str, tuple[int, set[str]]] = {}
     for session, (day, hashes) in first.items():
         date = math.floor(earliest if day is None else day)
-        alike = (
-            n for n, (d, h) in seen.items() if d == date and not (h and hashes and not h & hashes)
-        )
+        same_day = {name: known for name, (other, known) in seen.items() if other == date}
+        alike = (name for name, h in same_day.items() if h & hashes or not (h and hashes))
         group = groups[session] = next(alike, session)
         seen[group] = date, seen.get(group, (date, hashes))[1] | hashes
     return groups

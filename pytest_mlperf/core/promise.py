@@ -10,15 +10,13 @@ from pytest_mlperf.core.baseline import DAYS, Record, surer
 from pytest_mlperf.core.judge.formulas import scatter
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.standing import Why, final_until
-from pytest_mlperf.core.measurement import day_of, moment_of
+from pytest_mlperf.core.measurement import day_of
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
 
 KEPT = (
     "no change is failed at most 1 % of the time, a drop of the limit that every run shares is "
     "passed at most 5 %"
 )
-
-EPOCH = dt.date(1970, 1, 1)
 
 EITHER = "between 0 and the limit either answer may come"
 
@@ -106,36 +104,34 @@ def promise(
 ) -> Promise:
     """Return what verdicts against a record promise, by the first gated metric or one named."""
     gated = metric or next(iter(record.minimum_detectable_change), None)
-    made = sorted(filter(None, (moment_of(run.started) for run in record.runs)))
-    age = (now - made[-1]) / dt.timedelta(days=1) if made else None
-    logs = (
-        (day_of(run.started), math.log(run.metrics.get(gated or "", 1.0))) for run in record.runs
-    )
-    until, today = final_until(logs), now.timestamp() / 86_400
+    values = [math.log(run.metrics.get(gated or "", 1.0)) for run in record.runs]
+    days = [day_of(run.started) for run in record.runs]
+    until, today = final_until(zip(days, values, strict=True)), now.timestamp() / 86_400
+    last = max((day for day in days if day is not None), default=None)
     noise = surer(record.noise_of(gated), rule.session_noise)
     seen = max(record.days - 1.0, noise.df if noise else 0.0)
-    lacks: Why | None = "old" if until is not None and today >= until + 1 else None
-    lacks = "few sessions" if seen < DAYS - 1 else lacks
-    ends = None if until is None or lacks == "few sessions" or record.days < 2 else until
+    old = until is not None and today >= until + 1
+    lacks: Why | None = "few sessions" if seen < DAYS - 1 else "old" if old else None
+    ends = until is not None and lacks != "few sessions" and record.days > 1
     return Promise(
         lacks=lacks,
         runs=len(record.runs),
         sessions=len(record.sessions),
         days=record.days,
-        age_days=None if age is None else round(max(age, 0.0), 1),
+        age_days=None if last is None else round(max(today - last, 0.0), 1),
         run_sd=run_sd(record, gated, rule) if gated else None,
         calibrated=calibrated,
-        final_until=None if ends is None else f"{EPOCH + dt.timedelta(days=ends)}",
+        final_until=f"{dt.date(1970, 1, 1) + dt.timedelta(days=until or 0)}" if ends else None,
     )
 
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
     """Return what runs of one session differ by, drawn towards the expected as rule R does it."""
     groups: dict[str, list[float]] = {}
-    sample = [run for run in record.runs if metric in run.metrics]
-    for run in sample:
-        groups.setdefault(run.session, []).append(math.log(run.metrics[metric]))
-    if not sample:
+    for run in record.runs:
+        if metric in run.metrics:
+            groups.setdefault(run.session, []).append(math.log(run.metrics[metric]))
+    if not groups:
         return None
     spread = scatter(list(groups.values()))
     expected = (1 - rule.session_share) * rule.prior_sd**2

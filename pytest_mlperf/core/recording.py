@@ -32,10 +32,7 @@ def same_day(record: Record) -> str | None:
     groups, last = record.groups, record.runs[-1]
     if list(groups.values()).count(groups[last.session]) < 2:
         return None
-    return (
-        f"this session adds no day: the baseline has another one of {last.started[:10]} on this "
-        "machine"
-    )
+    return f"this session adds no day: the baseline has another one of {last.started[:10]}"
 
 
 def lacking(record: Record) -> str | None:

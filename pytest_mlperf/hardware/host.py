@@ -24,7 +24,8 @@ def identity(root: Path = LINUX) -> dict[str, Property]:
         cpu: model name; cores: cores this process may use (affinity and cgroup quota);
         governor: frequency governor of the first core, None where the kernel tells none.
     """
-    return {"cpu": _model(root), "cores": _cores(root), "governor": _governor(root)}
+    governor = _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
+    return {"cpu": _model(root), "cores": _cores(root), "governor": governor}
 
 
 def _model(root: Path) -> str:
@@ -52,10 +53,6 @@ def _cores(root: Path) -> float:
     except (OSError, ValueError):
         return cores
     return cores if quota == "max" else min(cores, round(int(quota) / int(period), 2))
-
-
-def _governor(root: Path) -> str | None:
-    return _line(root / "sys/devices/system/cpu/cpu0/cpufreq/scaling_governor") or None
 
 
 def read(root: Path = LINUX, environ: Mapping[str, str] = os.environ) -> dict[str, str]:

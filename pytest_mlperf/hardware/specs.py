@@ -50,7 +50,8 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
         return None
     kinds = [spec for spec in specs.values() if spec.accelerator in named]
     if memory_gib is not None:
-        kinds = [spec for spec in kinds if _has(spec, memory_gib)]
+        size = memory_gib * 1e9
+        kinds = [one for one in kinds if one.memory and abs(size / one.memory - 1) <= _MEMORY_SLACK]
     marked = [spec for spec in kinds if spec.marks & words]
     sized = [spec for spec in marked or kinds if _size_of(product) in (None, spec.memory)]
     return any_of(sized or marked or kinds) if kinds else None
@@ -62,10 +63,6 @@ def gpu_in(identity: Mapping[str, object]) -> GpuSpec | None:
     if not isinstance(product, str):
         return None
     return find_gpu(product, memory_gib=memory if isinstance(memory, int | float) else None)
-
-
-def _has(spec: GpuSpec, memory_gib: float) -> bool:
-    return spec.memory is not None and abs(memory_gib * 1e9 / spec.memory - 1) <= _MEMORY_SLACK
 
 
 def _size_of(product: str) -> float | None:

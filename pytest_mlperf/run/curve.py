@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import fmean, geometric_mean, median
+from statistics import correlation, fmean, geometric_mean, linear_regression, median
 from types import MappingProxyType
 
 from pytest_mlperf.core.contention import Contention, client_note, core_users
@@ -331,14 +331,10 @@ def drift(values: Sequence[float]) -> tuple[float, float]:
     count, mean = len(values), fmean(values) if values else 0.0
     if count < 3 or not mean:
         return 0.0, 1.0
-    at = [n - (count - 1) / 2 for n in range(count)]
-    spread = sum(x * x for x in at)
-    slope = sum(x * y for x, y in zip(at, values, strict=True)) / spread
-    rest = sum((y - mean - slope * x) ** 2 for x, y in zip(at, values, strict=True))
-    if not rest:
-        return slope * (count - 1) / mean, 0.0 if slope else 1.0
-    t = abs(slope) / math.sqrt(rest / (count - 2) / spread)
-    return slope * (count - 1) / mean, 2 * t_sf(t, count - 2)
+    slope, df = linear_regression(range(count), values).slope, count - 2
+    unexplained = 1 - correlation(range(count), values) ** 2 if max(values) > min(values) else 1.0
+    t = math.sqrt(df * (1 / unexplained - 1)) if unexplained > 0 else math.inf
+    return slope * (count - 1) / mean, 2 * t_sf(t, df)
 
 
 def _of_turns(point: PointWindow) -> Iterator[Sign]:

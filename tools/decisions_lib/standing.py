@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -79,9 +78,10 @@ def at(
         seen = np.ones(distance.shape, bool)
         if known_df >= 1:
             seen = distance > needed(0.0, p, variance, doubt, share * between)
-            open_ = ~seen & (distance > -ndtri(p) * np.sqrt(variance))
-            parts = [x[open_] for x in (variance, doubt, share * between)]
-            seen[open_] = distance[open_] > _least(lambda x: needed(x, p, *parts), parts[0].shape)
+            for added in shipped.ADDED[1:]:
+                left = ~seen & (distance > -ndtri(p) * np.sqrt(variance))
+                parts = [x[left] for x in (variance, doubt, share * between)]
+                seen[left] = distance[left] > needed(added, p, *parts)
         lacking = np.logical_or(old, known_df < needed_df)
         return seen & (~lacking | (distance >= t_isf(p, run_df) * widest))
 
@@ -90,16 +90,6 @@ def at(
         fails=final(-change, rule.alpha / 2, shipped.KNOWN_DF),
         known=np.logical_and(known_df >= shipped.KNOWN_DF, np.logical_not(old)),
     )
-
-
-def _least(needed: Callable[[Floats], Floats], shape: tuple[int, ...]) -> Floats:
-    """Return the smallest distances that are proven, by the shipped search."""
-    low, high = np.zeros(shape), np.full(shape, shipped.MOST_ADDED)
-    for _ in range(25):
-        third = (high - low) / 3
-        left = needed(low + third) < needed(high - third)
-        low, high = np.where(left, low, low + third), np.where(left, high - third, high)
-    return needed(low)
 
 
 def _between(

@@ -132,16 +132,14 @@ def _from_here(text: str) -> str:
 
 
 def _write_rows(path: Path, valid: Sequence[RecordedResult]) -> list[str]:
-    rows = [document(one.row) | {"folder": _below(one.place)} for one in valid]
+    rows = []
+    for row, place in ((one.row, one.place) for one in valid):
+        below = place.folder.relative_to(place.root) if place.division else place.folder
+        rows.append(document(row) | {"folder": str(below)})
     write_whole(path, json_text(table_of(rows)) + "\n")
     name = relative(path)
     how = as_typed("published", [], {"--from": name})
     return [f"wrote {plural(len(rows), 'row')}: {name}", f"list them: {how}"]
-
-
-def _below(place: ResultPlace) -> str:
-    """Return where a result lies, of a submission from its division on."""
-    return str(place.folder.relative_to(place.root)) if place.division else str(place.folder)
 
 
 # --- validity ------------------------------------------------------------------------------

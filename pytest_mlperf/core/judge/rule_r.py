@@ -93,8 +93,7 @@ class Value:
     Attributes:
         value: In the metric's unit, above 0.
         within_se: Relative standard error inside the run by batch means, 0 when unknown.
-        session: First session of the run's day and machine (`day_groups`); runs of one share an
-            effect.
+        session: First session of the run's day and machine; runs of one share an effect.
         day: When, in days since 1970; None: unknown.
         lost: Largest logarithmic change for the worse that the machine's load explains: without
             load the value lies between this one and one better by that.

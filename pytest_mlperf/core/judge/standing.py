@@ -14,11 +14,11 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from statistics import NormalDist, correlation, fmean
+from statistics import correlation, fmean
 from typing import Literal
 
 from pytest_mlperf.core.baseline import DAYS, SessionNoise
-from pytest_mlperf.core.judge.formulas import scatter, squares, t_isf
+from pytest_mlperf.core.judge.formulas import scatter, squares, t_isf, t_sf
 
 KNOWN_DF = 8.0
 """From so many degrees of freedom on, it is estimated for a drop as well. Four sessions that lie
@@ -30,8 +30,7 @@ WIDEST = 4.0
 measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
 
 KEEPS_DAYS, KEEPS_SPANS, TREND = 14.0, 2.0, 0.05
-"""How long a baseline is final after its last session, see `final_until`: in days, in times the
-days that its sessions span, and the p below which its days show a trend."""
+"""For how many days and spans a baseline is final at most, and the p of a trend: `final_until`."""
 
 ASSUMED_DF = 0.5
 """Degrees of freedom that the expected share of a session weighs beside sessions that were seen."""
@@ -40,9 +39,8 @@ CANDIDATE_DF = 1.0
 """Degrees of freedom that the baseline's scatter weighs in that of the new runs, which may be
 noisier: with the scatter of two runs alone hardly a word would ever be final."""
 
-MOST_ADDED = 8.0
-"""Times the variance up to which the smallest distance that is proven is searched: with two degrees
-of freedom it lies at three or less."""
+ADDED = (0.0, *(0.02 * 1.05**step for step in range(123)))
+"""Times the variance that sessions may add for a proof: three are enough with two df."""
 
 Why = Literal["few sessions", "old"]
 
@@ -107,7 +105,10 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
     df = max(len(sample.baseline) - 1.0, sample.noise.df if sample.noise else 0.0)
 
     def word(distance: float, error: float, needed_df: float) -> FinalWord:
-        lacks, holds_to = _lacks(sample, df, needed_df), parts.holds(distance, error)
+        # Age is told first: further sessions of that time would not help.
+        old: Why | None = "old" if sample.old and df >= DAYS - 1 else None
+        lacks = old or ("few sessions" if df < needed_df else None)
+        holds_to = parts.holds(distance, error)
         bears = lacks is None or holds_to >= WIDEST * math.sqrt(parts.run)
         # One session shows nothing of what sessions differ by.
         seen = df < 1 or parts.proves(distance, error)
@@ -120,14 +121,11 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
 
 
 def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
-    """Return the last day since 1970 on which a baseline is final; None if no day is known.
+    """Return the last day on which a baseline is final, by days since 1970 and logs of its runs.
 
     Machines wander. So its sessions speak for twice the days that they span, at most for
     `KEEPS_DAYS` or for the span, whichever is longer, and only for the span if their days show a
-    linear trend. Sessions of one day speak for none.
-
-    Args:
-        runs: Day and logarithm of each run.
+    linear trend. Sessions of one day speak for none. None if no day is known.
 
     Source: least squares and Student's t for the trend; a walk of 0.5 % a day otherwise passes a
         drop of the limit as final in 12 to 16 % after 14 days (simulated).
@@ -149,26 +147,13 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
     return last + keeps
 
 
-def _lacks(sample: Sample, df: float, needed: float) -> Why | None:
-    if sample.old and df >= DAYS - 1:
-        return "old"  # told first: further sessions of that time would not help
-    return "few sessions" if df < needed else None
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Variances:
-    """The difference and its variance; `doubt` is the sum of its parts' squares, each over its df.
-
-    Degrees of freedom are variance² / doubt (Satterthwaite), at most `most_df`; `of_between` of the
-    variance, with `between_df`, is the mean square between sessions.
-    """
+    """The difference, its variance and the parts of that with their df, that of sessions first."""
 
     change: float
     variance: float
-    doubt: float
-    most_df: float
-    of_between: float
-    between_df: float
+    parts: tuple[tuple[float, float], ...]
     run: float
     run_df: float
     of_runs: float
@@ -180,24 +165,14 @@ class _Variances:
         It is proven too if it were with sessions that differ by more: a larger variance has more
         degrees of freedom where the new runs' own are few, and less knowledge must not prove more.
         """
-        if distance <= NormalDist().inv_cdf(1 - p) * math.sqrt(self.variance):
-            return False
-        low, high = 0.0, MOST_ADDED
-        for _ in range(25):
-            third = (high - low) / 3
-            if self._needed(low + third, p) < self._needed(high - third, p):
-                high -= third
-            else:
-                low += third
-        return distance > min(self._needed(0.0, p), self._needed(low, p))
-
-    def _needed(self, added: float, p: float) -> float:
-        """Return the distance that is proven if sessions add so many times the variance."""
-        more = added * self.variance
-        doubt = self.doubt + more * (2 * self.of_between + more) / self.between_df
-        variance = self.variance + more
-        df = min(max(variance**2 / doubt, 1.0), self.most_df)
-        return t_isf(p, df) * math.sqrt(variance)
+        (between, between_df), *others = self.parts
+        for more in (self.variance * times for times in ADDED):
+            variance, parts = self.variance + more, ((between + more, between_df), *others)
+            df = variance**2 / math.fsum(part**2 / its_df for part, its_df in parts)
+            df = min(max(df, 1.0), self.run_df + between_df)
+            if t_sf(distance / math.sqrt(variance), df) < p:
+                return True
+        return False
 
     def holds(self, distance: float, p: float) -> float:
         """Return the standard deviation of sessions at which it has just this probability."""
@@ -221,14 +196,11 @@ def _parts(sample: Sample) -> _Variances:
     session = max((between - run) / size, sample.ratio * run)
     variance = session * of_sessions + run / n0 + now / k
     share = of_sessions / size
-    terms = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
+    parts = ((share * between, between_df), ((1 / n0 - share) * run, run_df), (now / k, now_df))
     return _Variances(
         change=fmean(sample.now) - mean,
         variance=variance,
-        doubt=math.fsum(part**2 / df for part, df in terms),
-        most_df=run_df + between_df,
-        of_between=share * between,
-        between_df=between_df,
+        parts=parts,
         run=run,
         run_df=run_df,
         of_runs=1 / n0 + 1 / k,

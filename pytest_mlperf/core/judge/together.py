@@ -175,7 +175,8 @@ def settle(
     }
     absent = {(-1, str(n)): 1.0 for n in range(pairs - len(p_values))}
     words = among({**p_values, **absent}, rule)
-    before, again = _before(suspects or {}), level_again(rule, len(words))
+    seen, again = (suspects or {}).items(), level_again(rule, len(words))
+    before = {(index, metric): one.date for index, one in seen for metric in one.metrics}
     for key in before:
         if words.get(key) is Among.SUSPECT and p_values[key] < again:
             words[key] = Among.FAIL
@@ -197,14 +198,6 @@ def settle(
         )
         settled.append(_with(verdict, metrics) if metrics != verdict.metrics else verdict)
     return settled
-
-
-def _before(suspects: Mapping[int, Before]) -> dict[tuple[int, str], str]:
-    return {
-        (index, metric): before.date
-        for index, before in suspects.items()
-        for metric in before.metrics
-    }
 
 
 def _settled(

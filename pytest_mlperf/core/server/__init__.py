@@ -167,7 +167,8 @@ def server_seen(readings: Sequence[ServerReading], windows: Windows) -> ServerSe
         inside = [one.values for one in readings if begin_s <= one.time_s <= end_s]
         seen = {**_gauges(inside), **_counts(inside)}
         values |= {n if point is None else at_point(n, point): v for n, v in seen.items()}
-        if _began_anew(inside):
+        counts = ([one[name] for one in inside if name in one] for name in COUNTERS)
+        if any(after < before for series in counts for before, after in pairwise(series)):
             notes.append(
                 f"{at}the server's counters began anew in the window: it was started again"
             )
@@ -195,11 +196,3 @@ def _steps(inside: Sequence[Mapping[str, float]], name: str) -> Iterator[float]:
     """Yield by how much a counter grew from look to look."""
     for before, after in pairwise([one[name] for one in inside if name in one]):
         yield after - before if after >= before else after
-
-
-def _began_anew(inside: Sequence[Mapping[str, float]]) -> bool:
-    return any(
-        after < before
-        for name in COUNTERS
-        for before, after in pairwise([one[name] for one in inside if name in one])
-    )

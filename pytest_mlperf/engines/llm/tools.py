@@ -124,7 +124,8 @@ class ToolChats:
             raise refused_sample(index, fault)
         tools = asked.get("tools") or []
         try:
-            schemas = {tool["function"]["name"]: _properties(tool) for tool in tools}
+            named = {one["function"]["name"]: one["function"].get("parameters") for one in tools}
+            schemas = {n: dict((given or {}).get("properties") or {}) for n, given in named.items()}
             text = self.tokenizer.apply_chat_template(
                 asked["messages"],
                 tools=tools or None,
@@ -205,10 +206,6 @@ def _template(folder: Path, tokenizer: Any) -> str:
             "that takes tools",
         )
     return str(template)
-
-
-def _properties(tool: Mapping[str, Any]) -> dict[str, Any]:
-    return dict((tool["function"].get("parameters") or {}).get("properties") or {})
 
 
 # --- answers --------------------------------------------------------------------------------------

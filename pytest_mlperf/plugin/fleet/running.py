@@ -16,7 +16,7 @@ from itertools import zip_longest
 import pytest
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.fleet import CaseNeed, FleetNode, fitting, lacking, need_of, offered, place
+from pytest_mlperf.core.fleet import FleetNode, fitting, lacking, need_of, offered, place
 from pytest_mlperf.core.numbers import plural
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.plugin.fleet.link import (
@@ -154,13 +154,11 @@ class Fleet:
                 able = [self._unable[node.key] for node in fitting(group.need, self._nodes)]
                 self._lose(group, "; ".join(able) or lacking(group.need, nodes))
                 continue
-            node = place(group.need, nodes, self._used(), shared=shared)
+            used = [(one.node, one.need) for one in self._running.values()]
+            node = place(group.need, nodes, used, shared=shared)
             if node is not None:
                 self._waiting.remove(group)
                 self._start(group, node)
-
-    def _used(self) -> list[tuple[str, CaseNeed]]:
-        return [(group.node, group.need) for group in self._running.values()]
 
     def _start(self, group: CaseGroup, node: FleetNode) -> None:
         group.node, group.since = node.key, time.monotonic()

@@ -202,7 +202,8 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     if verdict.case.scenario == "OpenLoop":
         yield from _over_rates(result, record)
         return
-    judged = {p: m for m in gated(result) if (p := point_of(m.metric)) and _rate(m.metric)}
+    rates = [m for m in gated(result) if m.metric.partition("@")[0] in RATES]
+    judged = {point: m for m in rates if (point := point_of(m.metric))}
     runs = [run.metrics for run in verdict.runs if not run.invalid]
     if verdict.kind != "performance" or not judged or not runs:
         return
@@ -269,10 +270,6 @@ def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
         other[0] == when and other[1] != point and other[2] >= user and other[3] >= rate
         for other in rows
     )
-
-
-def _rate(metric: str) -> bool:
-    return metric.partition("@")[0] in RATES
 
 
 def _of_user(run: Mapping[str, float], rate: str, point: float, *, of_tokens: bool) -> float:

@@ -88,11 +88,9 @@ def site_cases(
         SiteCase(name=name, latest=tests, histories=histories[name])
         for name, tests in by_case.items()
     ]
-    return sorted(cases, key=lambda one: (_place(one), one.name))
-
-
-def _place(one: SiteCase) -> tuple[bool, int]:
-    return not one.worst.failed, _severity(one.worst.outcome)
+    return sorted(
+        cases, key=lambda one: (not one.worst.failed, _severity(one.worst.outcome), one.name)
+    )
 
 
 def _severity(outcome: str) -> int:

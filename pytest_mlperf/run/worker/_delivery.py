@@ -400,7 +400,8 @@ def _hand(
     # LoadGen copies during the call, so `joined` must live until it returns, and no longer.
     joined = b"".join(outputs)
     sizes = list(map(len, outputs))
-    addresses = accumulate(sizes, initial=_address(joined))
+    address = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
+    addresses = accumulate(sizes, initial=address)
     take(list(map(response, ids, addresses, sizes, *counts)))
 
 
@@ -413,10 +414,6 @@ def _joined(arrays: Iterable[array[float]]) -> array[float]:
 
 def _without(values: Sequence[Any], positions: Collection[int]) -> list[Any]:
     return [value for position, value in enumerate(values) if position not in positions]
-
-
-def _address(data: bytes) -> int:
-    return ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p).value or 0
 
 
 class LimitedSink(PerformanceSink):

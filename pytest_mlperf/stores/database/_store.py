@@ -204,7 +204,7 @@ class Store:
     def _add_points(self, points: Sequence[tuple[CaseSeries, SessionPoint]]) -> None:
         keys = [one.key for one, _ in points]
         series = {key: one for key, (one, _) in zip(keys, points, strict=True)}
-        builds = [_text(point.fingerprint) for _, point in points]
+        builds = [json.dumps(dict(one.fingerprint), sort_keys=True) for _, one in points]
         numbers = self._numbers(
             "mlperf_series",
             ("series_key", "case_id", "metric", "about"),
@@ -287,7 +287,3 @@ _LATEST = TypeAdapter(LatestVerdict)
 def _parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:
     for begin in range(0, len(keys), AT_ONCE):
         yield keys[begin : begin + AT_ONCE]
-
-
-def _text(fingerprint: Mapping[str, str]) -> str:
-    return json.dumps(dict(fingerprint), sort_keys=True)
