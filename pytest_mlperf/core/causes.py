@@ -262,7 +262,9 @@ def causes(
     looked at. Siblings are other verdicts of the session, as `Siblings` where many are explained;
     the verdict itself may be among them.
     """
-    direction = moved(verdict)
+    # A drop that is provisional has causes, though it says nothing about other cases yet.
+    leans = any(metric.leans == "drop" for metric in verdict.metrics)
+    direction = -1 if leans else moved(verdict)
     if not direction:
         return ()
     facts = _Facts(

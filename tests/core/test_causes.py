@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import BaselineRun, Record
-from pytest_mlperf.core.causes import Cause, Strength, causes
+from pytest_mlperf.core.causes import Cause, Strength, causes, moved
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
@@ -86,6 +86,16 @@ def test_what_changed_since_the_baseline_is_told() -> None:
     ]  # fmt: skip
     for changed, expected in cases:
         assert told(causes(drop(*changed), None, ())) == expected
+
+
+def test_a_provisional_drop_has_causes_and_moves_no_sibling() -> None:
+    leaning = replace(metric(outcome=Outcome.PROVISIONAL), leans="drop")
+    open_ = drop("engine.version 1 → 2", outcome=Outcome.PROVISIONAL, metrics=(leaning,))
+
+    assert told(causes(open_, None, ())) == [f"engine.version 1 → 2 since the baseline{ALONE}"]
+    assert moved(open_) is None
+    towards_ok = replace(open_, metrics=(replace(leaning, leans="ok"),))
+    assert causes(towards_ok, None, ()) == ()
 
 
 def sibling(
@@ -374,7 +384,7 @@ def test_only_what_got_worse_or_better_is_explained() -> None:
 
     (found,) = causes(slow, before, ())
 
-    names = "PERF_DROP POWER_DROP SUSPECT ACC_DROP GATE_FAIL IMPROVED EXPECTED"
+    names = "PERF_DROP POWER_DROP SUSPECT ACC_DROP GATE_FAIL IMPROVED EXPECTED PROVISIONAL"
     assert explained == set(names.split())
     assert "copy −10.0 % of the baseline's, beyond chance" in found.says
 
