@@ -10,7 +10,7 @@ import pytest
 
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.performance import judge_performance, unjudged
-from pytest_mlperf.bench.policy import Policy
+from pytest_mlperf.bench.policy import Policy, Update
 from pytest_mlperf.bench.runner import Unjudgeable
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.judge.ruling import Ruling
@@ -122,14 +122,15 @@ def test_runs_that_load_can_have_made_invalid_are_undecided(tmp_path: Path) -> N
     """Reasons of another kind, an idle machine and a session that records stay INVALID."""
     busy, idle = (Contention(window_s=10.0, cores=2, share=share) for share in (0.6, 0.001))
     lost = Reason(key=Key.GPU_LOST, text="GPU 3 is gone")
-    for reasons, seen, update, outcome in (
+    rows: list[tuple[list[Reason], Contention | None, Update | None, Outcome]] = [
         ([DRIFTS], busy, None, Outcome.INCONCLUSIVE),
         ([FEW, GROWS], busy, None, Outcome.INCONCLUSIVE),
         ([DRIFTS], idle, None, Outcome.INVALID),
         ([DRIFTS], None, None, Outcome.INVALID),
         ([DRIFTS, lost], busy, None, Outcome.INVALID),
         ([DRIFTS], busy, "missing", Outcome.INVALID),
-    ):
+    ]
+    for reasons, seen, update, outcome in rows:
         run = run_of(FAST, *reasons, contention=seen)
         case = case_of(tmp_path, [], [run])
         case.policy = replace(case.policy, update=update)

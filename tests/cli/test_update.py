@@ -116,8 +116,8 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     save(measured(*(100.0, 101.0) * 4))
     assert update(*WRITE) == 0
     grown = measured(99.0, 100.0, outcome=Outcome.RECORDED)
-    later = {"session": "20261121-cd34", "started": "2026-11-21T10:11:12+00:00"}
-    runs = [replace(one, **later) for one in grown.verdict.runs]
+    started = "2026-11-21T10:11:12+00:00"
+    runs = [replace(r, session="20261121-cd34", started=started) for r in grown.verdict.runs]
     save(replace(grown, verdict=replace(grown.verdict, runs=tuple(runs))))
     assert "  10 runs -> " in say.ends(0, "update", *WRITE, "--no-runs")
     (record,) = stored().records

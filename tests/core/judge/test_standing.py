@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 from hypothesis import given, settings
@@ -188,7 +189,7 @@ def test_what_is_known_better_never_makes_a_drop_harder_to_prove(data: st.DataOb
     days, size = data.draw(st.integers(2, 8)), 2 * data.draw(st.integers(1, 4))
     more_days = days + data.draw(st.integers(0, 8))
     ratio, df = draw(0.0, 20.0), draw(more_days - 1.0, 30.0)
-    alike = {"run": run, "new_runs": new_runs, "size": size}
+    alike: dict[str, Any] = {"run": run, "new_runs": new_runs, "size": size}
     less = final_drop(estimated(days, **alike, ratio=ratio, df=df))
 
     for better in (

@@ -14,7 +14,7 @@ from pytest_mlperf.engines.onnxruntime.tensorrt import TensorRtEngine
 from pytest_mlperf.engines.tasks import TASKS
 from pytest_mlperf.engines.triton import TritonEngine
 
-ENGINES: list[type[Any]] = [OnnxRuntimeEngine, TensorRtEngine, TritonEngine]
+ENGINES: list[Any] = [OnnxRuntimeEngine, TensorRtEngine, TritonEngine]
 
 
 def test_every_option_of_a_task_is_one_of_the_engine() -> None:
