@@ -86,6 +86,12 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
     usual, record, planned = "baseline_engine in the suite names one", case.record, case.planned
     if record is None or case.subject is None:
         return usual
+    suite = policy.shown(planned.path)
+    copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
+    label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
+    turns = f"in it, and run pytest-mlperf turns {shlex.join([copy + label, suite + label])}"
+    if planned.options.get("url"):  # no build of the client changes the server
+        return f"copy {suite} to {copy}, name the url of a server of the earlier build {turns}"
     then, now = record.fingerprint, case.subject.fingerprint
     restored = (OPTIONS, VARIABLE)
     changed = [key for key in changed_keys(then, now) if not key.startswith(restored)]
@@ -97,19 +103,13 @@ def deciding(case: CaseRuns, policy: Policy) -> str:
         if key.startswith(ENGINE) and key in then and key in now
         if now[key] in (installed.get(name), now.get(f"python.{name}"))
     }
-    suite, commit = policy.shown(planned.path), record.runs[-1].commit or CHANGED
-    at_url = bool(planned.options.get("url"))  # which no build of the client changes
-    by_commit = not (changed or at_url or commit.endswith(CHANGED))
-    exchanged = f'git = "{commit}"' if by_commit else ""
-    if changed and not at_url and all(key.partition(".")[2] in packages for key in changed):
+    commit = record.runs[-1].commit or CHANGED
+    exchanged = f'git = "{commit}"' if not changed and not commit.endswith(CHANGED) else ""
+    if changed and all(key.partition(".")[2] in packages for key in changed):
         wheels = " ".join(f"{name}=={version}" for name, version in packages.items())
         exchanged = f'wheel = "{wheels}"'
     if exchanged:
         return f"write baseline_engine = {{ {exchanged} }} into the engine entry of {suite}"
-    if not at_url and (not changed or not all(key.startswith(ENGINE) for key in changed)):
+    if not changed or not all(key.startswith(ENGINE) for key in changed):
         return usual
-    label = f"::{planned.engine.full_label}" if len(planned.suite.entries) > 1 else ""
-    copy = policy.shown(planned.path.with_name(f"before-{planned.path.name}"))
-    named = "the url of a server of the earlier build" if at_url else "the earlier model"
-    sides = shlex.join([f"{copy}{label}", f"{suite}{label}"])
-    return f"copy {suite} to {copy}, name {named} in it, and run pytest-mlperf turns {sides}"
+    return f"copy {suite} to {copy}, name the earlier model {turns}"

@@ -53,14 +53,14 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
 OUTLIER_EXTRA_RUNS = 2
 """Runs added at most when the leave-one-out screen rejects one; all of them are kept."""
 
-ANEW = 'or record anew with --mlperf-update=replace --mlperf-reason "..."'
+REPLACE = 'or record anew with --mlperf-update=replace --mlperf-reason "..."'
 
-RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {ANEW}"
-FIND_BACK = f"rates found under different conditions cannot be compared: set find back, {ANEW}"
-POINTS_BACK = f"means over other points cannot be compared: set points back, {ANEW}"
+RATE_BACK = f"latencies at different rates cannot be compared: set target_qps back, {REPLACE}"
+FIND_BACK = f"rates found under different conditions cannot be compared: set find back, {REPLACE}"
+POINTS_BACK = f"means over other points cannot be compared: set points back, {REPLACE}"
 LENGTH_BACK = (
     "answers of another length are other work: look for stop tokens, templates and "
-    f"max_new_tokens; {ANEW}"
+    f"max_new_tokens; {REPLACE}"
 )
 
 UNDER_LOAD = "measured under load: an idle machine decides"
@@ -163,7 +163,7 @@ def invalid(case: CaseRuns, headline: str, *notes: str) -> Ruling:
     return Ruling(outcome=Outcome.INVALID, headline=headline, metrics=metrics, notes=notes)
 
 
-LOAD_MAKES = frozenset(
+CAUSED_BY_LOAD = frozenset(
     {
         Key.CLIENT_LATE,
         Key.CONCURRENCY_NOT_HELD,
@@ -181,7 +181,7 @@ def unjudged(case: CaseRuns, run: Run) -> Ruling:
     """Return the answer of a case whose last run is INVALID: undecided if load can be why."""
     ruling = invalid(case, *map(str, run.invalid))
     keys = {reason.key for reason in run.invalid}
-    if case.policy.update or keys - LOAD_MAKES or not is_loaded([run], case.rule.tolerated):
+    if case.policy.update or keys - CAUSED_BY_LOAD or not is_loaded([run], case.rule.tolerated):
         return ruling
     note = f"the runs are INVALID, and load can be why: {load_in_words([run])}"
     return replace(ruling, outcome=Outcome.INCONCLUSIVE, notes=(*ruling.notes, note))

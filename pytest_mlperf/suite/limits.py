@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +40,7 @@ def margin_of(limit: AccuracyLimit) -> Margin | None:
     text = limit.margin
     if text is None:
         return None
-    value = float(text.strip().rstrip("%points"))
+    value = float(re.sub(r"%|points?", "", text))
     is_share = text.strip().endswith("%")
     return Margin(value=value / 100 if is_share else value, is_share=is_share)
 

@@ -30,7 +30,8 @@ WIDEST = 4.0
 measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
 
 KEEPS_DAYS, KEEPS_SPANS, TREND = 14.0, 2.0, 0.05
-"""For how many days and spans a baseline is final at most, and the p of a trend: `final_until`."""
+"""Longest time that a baseline is final, in days and in spans of its days, and the p from which
+its days show a trend; see `final_until`."""
 
 ASSUMED_DF = 0.5
 """Degrees of freedom that the expected share of a session weighs beside sessions that were seen."""
@@ -40,7 +41,8 @@ CANDIDATE_DF = 1.0
 noisier: with the scatter of two runs alone hardly a word would ever be final."""
 
 ADDED = (0.0, *(0.02 * 1.05**step for step in range(123)))
-"""Times the variance that sessions may add for a proof: three are enough with two df."""
+"""Additional variance between sessions that `proves` tries, in multiples of the whole variance.
+With two degrees of freedom the best multiple is three or less."""
 
 Why = Literal["few sessions", "old"]
 
