@@ -459,6 +459,7 @@ class Bench:
             notes=notes,
             baseline_file=self._policy.shown(against.file),
             baseline_set=against.set_by,
+            baseline_id=case.record.id if case.record and kind in FALLS else "",
             cost=cost,
             steady=steady(case.machine) if kind != "accuracy" and case.machine else None,
             machine=case.machine if kind != "accuracy" else (),

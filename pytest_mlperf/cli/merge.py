@@ -69,7 +69,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="also write what `report` makes, e.g. html=page.html; repeatable",
     )
     parser.add_argument(
-        "--fail-on", choices=["inconclusive"], help="what is not decided fails, too"
+        "--fail-on",
+        choices=["inconclusive", "provisional"],
+        help="what is not decided fails, too; or a PROVISIONAL drop, on the first day",
     )
     add_verify(parser)
     parser.add_argument(
@@ -92,7 +94,7 @@ def run(parsed: argparse.Namespace) -> int:
         run=f"merged-{now:%Y%m%d-%H%M%S}-{secrets.token_hex(2)}",
         pairs=manifest.pairs if manifest else 0,
         today=now.date(),
-        strict=parsed.fail_on == "inconclusive",
+        fail_on={parsed.fail_on} - {None},
     )
     missing = absent((one.test for one in manifest.tests), merged) if manifest else []
     beside = parsed.output or parsed.results[0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -174,6 +175,12 @@ class Record:
     def sessions(self) -> tuple[str, ...]:
         """The sessions that made its runs, oldest first."""
         return tuple(dict.fromkeys(run.session for run in self.runs))
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits that tell these runs from those of any other record."""
+        runs = " ".join(f"{run.session} {run.started}" for run in self.runs)
+        return hashlib.sha256(runs.encode()).hexdigest()[:12]
 
     @property
     def groups(self) -> dict[str, str]:

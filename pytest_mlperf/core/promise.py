@@ -13,10 +13,9 @@ from pytest_mlperf.core.judge.standing import Why, final_until
 from pytest_mlperf.core.measurement import day_of
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
 
-KEPT = (
-    "no change is failed at most 1 % of the time, a drop of the limit that every run shares is "
-    "passed at most 5 %"
-)
+RED = "unchanged code is red at most 1 % of the time"
+
+KEPT = f"{RED}, a drop of the limit that every run shares is passed at most 5 %"
 
 EITHER = "between 0 and the limit either answer may come"
 
@@ -73,8 +72,8 @@ class Promise:
         if self.lacks is None:
             return f"{KEPT}; {EITHER}{self.ends}"
         below = f" (below {percent(EXPECTED_RATIO * self.run_sd)})" if self.run_sd else ""
-        while_ = f"while sessions differ by less than runs do{below}"
-        return f"provisional: {KEPT}, {while_}; {self.cure(self.lacks)}"
+        holds = f"an ok holds while sessions differ by less than runs do{below}"
+        return f"{RED}; provisional: {holds}; {self.cure(self.lacks)}"
 
     def of(self, lacking: Why | None, holds_to: float | None, *, provisional: bool) -> str:
         """Return the same of one verdict, which knows what sessions it bears.
@@ -85,7 +84,7 @@ class Promise:
             return f"{KEPT}; {EITHER}"
         while_ = f"while sessions differ by less than {percent(holds_to)}"
         if provisional:  # what would settle it is said beside it
-            return f"provisional: {KEPT}, {while_}"
+            return f"{RED}; provisional: it holds {while_}"
         return f"{KEPT}, {while_}; {self.cure(lacking)}"
 
     def cure(self, lacks: Why) -> str:

@@ -8,13 +8,15 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from pytest_mlperf.core.baseline import DAYS
 from pytest_mlperf.core.case import Division, Profile
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.many import FEW
 from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.ruling import ruling_of
 from pytest_mlperf.core.judge.together import FALLS, Before, is_open, reopened, settle
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, beside_accuracy
 
 FIELDS = ("scenario", "engine", "precision", "accelerator")
 
@@ -109,14 +111,17 @@ Key = tuple[str, str, frozenset[tuple[str, object]]]
 
 @dataclass(frozen=True, kw_only=True)
 class Suspect:
-    """A test of which some metrics would have failed, had each been judged alone.
+    """What the next session has to know of a test: it was SUSPECT, or a PROVISIONAL drop.
 
     Attributes:
         test: Pytest's node id.
-        metrics: Which of its metrics.
+        metrics: Its metrics that would have failed, had each been judged alone.
         date: Of the session that it is suspect since, ISO 8601, UTC.
         profile: "quick" or "official"; they have runs of their own.
         identity: Properties of the hardware; on another one it is another pair.
+        drops: Of each metric that was a PROVISIONAL drop in the last session, the date of the first
+            session in a row that saw it.
+        baseline: Id of the baseline that these are drops from.
     """
 
     test: str
@@ -124,6 +129,8 @@ class Suspect:
     date: str
     profile: Profile
     identity: Mapping[str, str | int | float | bool | None]
+    drops: Mapping[str, str] = field(default_factory=dict)
+    baseline: str = ""
 
     @property
     def key(self) -> Key:
@@ -259,24 +266,84 @@ BASELINE to what was recorded, says nothing of it."""
 OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 """A metric that is left so remains suspect beside another one that is."""
 
+SECOND_DAY = "for the second day in a row"
+
+FROM_LATER = "the last session was on {}, later than this one: a clock was set"
+
 
 def remaining(
     before: Iterable[Suspect], results: Iterable[CaseResult], *, date: str
 ) -> tuple[Suspect, ...]:
     """Return what is suspect after a session, that of this session first."""
     earlier = newest(before)
-    judged = [
-        result
+    tested = [
+        _after(result, suspected(earlier, result), date)
         for result in results
-        if result.verdict.kind in FALLS and result.verdict.outcome in DECIDED and _counts(result)
+        if result.verdict.kind in FALLS and _counts(result)
     ]
-    decided = {_suspect(result, (), date).key for result in judged}
-    suspects = [
-        _suspect(result, names, _since(suspected(earlier, result), names) or date)
-        for result in judged
-        if (names := _metrics(result, earlier))
-    ]
-    return (*suspects, *(one for one in earlier if one.key not in decided))
+    keys = {one.key for one in tested}
+    everything = (*tested, *(one for one in earlier if one.key not in keys))
+    return tuple(one for one in everything if one.metrics or one.drops)
+
+
+def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
+    """Return what is known of a test after a session that ran it."""
+    outcome = result.verdict.outcome
+    now = before or _suspect(result, (), date)
+    if outcome in DECIDED:
+        names = _metrics(result, before)
+        now = replace(now, metrics=names, date=_since(before, names) or date)
+    if outcome in DECIDED | OPEN:
+        first = _first_dates(result.verdict, before, date)
+        drops = {
+            m.metric: first.get(m.metric, date) for m in result.verdict.metrics if m.seems_drop
+        }
+        now = replace(now, drops=drops, baseline=result.verdict.baseline_id if drops else "")
+        if not now.metrics:
+            now = replace(now, date=min(drops.values(), default=date))
+    return now
+
+
+def _first_dates(verdict: Verdict, before: Suspect | None, date: str) -> dict[str, str]:
+    """Return since when metrics were PROVISIONAL drops from the same baseline.
+
+    A date after this session's is of a clock that was set back since, and tells nothing.
+    """
+    if before is None or not before.baseline or before.baseline != verdict.baseline_id:
+        return {}
+    return {metric: first for metric, first in before.drops.items() if first <= date}
+
+
+def second_day(
+    verdict: Verdict, before: Suspect | None, date: str, *, at_once: bool = False
+) -> Verdict:
+    """Return a verdict whose PROVISIONAL drops fail if an earlier day's last session saw them too.
+
+    Args:
+        before: What the last session knew of the test.
+        date: When this session began, ISO 8601, UTC.
+        at_once: A drop from a baseline that has its days fails on the first day.
+    """
+    first, today = _first_dates(verdict, before, date), date[:10]
+
+    def marked(metric: MetricVerdict) -> MetricVerdict:
+        since = first.get(metric.metric, today)[:10]
+        if not metric.seems_drop:
+            return metric
+        if metric.likely and since < today:
+            return replace(metric, since=since, note=f"{SECOND_DAY} (since {since})")
+        return replace(metric, since=today if at_once and metric.sessions_baseline >= DAYS else "")
+
+    metrics = tuple(map(marked, verdict.metrics))
+    if any(metric.fails for metric in metrics) and metrics != verdict.metrics:
+        ruling = ruling_of(metrics)
+        headline = beside_accuracy(ruling.headline, verdict.unchecked)
+        verdict = replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)
+    later = [day for day in before.drops.values() if day > date] if before else []
+    if later and verdict.warns:
+        note = f"{FROM_LATER.format(max(later)[:10])}; this drop counts as the first"
+        verdict = replace(verdict, notes=(*verdict.notes, note))
+    return verdict
 
 
 def suspected(suspects: Iterable[Suspect], result: CaseResult) -> Suspect | None:
@@ -301,15 +368,13 @@ def _counts(result: CaseResult) -> bool:
     return not result.handicap and not result.pretended
 
 
-def _metrics(result: CaseResult, earlier: Iterable[Suspect]) -> tuple[str, ...]:
+def _metrics(result: CaseResult, before: Suspect | None) -> tuple[str, ...]:
     if result.verdict.outcome is not Outcome.SUSPECT:
         return ()
-    one = suspected(earlier, result)
-    before = one.metrics if one else ()
 
     def stays(metric: MetricVerdict) -> bool:
-        is_open = metric.outcome in OPEN and metric.metric in before
-        return metric.outcome is Outcome.SUSPECT or is_open
+        is_open = metric.outcome in OPEN and before and metric.metric in before.metrics
+        return metric.outcome is Outcome.SUSPECT or bool(is_open)
 
     return tuple(metric.metric for metric in result.verdict.metrics if stays(metric))
 
@@ -349,21 +414,32 @@ def absent(planned: Iterable[str], merged: Results) -> list[Absent]:
 
 
 def merge(
-    parts: Mapping[str, Results], *, run: str, pairs: int, today: dt.date, strict: bool
+    parts: Mapping[str, Results],
+    *,
+    run: str,
+    pairs: int,
+    today: dt.date,
+    fail_on: Collection[str] = (),
 ) -> Results:
     """Join parts, by what to call them, and give verdicts that depend on others their last word.
 
     A part may have failed a drop that, among all, is only SUSPECT, or that all pairs of its machine
     show to be none: its word is replaced. What the parts hold counts where it is more than the
-    plan's pairs. Where strict, what is INCONCLUSIVE or SUSPECT fails.
+    plan's pairs.
+
+    Args:
+        fail_on: What fails as well: "inconclusive", "provisional".
     """
     _check(parts)
     results = list(parts.values())
     cases = [result for part in results for result in part.cases]
     held = sum(len(c.limits) for c in cases if _is_judged(c.verdict))
     total = max(pairs, held, *(part.pairs for part in results))
+    last = _together(cases, total) if total > FEW else {}
+    started = min(part.started for part in results)
+    cases = [_ended(case, last.get(case.test), started, today, fail_on) for case in cases]
     if total > FEW:
-        cases = _together(cases, total, today, strict=strict)
+        cases = [replace(c, pairs=total) if _is_judged(c.verdict) else c for c in cases]
     order = sorted(range(len(cases)), key=lambda i: (cases[i].suite, cases[i].verdict.case.id, i))
     deselected: Counter[str] = Counter()
     for part in results:
@@ -373,7 +449,7 @@ def merge(
     before += [case.suspected for case in cases if case.suspected]
     return Results(
         run=run,
-        started=min(part.started for part in results),
+        started=started,
         seconds=round(sum(part.seconds for part in results), 1),
         commit=next((part.commit for part in results if part.commit), None),
         versions=_versions(results),
@@ -381,7 +457,7 @@ def merge(
         cases=tuple(cases[i] for i in order),
         skipped={t: why for p in results for t, why in p.skipped.items() if t not in judged},
         pairs=total if total > FEW else 0,
-        suspects=remaining(before, cases, date=min(part.started for part in results)),
+        suspects=remaining(before, cases, date=started),
     )
 
 
@@ -389,29 +465,34 @@ def _is_judged(verdict: Verdict) -> bool:
     return verdict.kind in FALLS and verdict.outcome is not Outcome.RECORDED
 
 
-def _together(
-    cases: Sequence[CaseResult], pairs: int, today: dt.date, *, strict: bool
-) -> list[CaseResult]:
+def _together(cases: Sequence[CaseResult], pairs: int) -> dict[str, Verdict]:
+    """Return the last word on each test whose verdict depends on the others."""
     judged = [case for case in cases if _is_judged(case.verdict)]
     anew = {case.test: reopened(case.verdict, pairs) for case in judged}
     open_ = {test: verdict for test, verdict in anew.items() if is_open(verdict)}
     final = [verdict for test, verdict in anew.items() if test not in open_]
     waiting = [case for case in judged if case.test in open_]
     settled = settle(list(open_.values()), final, pairs, RuleR(), again(waiting))
-    last = dict(zip(open_, settled, strict=True))
-    results = []
-    for case in cases:
-        if case.test in last:
-            verdict = expect(last[case.test], case.expected_failures, today)
-            undecided = verdict.outcome in {
-                Outcome.INCONCLUSIVE,
-                Outcome.PROVISIONAL,
-                Outcome.SUSPECT,
-            }
-            failed = verdict.fails or (strict and undecided)
-            case = replace(case, verdict=verdict, failed=failed)  # noqa: PLW2901
-        results.append(replace(case, pairs=pairs) if _is_judged(case.verdict) else case)
-    return results
+    return dict(zip(open_, settled, strict=True))
+
+
+def _ended(
+    case: CaseResult,
+    settled: Verdict | None,
+    started: str,
+    today: dt.date,
+    fail_on: Collection[str],
+) -> CaseResult:
+    """Return a test with its last word, and whether it fails."""
+    verdict, at_once = settled or case.verdict, "provisional" in fail_on
+    if _is_judged(verdict):
+        before = case.suspected if _counts(case) else None
+        verdict = second_day(verdict, before, started, at_once=at_once)
+    if verdict is not case.verdict:
+        verdict = expect(verdict, case.expected_failures, today)
+    undecided = verdict.outcome in OPEN | {Outcome.SUSPECT}
+    failed = verdict.fails or (undecided and "inconclusive" in fail_on)
+    return replace(case, verdict=verdict, failed=failed or (case.failed and settled is None))
 
 
 def _check(parts: Mapping[str, Results]) -> None:

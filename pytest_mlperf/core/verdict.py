@@ -236,6 +236,9 @@ class MetricVerdict:
             where nothing was decided.
         lacking: What the baseline lacks for a final word: "few sessions" or "old".
         stands: A drop is final, where it is one: what the baseline shows of sessions bears it.
+        likely: A PROVISIONAL drop, where it is one, fails the test on the second day in a row.
+        since: Day (UTC) of the first session in a row that saw this PROVISIONAL drop, where the
+            drop fails the test; "": it does not.
         sessions_baseline: Days on which the baseline's sessions were made.
         strays: Runs that are worse than every run of the baseline, and by far.
         interrupted: The session ended before it was decided.
@@ -261,6 +264,8 @@ class MetricVerdict:
     holds_to: NotNegative | None = None
     lacking: Literal["few sessions", "old"] | None = None
     stands: bool = False
+    likely: bool = False
+    since: str = ""
     sessions_baseline: Count = 0
     strays: Count = 0
     interrupted: bool = False
@@ -271,12 +276,15 @@ class MetricVerdict:
     def fails(self) -> bool:
         """Whether this metric alone makes the test fail.
 
-        A provisional drop does against a baseline that has its days: it is proven if they
-        differ no more than is expected. Against fewer it is advice, as one against few runs is.
+        A provisional drop does on the second day in a row: one day in many is slow by chance.
         """
-        provisional = self.outcome is Outcome.PROVISIONAL and self.leans == "drop"
-        enough = self.sessions_baseline >= DAYS
-        return (provisional and enough) or (self.outcome is not None and self.outcome.fails)
+        repeated = self.seems_drop and bool(self.since)
+        return repeated or (self.outcome is not None and self.outcome.fails)
+
+    @property
+    def seems_drop(self) -> bool:
+        """Whether it is a PROVISIONAL drop."""
+        return self.outcome is Outcome.PROVISIONAL and self.leans == "drop"
 
     @property
     def word(self) -> str:
@@ -397,6 +405,7 @@ class Verdict:
         notes: Sentences for the failure message, most important first.
         baseline_file: Path of the baseline file, or where it would be.
         baseline_set: "2026-11-20, 1a2b3c4, reason": where the baseline comes from.
+        baseline_id: Tells the accepted runs of one baseline from those of another; "": none.
         cost: What a dollar buys, where the suite says what a GPU costs.
         folder: Folder with the logs of the last run.
         steady: After a change: nothing of the machine's own speed was further from the baseline's
@@ -430,6 +439,7 @@ class Verdict:
     notes: tuple[str, ...] = ()
     baseline_file: str | None = None
     baseline_set: str | None = None
+    baseline_id: str = ""
     cost: PerDollar | None = None
     folder: str | None = None
     steady: bool | None = None
@@ -446,6 +456,13 @@ class Verdict:
         """Whether it makes its test fail, whatever is asked."""
         provisional = self.outcome is Outcome.PROVISIONAL
         return self.outcome.fails or (provisional and any(m.fails for m in self.metrics))
+
+    @property
+    def warns(self) -> bool:
+        """Whether it is PROVISIONAL, and seems a drop from a baseline that has its days."""
+        return self.outcome is Outcome.PROVISIONAL and any(
+            m.seems_drop and m.sessions_baseline >= DAYS for m in self.metrics
+        )
 
     @property
     def measured_again(self) -> tuple[Run, ...]:

@@ -133,11 +133,10 @@ class Mlperf:
         except SuiteError as error:
             raise pytest.fail.Exception(visible(str(error), keep="\n"), pytrace=False) from None
         waits = self._session.waits(planned, verdict)
-        failed = not waits and self._session.fails(planned, verdict)
-        kept = self._session.keep(item, planned, verdict, failed=failed)
-        result = Result(verdict, self._session.message_of(kept), failed)
+        kept = self._session.keep(item, planned, verdict)
+        result = Result(kept.verdict, self._session.message_of(kept), kept.failed)
         later = waits and self._session.phase.once
-        if not (failed or later) and kind == "performance" and is_fed(item.config):
+        if not (kept.failed or later) and kind == "performance" and is_fed(item.config):
             feed(self._request, verdict)
         return result
 

@@ -68,7 +68,7 @@ def _day(text: str) -> str:
     return dt.date.fromisoformat(text).isoformat() if text else ""
 
 
-FAIL_ON = ("skips", "inconclusive", "no-baseline")
+FAIL_ON = ("skips", "inconclusive", "provisional", "no-baseline")
 """What can fail besides a drop."""
 
 
@@ -198,7 +198,8 @@ class Options:
         "WORD[,WORD...]",
         "what fails besides drops and errors: skips (a model or data set is not here; always under "
         "CI), inconclusive (a case without enough evidence after the last run: INCONCLUSIVE, "
-        "SUSPECT, PROVISIONAL; a PROVISIONAL drop from a baseline of 4 days fails anyway), "
+        "SUSPECT, PROVISIONAL), provisional (a PROVISIONAL drop from a baseline of 4 days, on the "
+        "first day; without it, on the second day in a row), "
         "no-baseline (a case without a baseline of this machine; on named accelerators always "
         "under CI); no:WORD does not, not even under CI",
         frozenset(),
@@ -206,8 +207,8 @@ class Options:
     )
     max_runs: int = _set_by(
         "N",
-        f"most performance runs of a case, from 2 to {MOST_RUNS} (default 5); no change is failed "
-        "at most 1%% of the time, a drop of the limit is passed at most 5%%",
+        f"most performance runs of a case, from 2 to {MOST_RUNS} (default 5); unchanged code is "
+        "red at most 1%% of the time, a drop of the limit is passed at most 5%%",
         5,
         convert=number(int, lambda runs: 2 <= runs <= MOST_RUNS),
     )
@@ -360,7 +361,8 @@ class Options:
     suspects: Path | None = _set_by(
         "FILE|DIR",
         "results of the last session, or a folder of them: what was SUSPECT there is measured "
-        "first and judged alone; sessions with the same --mlperf-runs-dir need no such file",
+        "first and judged alone, and a PROVISIONAL drop that was there on an earlier day fails; "
+        "sessions with the same --mlperf-runs-dir need no such file",
         convert=Path,
         beside=True,
     )
@@ -562,7 +564,7 @@ def _check(options: Options) -> None:
     if options.update and (options.handicap or options.pretend):
         which = "--mlperf-handicap" if options.handicap else "--mlperf-pretend"
         raise pytest.UsageError(f"--mlperf-update with {which}: such a run is never recorded")
-    if options.suspects or (options.metered and not options.plan):
+    if options.metered and not options.plan:
         _read_once(options)
     if options.update in {"replace", "append"} and not options.reason:
         raise pytest.UsageError(
@@ -575,18 +577,14 @@ def _read_once(options: Options) -> None:
     from pytest_mlperf.core.errors import MlperfError
     from pytest_mlperf.run.power.exporter import find_exporter
     from pytest_mlperf.run.power.figures import read_meter
-    from pytest_mlperf.stores.suspects import load_given
 
     offset_s, name = options.meter_offset, "meter"
     try:
-        if options.meter and not options.plan:
+        if options.meter:
             read_meter(options.meter, until_s=0.0, patience_s=0.0, local_offset_s=offset_s)
-        if options.dcgm and not options.plan:
+        if options.dcgm:
             name = "dcgm"
             find_exporter(options.dcgm, options.dcgm_gpus)
-        name = "suspects"
-        if options.suspects:
-            load_given(options.suspects)
     except MlperfError as error:
         raise pytest.UsageError(f"--mlperf-{name}: {error}") from None
 

@@ -35,11 +35,8 @@ from pytest_mlperf.core.results import (
     Results,
     Suspect,
     by_case,
-    newest,
-    remaining,
-    suspected,
 )
-from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.plugin.carry import VERDICT, LeftOut, case_result, planned_of
 from pytest_mlperf.plugin.measuring import (
@@ -53,6 +50,7 @@ from pytest_mlperf.plugin.measuring import (
 )
 from pytest_mlperf.plugin.options import SESSION, Options, read_options, run_id
 from pytest_mlperf.plugin.resume import SessionProgress
+from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.plugin.together import HELD, Holding
 from pytest_mlperf.reports.export.junit import properties
 from pytest_mlperf.reports.terminal import selection, text
@@ -60,50 +58,11 @@ from pytest_mlperf.reports.terminal.advice import JUDGE
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import whole_plan
 from pytest_mlperf.run.project import commit_of, ignored_in_git
-from pytest_mlperf.stores import suspects
 from pytest_mlperf.stores.atomic import Keeping, unforeseen
 from pytest_mlperf.stores.results import write_results
 from pytest_mlperf.stores.signatures import sign, signature_of
 from pytest_mlperf.suite.pairs import PlannedPair, Testable
 from pytest_mlperf.suite.plan import Planned
-
-
-class Suspicion:
-    """What was suspect when a session began, and what is when it ends."""
-
-    def __init__(self, options: Options, started: dt.datetime) -> None:
-        self._file = options.runs_dir / "suspects.json"
-        self._suspects_file = options.suspects
-        self._date = started.isoformat(timespec="seconds")
-
-    @cached_property
-    def before(self) -> tuple[Suspect, ...]:
-        """What sessions of this machine remember, and results that the user names."""
-        former = suspects.load_given(self._suspects_file) if self._suspects_file else ()
-        return newest([*suspects.load(self._file), *former])
-
-    def marked(self, result: CaseResult) -> CaseResult:
-        """Return a result with what was suspect of it."""
-        if not self.before:
-            return result
-        return replace(result, suspected=suspected(self.before, result))
-
-    def is_any(self, results: Iterable[CaseResult]) -> bool:
-        """Whether anything was suspect before a session with these results, or is after it."""
-        return bool(self.before) or any(r.verdict.outcome is Outcome.SUSPECT for r in results)
-
-    def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
-        """Return what is suspect after a session with these results."""
-        if not self.is_any(results):
-            return ()
-        return remaining(self.before, results, date=self._date)
-
-    def remember(self, results: Iterable[CaseResult]) -> None:
-        """Keep that; what another session wrote meanwhile, and this one did not decide, stays."""
-        tested = list(results)
-        suspects.update(
-            self._file, lambda there: remaining([*there, *self.before], tested, date=self._date)
-        )
 
 
 def suspects_first(items: list[pytest.Item], before: Iterable[Suspect]) -> None:
@@ -372,12 +331,13 @@ class MlperfSession:
         likely = causes(result.verdict, record, [one.verdict for one in self.results])
         return text.failure(result.verdict, result, width, likely)
 
-    def keep(
-        self, item: pytest.Item, planned: Testable, verdict: Verdict, *, failed: bool
-    ) -> CaseResult:
+    def keep(self, item: pytest.Item, planned: Testable, verdict: Verdict) -> CaseResult:
         """Put a verdict on the test: for the report, JUnit properties and the results file."""
         rate = self.bench.rate(planned)
-        return self.put(item, self._result(item, planned, verdict, failed=failed, rate=rate))
+        waits = self.waits(planned, verdict)
+        failed = not waits and self.fails(planned, verdict)
+        result = self._result(item, planned, verdict, failed=failed, rate=rate)
+        return self.put(item, result if waits else self.suspicion.ended(result))
 
     def put(self, item: pytest.Item, result: CaseResult) -> CaseResult:
         """Put a result on the test."""
@@ -461,9 +421,10 @@ class MlperfSession:
                 self._keep(session, "the signature", partial(sign, path, key), signed)
         if self.options.store and self.results:
             self._keeping.keep("the results in the store", partial(self._send, summary, kept))
-        if self.suspicion.is_any(self.results):
-            remember = partial(self.suspicion.remember, self.results)
-            self._keeping.keep("the tests that are SUSPECT", remember)
+        remember = partial(self.suspicion.remember, self.results)
+        self._keeping.keep("what the next session has to know", remember)
+        if line := self.suspicion.line(self.results):
+            self.notice(line)
         if reports:
             self._write_reports(session, reports, summary, kept)
 

@@ -37,6 +37,7 @@ from pytest_mlperf.core.verdict import Outcome, Verdict
 from pytest_mlperf.plugin.carry import VERDICT, attached, conclude, emit, planned_of
 from pytest_mlperf.plugin.measuring import Live
 from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.plugin.suspicion import Suspicion
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.suite.plan import Planned
 
@@ -55,6 +56,7 @@ class Judging(Protocol):
     phase: Phase
     results: list[CaseResult]
     live: Live
+    suspicion: Suspicion
 
     @property
     def bench(self) -> Bench:
@@ -246,6 +248,8 @@ class Holding:
             except KeyboardInterrupt as error:  # what is known goes out before it
                 over, interrupt = True, error
                 verdict = self._session.bench.unconfirmed(verdict)  # noqa: PLW2901
+            if result is not None:
+                verdict = self._session.suspicion.last_word(result, verdict)  # noqa: PLW2901
             last = expect(verdict, result.expected_failures if result else (), today)
             last = self._session.with_creep(last)
             named = is_named(

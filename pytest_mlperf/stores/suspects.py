@@ -1,4 +1,4 @@
-"""Remember which pairs were SUSPECT: the next session measures them first, each judged alone."""
+"""Remember which tests were SUSPECT or a PROVISIONAL drop: the next session has to know it."""
 
 from __future__ import annotations
 
@@ -31,32 +31,55 @@ class _Document:
 _DOCUMENT = TypeAdapter(_Document)
 
 
-def load(path: Path) -> tuple[Suspect, ...]:
-    """Return the suspects of a file, none where it is absent, damaged or of another schema.
+@dataclass(frozen=True, kw_only=True)
+class Remembered:
+    """What was read of earlier sessions.
 
-    A file of the tool's own: a damaged one is started anew and fails nothing.
+    Attributes:
+        suspects: What they left.
+        is_any: There was something to read.
+        tests: What they ran, where a results file tells it.
+        defect: Why something could not be read, in a sentence; "": all was.
     """
+
+    suspects: tuple[Suspect, ...] = ()
+    is_any: bool = False
+    tests: frozenset[str] = frozenset()
+    defect: str = ""
+
+
+def load(path: Path) -> Remembered:
+    """Return what the file of the tool's own says; a damaged one is started anew."""
     try:
         document = _DOCUMENT.validate_json(read_regular(path, LARGEST))
+    except FileNotFoundError:
+        return Remembered()
     except (OSError, UnfitError, ValidationError, RecursionError):
-        return ()
-    return document.suspects if (document.schema, document.kind) == (SCHEMA, KIND) else ()
+        document = None
+    if document is None or (document.schema, document.kind) != (SCHEMA, KIND):
+        return Remembered(defect=f"{path}: cut off, damaged or of another release")
+    return Remembered(suspects=document.suspects, is_any=True)
 
 
-def load_given(path: Path) -> tuple[Suspect, ...]:
-    """Return the suspects that a results file lists, or every *.json of a folder.
-
-    An absent one is the first session of all.
-    """
+def load_given(path: Path) -> Remembered:
+    """Return what a results file says, or every *.json of a folder; none is the first session."""
     if path.is_dir():
         files = [file for file in sorted(path.glob("*.json")) if file.is_file()]
     else:
         files = [path] if path.exists() else []
-    return newest(one for file in files for one in _listed(file))
+    try:
+        each = [_listed(file) for file in files]
+    except MlperfError as error:
+        return Remembered(defect=str(error))
+    return Remembered(
+        suspects=newest(suspect for one in each for suspect in one.suspects),
+        is_any=any(one.is_any for one in each),
+        tests=frozenset().union(*(one.tests for one in each)),
+    )
 
 
 def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]]) -> None:
-    """Replace the suspects of a file by what is to remain of them; none and no file stay so.
+    """Replace the suspects of a file by what is to remain of them; none make a file as well.
 
     Sessions that end at once wait for each other: none loses what another one wrote.
     """
@@ -79,20 +102,22 @@ def _write(
     path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]], place: Path | None
 ) -> None:
     before = load(path)
-    after = tuple(change(before))
-    if after != before:
+    after = tuple(change(before.suspects))
+    if after != before.suspects or not before.is_any:
         document = _Document(schema=SCHEMA, kind=KIND, suspects=after)
         text = json.dumps(_DOCUMENT.dump_python(document, mode="json"), indent=1) + "\n"
         write_bytes(path, text.encode("utf-8"), place)
 
 
-def _listed(file: Path) -> tuple[Suspect, ...]:
+def _listed(file: Path) -> Remembered:
     raw = read_foreign(file, "results file")
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if kind is None:
-        return read_results(file).suspects
+        results = read_results(file)
+        tests = frozenset(result.test for result in results.cases)
+        return Remembered(suspects=results.suspects, is_any=True, tests=tests)
     if kind != KIND:
-        return ()  # a plan, say, that lies beside results
+        return Remembered()  # a plan, say, that lies beside results
     try:
         document = _DOCUMENT.validate_python(raw)
     except ValidationError:
@@ -102,4 +127,4 @@ def _listed(file: Path) -> tuple[Suspect, ...]:
             f"{file}: damaged, or of another release (schema {raw.get('schema')!r}, this one reads "
             f"{SCHEMA}); name the results.json of that session instead"
         )
-    return document.suspects
+    return Remembered(suspects=document.suspects, is_any=True)

@@ -27,6 +27,7 @@ from pytest_mlperf.core.results import (
     again,
     merge,
     remaining,
+    second_day,
     suspected,
 )
 from pytest_mlperf.core.verdict import Outcome, Verdict
@@ -71,7 +72,7 @@ def part(p_values: Mapping[int, float], pairs: int) -> Results:
 
 def joined(parts: Sequence[Results], pairs: int = 0, **options: Any) -> Results:
     named = {f"part{number}.json": one for number, one in enumerate(parts)}
-    return merge(named, run="merged", pairs=pairs, today=TODAY, **{"strict": False, **options})
+    return merge(named, run="merged", pairs=pairs, today=TODAY, **options)
 
 
 def words(results: Results) -> dict[str, Outcome]:
@@ -173,7 +174,10 @@ def test_times_versions_and_what_was_left_out_are_joined() -> None:
     )
 
     assert [case.failed for case in joined([quiet]).cases][:2] == [False, False]
-    assert [case.failed for case in joined([quiet], strict=True).cases][:2] == [True, False]
+    assert [case.failed for case in joined([quiet], fail_on={"inconclusive"}).cases][:2] == [
+        True,
+        False,
+    ]
     assert joined([many, part({0: 0.005}, 1)]).pairs == 0
 
     one = replace(part({0: 1.0}, 1), deselected={"H200": 2}, skipped={"t": "no model"})
@@ -266,3 +270,80 @@ def test_the_second_time_keeps_the_date_and_the_open_metrics_of_the_first() -> N
     assert suspected([BEFORE], case(Outcome.OK, {"gpu.name": "H100"})) is None
     assert again([case(Outcome.OK), now]) == {1: Before("2026-11-20", ("throughput",))}
     assert again([replace(now, handicap=0.5), replace(now, pretended=True)]) == {}
+
+
+def drop(*, baseline: str = "b1", likely: bool = True, **fields: Any) -> CaseResult:
+    """Return a test that is a PROVISIONAL drop from a baseline of four days."""
+    seems = metric(outcome=Outcome.PROVISIONAL, leans="drop", likely=likely, sessions_baseline=4)
+    found = made(Outcome.PROVISIONAL, "x", seems, subject=HERE_SUBJECT, baseline_id=baseline)
+    return verdicts.result(found, **fields)
+
+
+HERE_SUBJECT = Subject(identity=HERE, fingerprint={})
+(DROPPED,) = remaining([], [drop()], date=FIRST)
+
+
+def test_a_provisional_drop_fails_on_the_second_day_in_a_row_against_the_same_baseline() -> None:
+    """Not on the same day, from another baseline, where days differ by as much, or after an ok."""
+    assert (DROPPED.drops, DROPPED.baseline) == ({"throughput": FIRST}, "b1")
+    same_day = FIRST[:11] + "23:59:59+00:00"
+    for now, before, date, since in (
+        (drop(), DROPPED, LATER, FIRST[:10]),
+        (drop(), None, LATER, ""),
+        (drop(), DROPPED, same_day, ""),
+        (drop(), DROPPED, FIRST, ""),
+        (drop(baseline="b2"), DROPPED, LATER, ""),
+        (drop(baseline=""), replace(DROPPED, baseline=""), LATER, ""),
+        (drop(likely=False), DROPPED, LATER, ""),
+        (drop(), replace(DROPPED, drops={"ttft_p99": FIRST}), LATER, ""),
+        (drop(), BEFORE, LATER, ""),
+    ):
+        last = second_day(now.verdict, before, date)
+        assert (last.metrics[0].since, last.fails) == (since, bool(since))
+        assert last.outcome is Outcome.PROVISIONAL
+        assert ("second day in a row" in last.headline) is bool(since)
+
+
+def test_a_clock_that_was_set_back_makes_no_second_day() -> None:
+    """The drop counts as the first then, and its date is today's."""
+    last = second_day(drop().verdict, replace(DROPPED, drops={"throughput": LATER}), FIRST)
+    (after,) = remaining([replace(DROPPED, drops={"throughput": LATER})], [drop()], date=FIRST)
+
+    assert not last.fails
+    assert last.notes[-1].startswith(f"the last session was on {LATER[:10]}, later than this one")
+    assert after.drops == {"throughput": FIRST}
+
+
+def test_what_a_session_judged_otherwise_ends_a_drop_and_what_it_did_not_judge_leaves_it() -> None:
+    """A drop of the same day, or of a third one, keeps the date of the first."""
+    for outcome, leaves in (
+        *((word, False) for word in (Outcome.OK, Outcome.INCONCLUSIVE, Outcome.PERF_DROP)),
+        *((word, True) for word in (Outcome.INVALID, Outcome.ERROR, Outcome.NO_BASELINE)),
+        (Outcome.PROVISIONAL, False),
+    ):
+        assert (DROPPED in remaining([DROPPED], [case(outcome)], date=LATER)) is leaves
+    (after,) = remaining([DROPPED], [drop()], date=LATER)
+    assert after == DROPPED
+    (anew,) = remaining([DROPPED], [drop(baseline="b2")], date=LATER)
+    assert (anew.drops, anew.baseline) == ({"throughput": LATER}, "b2")
+    for shown in ({"handicap": 0.5}, {"pretended": True}):
+        assert remaining([DROPPED], [case(Outcome.OK, **shown)], date=LATER) == (DROPPED,)
+
+
+def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
+    now = replace(drop(), suspected=DROPPED)
+    for one, fail_on, failed in (
+        (now, (), True),
+        (drop(), (), False),
+        (drop(), {"provisional"}, True),
+        (drop(), {"inconclusive"}, True),
+        (replace(now, handicap=0.5), (), False),
+    ):
+        merged = joined([replace(session(one), started=LATER)], fail_on=fail_on)
+        assert merged.cases[0].failed is failed
+        assert merged.suspects[0].drops == {"throughput": FIRST if one.suspected else LATER}
+
+    known = Known(reason="known", until=TODAY)
+    excused = session(replace(now, expected_failures=(known,)))
+    (expected,) = joined([replace(excused, started=LATER)]).cases
+    assert (expected.verdict.outcome, expected.failed) == (Outcome.EXPECTED, False)

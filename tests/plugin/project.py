@@ -274,6 +274,14 @@ class Project:
         return record
 
 
+def a_day_earlier(file: Path) -> None:
+    """Make what a session left be of the day before."""
+    text, today = file.read_text("utf-8"), dt.datetime.now(dt.UTC).date()
+    for day in (today, today - dt.timedelta(days=1)):  # a session may end after midnight
+        text = text.replace(f"{day}T", f"{day - dt.timedelta(days=2)}T")
+    file.write_text(text, "utf-8")
+
+
 def spec_of(folder: Path) -> dict[str, Any]:
     """Return what a worker was told."""
     spec: dict[str, Any] = json.loads((folder / "spec.json").read_text("utf-8"))

@@ -54,12 +54,12 @@ def test_only_case_ids_and_commands_are_wider_than_the_terminal() -> None:
 def test_every_outcome_has_its_word_in_the_table_and_in_the_counts() -> None:
     lines = summary(EVERY, 140, colour=False)
     table = "\n".join(line for line in lines if line.startswith("  "))
-    counts = next(line for line in lines if line.startswith("21 tests: "))
+    counts = next(line for line in lines if line.startswith("22 tests: "))
 
     for outcome in Outcome:
         assert re.search(rf"  {outcome}\b", table)
-    assert "2 PROVISIONAL, 1 towards a drop," in counts
-    assert counts.startswith("21 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
+    assert "3 PROVISIONAL, 2 towards a drop," in counts
+    assert counts.startswith("22 tests: 1 ERROR, 1 INVALID, 1 GATE FAIL, 1 ACC DROP, 1 PERF DROP")
 
 
 def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
@@ -78,7 +78,10 @@ def test_the_last_line_names_what_was_waited_for_others_apart() -> None:
 
 
 GREEN = (verdicts.OK, verdicts.IMPROVED, verdicts.RECORDED)
-YELLOW = (verdicts.INCONCLUSIVE, verdicts.PROVISIONAL_OK, verdicts.NO_BASELINE, verdicts.EXPECTED)
+YELLOW = (
+    *(verdicts.INCONCLUSIVE, verdicts.PROVISIONAL_OK, verdicts.PROVISIONAL_WARNING),
+    *(verdicts.NO_BASELINE, verdicts.EXPECTED),
+)
 RED = (verdicts.PROVISIONAL_DROP, verdicts.DROP, verdicts.ERROR, verdicts.GATE_FAIL)
 
 

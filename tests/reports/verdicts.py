@@ -181,16 +181,26 @@ PROVISIONAL_OK = verdict(
 )
 PROVISIONAL_DROP = verdict(
     Outcome.PROVISIONAL,
-    "samples/s −6.3 % (−6.9 to −5.7 %); drop if sessions differ < 1.4 %",
+    "samples/s −6.3 % (−6.9 to −5.7 %); drop for the second day in a row (since 2026-11-19)",
     metric(
         outcome=Outcome.PROVISIONAL,
-        note="if sessions differ < 1.4 %",
+        note="for the second day in a row (since 2026-11-19)",
         leans="drop",
         holds_to=0.014,
         lacking="few sessions",
+        likely=True,
+        since="2026-11-19",
         sessions_baseline=4,
     ),
     promise=replace(PROMISED, sessions=4, days=4),
+)
+PROVISIONAL_WARNING = replace(
+    PROVISIONAL_DROP,
+    headline="samples/s −6.3 % (−6.9 to −5.7 %); drop if sessions differ < 1.4 %",
+    metrics=(
+        replace(PROVISIONAL_DROP.metrics[0], note="if sessions differ < 1.4 %", since=""),
+        *PROVISIONAL_DROP.metrics[1:],
+    ),
 )
 SUSPECT = verdict(
     Outcome.SUSPECT,
@@ -378,4 +388,5 @@ ALL = (
     SUSPECT,
     PROVISIONAL_OK,
     PROVISIONAL_DROP,
+    PROVISIONAL_WARNING,
 )

@@ -11,7 +11,6 @@ import pytest
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Suspect
-from pytest_mlperf.plugin.options import read_options
 from pytest_mlperf.stores import suspects
 from pytest_mlperf.stores.results import write_results
 from tests.reports.verdicts import session
@@ -32,20 +31,22 @@ def put(path: Path, *found: Suspect) -> None:
 
 
 def test_what_is_written_is_read_and_a_damaged_file_is_started_anew(tmp_path: Path) -> None:
-    """Nothing makes no file."""
+    """Nothing makes a file as well: it says that a session was here."""
     file = tmp_path / "new" / "suspects.json"
+    assert suspects.load(file) == suspects.Remembered()
     put(file)
-    assert not file.exists()
+    assert suspects.load(file) == suspects.Remembered(is_any=True)
 
     put(file, B, A)
-    assert suspects.load(file) == (B, A)
+    assert suspects.load(file).suspects == (B, A)
     assert not (file.parent / ".writing").exists()
     damaged = ["", "{", "[]", "3", '{"schema": 1, "tests": ["a"]}', '{"schema": 2, "suspects": 3}']
     for content in (*damaged, "\udc80"):
         file.write_bytes(content.encode("utf-8", "surrogateescape"))
-        assert suspects.load(file) == (), content
+        damage = f"{file}: cut off, damaged or of another release"
+        assert suspects.load(file) == suspects.Remembered(defect=damage), content
         put(file, A)
-        assert suspects.load(file) == (A,)
+        assert suspects.load(file).suspects == (A,)
     with pytest.raises(MlperfError, match="the suspects cannot be written: "):
         put(file / "suspects.json", A)
 
@@ -59,7 +60,9 @@ def test_sessions_that_end_at_once_lose_none(tmp_path: Path) -> None:
     file = tmp_path / "suspects.json"
 
     assert exit_codes(started(_add, *((file, number) for number in range(12)))) == [0] * 12
-    assert {one.test for one in suspects.load(file)} == {str(number) for number in range(12)}
+    assert {one.test for one in suspects.load(file).suspects} == {
+        str(number) for number in range(12)
+    }
 
 
 def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
@@ -73,22 +76,24 @@ def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
     put(tmp_path / "kept" / "suspects.json", A)
     (tmp_path / "plan.json").write_text(json.dumps({"kind": "mlperf-plan", "schema": 1}), "utf-8")
 
-    assert suspects.load_given(tmp_path / "one.json") == (A, B)
-    assert suspects.load_given(tmp_path) == (newer, B)
-    assert suspects.load_given(tmp_path / "kept" / "suspects.json") == (A,)
-    assert suspects.load_given(tmp_path / "absent") == ()
+    def named(path: Path) -> tuple[Suspect, ...]:
+        return suspects.load_given(path).suspects
+
+    assert named(tmp_path / "one.json") == (A, B)
+    assert named(tmp_path) == (newer, B)
+    assert named(tmp_path / "kept" / "suspects.json") == (A,)
+    assert suspects.load_given(tmp_path / "absent") == suspects.Remembered()
 
     os.mkfifo(tmp_path / "pipe.json")
     (tmp_path / "folder.json").mkdir()
 
-    assert suspects.load_given(tmp_path) == (newer, B)
-    assert suspects.load(tmp_path / "pipe.json") == ()
-    with pytest.raises(MlperfError, match="a pipe, which no results file is"):
-        suspects.load_given(tmp_path / "pipe.json")
+    assert named(tmp_path) == (newer, B)
+    for read in (suspects.load, suspects.load_given):
+        assert read(tmp_path / "pipe.json").defect
+        assert not read(tmp_path / "pipe.json").is_any
 
 
-@pytest.mark.process
-def test_damaged_results_that_are_named_are_an_error(pytester: pytest.Pytester) -> None:
+def test_damaged_results_that_are_named_tell_nothing_and_say_why(tmp_path: Path) -> None:
     for text, wrong in (
         ("{", "not a results file"),
         ("", "not a results file"),
@@ -97,8 +102,9 @@ def test_damaged_results_that_are_named_are_an_error(pytester: pytest.Pytester) 
         (json.dumps({"schema": 99, "kind": suspects.KIND, "suspects": []}), "schema 99"),
         (json.dumps({"schema": 2, "kind": suspects.KIND, "suspects": [{}]}), "damaged"),
     ):
-        (pytester.path / "results.json").write_text(text, "utf-8")
-        message = rf"--mlperf-suspects: .*results\.json: (.|\n)*{wrong}"
-        for named in ("results.json", "."):
-            with pytest.raises(pytest.UsageError, match=message):
-                read_options(pytester.parseconfig("--mlperf-suspects", named))
+        (tmp_path / "results.json").write_text(text, "utf-8")
+        for named in (tmp_path / "results.json", tmp_path):
+            read = suspects.load_given(named)
+            assert (read.suspects, read.is_any) == ((), False)
+            assert wrong in read.defect
+            assert str(tmp_path / "results.json") in read.defect

@@ -236,7 +236,7 @@ def test_a_nightly_run_is_given_what_the_last_one_with_results_left(tmp_path: Pa
         ("schedule", "9 8 7 6", "results.json"),
         ("schedule", "9 8", "none.txt"),
         ("schedule", "", "none.txt"),
-        ("workflow_dispatch", "7", "none.txt"),
+        ("pull_request_target", "7", "results.json"),
     ):
         found = runner.run(script, EVENT=event, NIGHTS=nights)
 

@@ -168,6 +168,7 @@ class Judged:
     p_value: float
     leans: Literal["ok", "drop"] | None = None
     stands: bool = False
+    likely: bool = False
     holds_to: float | None = None
     lacking: Why | None = None
     strays: int = 0
@@ -275,6 +276,7 @@ def walk(
         if decision is Decision.PROVISIONAL or hidden  # by load: without it this were a drop
         else None,
         stands=stands.failing.stands,
+        likely=stands.failing.likely,
         holds_to=word.holds_to if plain in {Decision.PASS, Decision.FAIL} else None,
         lacking=word.lacks,
         strays=stray,

@@ -483,6 +483,7 @@ def _compared_by_rule(
         holds_to=judged.holds_to,
         lacking=judged.lacking,
         stands=judged.stands,
+        likely=judged.likely,
         strays=judged.strays,
         sessions_baseline=len({value.session for value in before}),
         looks=looks_at(before, used, direction=direction, rule=judging.rule),

@@ -106,9 +106,8 @@ def may_be_recorded(result: CaseResult) -> bool:
 
 
 def is_drop(verdict: Verdict) -> bool:
-    """Whether a new baseline accepts what made a verdict fail."""
-    provisional = verdict.outcome is Outcome.PROVISIONAL and verdict.fails
-    return verdict.outcome in _DROPS or provisional
+    """Whether a new baseline accepts what a verdict says got worse."""
+    return verdict.outcome in _DROPS or verdict.warns
 
 
 def accept(result: CaseResult) -> str | None:

@@ -52,7 +52,7 @@ from pytest_mlperf.reports.terminal.layout import (
 from pytest_mlperf.reports.terminal.precisions import precision_lines
 
 PROMISE = (
-    "no change is failed at most 1 % of the time, a drop of the limit is passed at most 5 %; "
+    "unchanged code is red at most 1 % of the time, a drop of the limit is passed at most 5 %; "
     "between 0 and the limit either answer may come"
 )
 
@@ -227,6 +227,11 @@ def summary(results: Results, width: int, *, colour: bool) -> list[str]:
     return lines
 
 
+WARNED = "if the next session, on another day, sees this drop again, the test fails"
+
+UNLIKELY = "this drop is a warning only: the baseline's own days differ by as much, or it is old"
+
+
 def _advice(results: Results, width: int) -> Iterator[list[str]]:
     missing = [
         result
@@ -254,6 +259,10 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
             Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE)}"),
             Outcome.EXPECTED: ("expected", verdict.headline),
         }
+        if verdict.warns and not result.failed:
+            likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)
+            text = WARNED if likely else UNLIKELY
+            yield paragraph("warning", f"{verdict.case.id}: {text}", width)
         if verdict.outcome in advice:
             label, text = advice[verdict.outcome]
             yield paragraph(label, f"{verdict.case.id}: {text}", width)

@@ -200,9 +200,9 @@ def test_the_worst_metric_decides() -> None:
         metric="latency_p99",
         outcome=Outcome.PROVISIONAL,
         leans="drop",
-        sessions_baseline=4,
+        since="2026-11-20",
     )
-    advice = replace(drop, sessions_baseline=3)
+    advice = replace(drop, since="")
 
     assert ruling_of([suspect, drop]).outcome is Outcome.PROVISIONAL
     assert ruling_of([suspect, drop]).deciding == drop
@@ -553,7 +553,7 @@ def test_the_last_look_is_what_rule_r_decided_by() -> None:
 
 
 def test_sessions_count_by_their_days_and_machines() -> None:
-    """Sessions of one day fail nothing, nor does noise that an older release learnt of them."""
+    """Those of one day make no drop likely, nor does noise that was learnt of them."""
     before, fresh = record(throughput=100.0), runs(2, throughput=95.0)
     learnt = SessionNoise(ratio=0.3, df=9.0)
 
@@ -569,7 +569,7 @@ def test_sessions_count_by_their_days_and_machines() -> None:
         return judged
 
     days = [on_day(number) for number in range(4)]
-    for judged, count, fails, lacking in (
+    for judged, count, likely, lacking in (
         (of(*days), 4, True, "few sessions"),
         (of(days[0]), 1, False, "few sessions"),
         (of(*days[:2]), 2, False, "few sessions"),
@@ -582,5 +582,5 @@ def test_sessions_count_by_their_days_and_machines() -> None:
         (of("", "yesterday", "2026-02-30", days[0]), 1, False, "few sessions"),
     ):
         assert (judged.sessions_baseline, judged.lacking) == (count, lacking)
-        assert judged.fails is fails
+        assert judged.likely is likely
         assert judged.outcome is (Outcome.PERF_DROP if lacking is None else Outcome.PROVISIONAL)

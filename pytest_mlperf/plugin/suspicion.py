@@ -1,0 +1,98 @@
+"""What earlier sessions left for this one, and what it leaves for the next."""
+
+from __future__ import annotations
+
+import datetime as dt
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import cached_property
+
+from pytest_mlperf.core.results import (
+    CaseResult,
+    Suspect,
+    expect,
+    newest,
+    remaining,
+    second_day,
+    suspected,
+)
+from pytest_mlperf.core.verdict import Verdict
+from pytest_mlperf.plugin.options import Options
+from pytest_mlperf.stores import suspects
+
+
+class Suspicion:
+    """What earlier sessions left when a session began, and what it leaves when it ends."""
+
+    def __init__(self, options: Options, started: dt.datetime) -> None:
+        self._file = options.runs_dir / "suspects.json"
+        self._named = options.suspects
+        self._at_once = "provisional" in options.fail_on
+        self._date = started.isoformat(timespec="seconds")
+
+    @cached_property
+    def _left(self) -> suspects.Remembered:
+        """What sessions of this machine left, and results that the user names."""
+        here = suspects.load(self._file)
+        if not self._named:
+            return here
+        theirs = suspects.load_given(self._named)
+        return replace(
+            theirs,
+            suspects=newest([*here.suspects, *theirs.suspects]),
+            is_any=here.is_any or theirs.is_any,
+            defect=here.defect or theirs.defect,
+        )
+
+    @property
+    def before(self) -> tuple[Suspect, ...]:
+        """What they left of tests."""
+        return self._left.suspects
+
+    def line(self, results: Sequence[CaseResult]) -> str | None:
+        """Return why a PROVISIONAL drop of an earlier session may not be known; None: it is."""
+        left, reason = self._left, self._left.defect
+        if left.tests and left.tests.isdisjoint(result.test for result in results):
+            reason = reason or f"{self._named} is of other tests"
+        if not left.is_any and os.environ.get("CI"):
+            reason = reason or "no results of the last session are here (--mlperf-suspects)"
+        judged = any(result.verdict.baseline_id for result in results)
+        return f"{reason}: a PROVISIONAL drop counts as the first" if reason and judged else None
+
+    def marked(self, result: CaseResult) -> CaseResult:
+        """Return a result with what earlier sessions knew of its test."""
+        return replace(result, suspected=suspected(self.before, result))
+
+    def ended(self, result: CaseResult) -> CaseResult:
+        """Return a marked result, failed where its drop is the second in a row."""
+        verdict = self.last_word(result, result.verdict)
+        if verdict is result.verdict:
+            return result
+        today = dt.datetime.now(dt.UTC).date()
+        verdict = expect(verdict, result.expected_failures, today)
+        return replace(result, verdict=verdict, failed=result.failed or verdict.fails)
+
+    def last_word(self, result: CaseResult, verdict: Verdict) -> Verdict:
+        """Return a verdict on the test of a marked result, in the light of earlier sessions."""
+        before = None if result.handicap or result.pretended else result.suspected
+        return second_day(verdict, before, self._date, at_once=self._at_once)
+
+    def after(self, results: Sequence[CaseResult]) -> tuple[Suspect, ...]:
+        """Return what is to be known after a session with these results."""
+        return remaining(self.before, results, date=self._date)
+
+    def remember(self, results: Iterable[CaseResult]) -> None:
+        """Keep that; what another session wrote meanwhile, and this one did not decide, stays."""
+        tested = list(results)
+        if any(result.verdict.baseline_id for result in tested) and not _of_pull_request():
+            suspects.update(
+                self._file, lambda there: remaining([*there, *self.before], tested, date=self._date)
+            )
+
+
+def _of_pull_request() -> bool:
+    """Whether CI tests a pull request: it reads what the main branch left, and leaves nothing."""
+    of_github = os.environ.get("GITHUB_EVENT_NAME", "").startswith("pull_request")
+    others = ("GITHUB_HEAD_REF", "CI_MERGE_REQUEST_IID", "CHANGE_ID")
+    return of_github or any(map(os.environ.get, others))
