@@ -37,7 +37,7 @@ class Suspicion:
         here = suspects.load(self._file)
         if not self._named:
             return here
-        theirs = suspects.load_given(self._named)
+        theirs = suspects.load(self._named)
         return replace(
             theirs,
             suspects=newest([*here.suspects, *theirs.suspects]),

@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Suspect, newest
 from pytest_mlperf.stores.atomic import BusyError, NoLocksError, alone_in, write_bytes
-from pytest_mlperf.stores.foreign import LARGEST, UnfitError, read_foreign, read_regular
+from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import read_results
 
 SCHEMA = 2
@@ -49,20 +49,10 @@ class Remembered:
 
 
 def load(path: Path) -> Remembered:
-    """Return what the file of the tool's own says; a damaged one is started anew."""
-    try:
-        document = _DOCUMENT.validate_json(read_regular(path, LARGEST))
-    except FileNotFoundError:
-        return Remembered()
-    except (OSError, UnfitError, ValidationError, RecursionError):
-        document = None
-    if document is None or (document.schema, document.kind) != (SCHEMA, KIND):
-        return Remembered(defect=f"{path}: cut off, damaged or of another release")
-    return Remembered(suspects=document.suspects, is_any=True)
+    """Return what a file of suspects or results says, or every *.json of a folder.
 
-
-def load_given(path: Path) -> Remembered:
-    """Return what a results file says, or every *.json of a folder; none is the first session."""
+    None is the first session; a damaged one says nothing but why, and fails nothing.
+    """
     if path.is_dir():
         files = [file for file in sorted(path.glob("*.json")) if file.is_file()]
     else:
