@@ -10,7 +10,8 @@
 # make busy    verdicts beside neighbours that compute: unchanged code must be no drop
 # make precisions  accuracy and speed of the tiny suite in every precision, as a page and as Markdown
 # make energy  how far off energies are, against simulated loads
-# make decisions  how often every rule of judgement errs, simulated beside other tools
+# make decisions  how often speed is judged wrongly, simulated: every promise in every noise, in minutes
+# make decisions-full  every rule of judgement beside other tools, and docs/decisions.md from it
 # make engines one tiny model through every engine that is here, beside each other
 # make mlserver a real KServe v2 server, for the tests of engine triton
 # make fleet   tests on a real Ray cluster of two nodes, which is installed for it, and on Slurm
@@ -66,7 +67,7 @@ ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTES
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
 QUIET := { $(PYTEST) -p no:xdist -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo first-contact pictures quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo first-contact pictures quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions decisions-full engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(MAKE_VENV)
@@ -175,6 +176,9 @@ energy: $(READY)
 
 decisions: $(READY)
 	$(BIN)/python tools/decisions.py
+
+decisions-full: $(READY)
+	$(BIN)/python tools/decisions.py --full
 
 engines: $(READY)
 	$(BIN)/python tools/engines.py

@@ -171,7 +171,7 @@ def decide(found: Differences, margin: float, rule: RuleA = DEFAULT) -> Decided:
         decision[passed], decision[failed] = PASS, FAIL
         at[passed | failed] = look + 1
         is_open &= ~(passed | failed)
-    return Decided(decision, at, np.empty(0))
+    return Decided(decision, at, np.empty(0), np.zeros(shape, bool))
 
 
 def _no_rare_loss(

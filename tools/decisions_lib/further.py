@@ -1,14 +1,12 @@
-"""What else is promised, simulated: first runs, many cases, two sides, rare breaks of accuracy."""
+"""What else is promised, simulated: many cases, curves, two sides, load, breaks of accuracy."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from decisions_lib import (
     curves,
-    first_runs,
     load,
     many_cases,
     many_days,
@@ -16,9 +14,9 @@ from decisions_lib import (
     two_sides,
     whole_data,
 )
+from decisions_lib.promises import above
+from decisions_lib.tables import Table, percent
 
-Z95 = 1.959964
-FIRST_CASES = 1_000
 CURVES = 20_000
 DAYS = (0.0, 0.02, 0.03)
 """Drops of one pair of many that are followed from day to day; 0: of none."""
@@ -29,7 +27,6 @@ class Further:
     """Rows of each.
 
     Attributes:
-        first: The first run of a session is unlike the others.
         many: Sessions of 200 cases.
         days: A drop of one pair of many, day by day.
         curves: Throughput at several concurrencies, judged as one.
@@ -39,7 +36,6 @@ class Further:
         load: Load that is known as a bound.
     """
 
-    first: Sequence[first_runs.Row]
     many: Sequence[many_cases.Row]
     days: Sequence[many_days.Days]
     curves: Sequence[curves.Row]
@@ -47,11 +43,6 @@ class Further:
     rare: Sequence[rare.Row]
     whole: Sequence[whole_data.Row]
     load: Sequence[load.Row]
-
-
-def first(scale: float) -> list[first_runs.Row]:
-    """Simulate first runs."""
-    return list(first_runs.rows(max(50, round(scale * FIRST_CASES))))
 
 
 def many(scale: float) -> list[many_cases.Row]:
@@ -90,21 +81,8 @@ def under_load(scale: float) -> list[load.Row]:
     return load.rows(scale)
 
 
-def above(share: float, promised: float, count: int) -> bool:
-    """Whether a share lies above what is promised by more than the simulation's error."""
-    return share - Z95 * math.sqrt(promised * (1 - promised) / count) > promised
-
-
 def broken(found: Further) -> list[tuple[str, int, list[str]]]:
     """Return what is promised, of how many rows, and the rows that do not keep it."""
-    # What only one side has, and a warm-up leaves half of, is told and not promised.
-    alike = {one.name for one in first_runs.MODELS if one.now == one.then or not one.decay}
-    warmed = [row for row in found.first if row.warmed and row.model in alike]
-    cold = [
-        row.model
-        for row in warmed
-        if above(row.fails, 0.01, row.cases) or above(row.passes, 0.05, row.cases)
-    ]
     red = [row for row in found.many if row.interval is not None]
     every: list[rare.Row | whole_data.Row] = [*found.rare, *found.whole]
     scores = [
@@ -123,7 +101,6 @@ def broken(found: Further) -> list[tuple[str, int, list[str]]]:
     )
     missed = [row.text for row in found.two if not row.met]
     return [
-        ("first runs, after a warm-up that does not count", len(warmed), cold),
         ("a false red in a session of 200 cases", len(red), [r.name for r in red if not r.holds]),
         (
             "a false red in a session of 200 cases, with suspects of the last",
@@ -145,38 +122,10 @@ def broken(found: Further) -> list[tuple[str, int, list[str]]]:
 # --- tables --------------------------------------------------------------------------------------
 
 
-def percent(share: float | None) -> str:
-    """Return a share in per cent, "" where there is none."""
-    if share is None:
-        return ""
-    value = 100 * share
-    return f"{value:.2f}" if 0 < value < 1.995 else f"{value:.1f}" if value < 99.95 else "100"
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Return a table in Markdown; the first column is text."""
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (head, rule, *rows))
-
-
-def tables(found: Further) -> dict[str, str]:
+def tables(found: Further) -> dict[str, Table]:
     """Return the tables by name."""
     return {
-        "first runs": table(
-            ("first runs", "baseline", "warm-up", "unchanged: drop", "limit: ok", "limit: found"),
-            [
-                (
-                    row.model,
-                    row.design,
-                    "discarded" if row.warmed else "none",
-                    f"{percent(row.fails)} + {percent(row.fails_leaning)}",
-                    f"{percent(row.passes)} + {percent(row.passes_leaning)}",
-                    percent(row.found),
-                )
-                for row in found.first
-            ],
-        ),
-        "many cases": table(
+        "many cases": Table(
             ("200 cases x 3 metrics", "sessions with a false red", "by rule R and BH alone",
              "false suspects", "found", "by rule R and BH alone", "suspect"),
             [
@@ -192,7 +141,7 @@ def tables(found: Further) -> dict[str, str]:
                 for row in found.many
             ],
         ),
-        "days": table(
+        "days": Table(
             ("one pair of 600 falls for good by", "red on the first day", "not red in 10 days",
              "were suspects judged among all again", "sessions with a false red"),
             [
@@ -200,7 +149,7 @@ def tables(found: Further) -> dict[str, str]:
                 for one in found.days
             ],
         ),
-        "curves": table(
+        "curves": Table(
             (
                 f"{curves.POINTS} points",
                 "unchanged: drop",
@@ -223,7 +172,7 @@ def tables(found: Further) -> dict[str, str]:
                 for row in found.curves
             ],
         ),
-        "two sides": table(
+        "two sides": Table(
             ("what", "under", "found", "promised", "runs of a side"),
             [
                 (
@@ -236,7 +185,7 @@ def tables(found: Further) -> dict[str, str]:
                 for row in found.two
             ],
         ),
-        "load": table(
+        "load": Table(
             ("load", "taken", "unchanged: drop", "limit: ok", "limit: found", "half: found",
              "runs, unchanged"),
             [
@@ -252,7 +201,7 @@ def tables(found: Further) -> dict[str, str]:
                 for row in found.load
             ],
         ),
-        "rare breaks": table(
+        "rare breaks": Table(
             ("what", "samples", "margin", "a drop of the margin passes", "unchanged fails",
              "samples used, unchanged"),
             [
@@ -267,7 +216,7 @@ def tables(found: Further) -> dict[str, str]:
                 for row in found.rare
             ],
         ),
-        "whole data": table(
+        "whole data": Table(
             (
                 "score and data",
                 "samples",

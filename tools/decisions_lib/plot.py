@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from decisions_lib.further import percent
+from decisions_lib.everything import Found
 from decisions_lib.performance import SWEEP, first
-from decisions_lib.report import Found
+from decisions_lib.tables import percent
 
 OURS, OTHER, INK, GREY = "#000000", "#D55E00", "#222222", "#666666"
 TYPICAL, NOISY = "typical", "noisy"

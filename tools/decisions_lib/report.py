@@ -3,73 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from decisions_lib import further
 from decisions_lib.accuracies import CORRELATION, Row
-from decisions_lib.further import Further, percent, table
-from decisions_lib.performance import DROPS, SWEEP, Ours, first
+from decisions_lib.everything import CORRELATIONS, Found
+from decisions_lib.performance import DROPS, SWEEP, first
+from decisions_lib.promises import Required, counted
 from decisions_lib.suites import Sessions
-from decisions_lib.worlds import Found as InWorld
-
-CORRELATIONS = (0.0, 0.7)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """Everything that was simulated.
-
-    Attributes:
-        ours: Rule R by setting.
-        others: By noise model and rule, the share of flagged cases over `SWEEP`.
-        compares: By rule, what it compares with what.
-        little: Accuracy where every sample loses a little.
-        broken: Accuracy where few outputs are broken.
-        sessions: By correlation and what fell: "nothing", "all" metrics or "one" of five cases.
-        alone: By correlation, sessions with a false red were each pair judged alone.
-        few: By correlation, sessions of few cases.
-        worlds: Rule R in noises of many kinds.
-        ten: The same with a baseline of ten sessions.
-        some: The same of drops that only some processes have.
-        further: What else is promised.
-    """
-
-    ours: Mapping[str, Ours]
-    others: Mapping[str, Mapping[str, Sequence[float]]]
-    compares: Mapping[str, str]
-    little: Sequence[Row]
-    broken: Sequence[Row]
-    sessions: Mapping[tuple[float, str], Sessions]
-    alone: Mapping[float, float]
-    few: Mapping[float, Sessions]
-    worlds: Sequence[InWorld]
-    ten: Sequence[InWorld]
-    some: Sequence[InWorld]
-    further: Further
-
-
-@dataclass(frozen=True)
-class Required:
-    """One requirement.
-
-    Attributes:
-        text: What.
-        found: The figure.
-        bound: What it must keep.
-        at_most: Whether the bound is an upper one.
-        share: Whether the figures are shares, shown in per cent.
-    """
-
-    text: str
-    found: float
-    bound: float
-    at_most: bool = True
-    share: bool = True
-
-    @property
-    def met(self) -> bool:
-        """Whether the figure keeps the bound."""
-        return self.found <= self.bound if self.at_most else self.found >= self.bound
+from decisions_lib.tables import Table, percent
 
 
 def required(found: Found) -> list[Required]:
@@ -79,19 +20,7 @@ def required(found: Found) -> list[Required]:
         Required(f"unchanged fails, noise: {name}", own.false_alarms, 0.01)
         for name, own in found.ours.items()
     ]
-    rows += [
-        Required(
-            f"{what}: of {len(found.worlds)} noises with a baseline, above the promise",
-            float(sum(word in row.broken for row in found.worlds)),
-            0.0,
-            share=False,
-        )
-        for word, what in (("fail", "unchanged fails"), ("pass", "a drop of the limit is ok"))
-    ]
-    rows += [
-        Required(f"{what}: of {count} rows, above the promise", float(len(bad)), 0.0, share=False)
-        for what, count, bad in further.broken(found.further)
-    ]
+    rows += [counted(what, count, bad) for what, count, bad in further.broken(found.further)]
     rows += [
         Required("typical noise: a 3 % drop is found", typical[0.03].found, 0.94, at_most=False),
         Required("typical noise: a 3 % drop passes", typical[0.03].passed, 0.02),
@@ -131,14 +60,10 @@ def _accuracy(shape: str, by_drop: Mapping[float, Row]) -> list[Required]:
 # --- tables ------------------------------------------------------------------------------------
 
 
-def tables(found: Found) -> dict[str, str]:
-    """Return the tables of the page by name, as Markdown."""
+def tables(found: Found) -> dict[str, Table]:
+    """Return the tables of the page by name."""
     return {
-        "required": _required(found),
         "ours": _ours(found),
-        "worlds": _worlds(found.worlds),
-        "ten sessions": _worlds(found.ten),
-        "some processes": _some(found),
         **further.tables(found.further),
         "detectable": _detectable(found),
         "others": _others(found),
@@ -152,9 +77,10 @@ def _drop(drop: float | None) -> str:
     return f"{100 * drop:g} %" if drop is not None else f"over {100 * SWEEP[-1]:g} %"
 
 
-def _required(found: Found) -> str:
+def of_required(required: Sequence[Required]) -> Table:
+    """Return what was required as a table."""
     rows = []
-    for one in required(found):
+    for one in required:
         shown, bound = (
             (f"{percent(one.found)} %", f"{percent(one.bound)} %")
             if one.share
@@ -162,10 +88,10 @@ def _required(found: Found) -> str:
         )
         sign = "at most" if one.at_most else "at least"
         rows.append((one.text, f"{sign} {bound}", shown, "yes" if one.met else "**no**"))
-    return table(("what", "required", "found", "met"), rows)
+    return Table(("what", "required", "found", "met"), rows)
 
 
-def _ours(found: Found) -> str:
+def _ours(found: Found) -> Table:
     rows = []
     for name, own in found.ours.items():
         cells = [
@@ -175,43 +101,10 @@ def _ours(found: Found) -> str:
         last = own.cells[DROPS[-1]]
         rows.append((name, *cells, f"{percent(own.cells[0.0].ok)} / {percent(last.fail)}"))
     head = ("noise", *(_drop(drop) for drop in DROPS), "final: ok at 0 %, drop at 10 %")
-    return table(head, rows)
+    return Table(head, rows)
 
 
-def _worlds(found: Sequence[InWorld]) -> str:
-    rows = [
-        (
-            one.name,
-            one.design,
-            *(
-                f"{percent(shares.fail)} / {percent(shares.seems_drop)} / "
-                f"{percent(shares.seems_ok)} / {percent(shares.ok)}"
-                for shares in (one.same, one.fell)
-            ),
-            f"{one.same.runs:.2f} / {one.fell.runs:.2f}",
-            "**no**" if one.broken else "yes" if len(one.promises) > 1 else "fails only",
-        )
-        for one in found
-    ]
-    head = ("noise", "baseline", "nothing changed", "slower by the limit", "runs", "kept")
-    return table(head, rows)
-
-
-def _some(found: Found) -> str:
-    rows = [
-        (
-            one.name,
-            percent(one.same.fail + one.same.seems_drop),
-            percent(one.same.ok + one.same.seems_ok),
-            f"{one.same.runs:.2f}",
-        )
-        for one in found.some
-        if one.design == "4 x 2"
-    ]
-    return table(("drop", "found", "passes", "runs"), rows)
-
-
-def _detectable(found: Found) -> str:
+def _detectable(found: Found) -> Table:
     rows = [
         (
             name,
@@ -233,10 +126,10 @@ def _detectable(found: Found) -> str:
         "of the median baseline",
         "of an unlucky one",
     )
-    return table(head, rows)
+    return Table(head, rows)
 
 
-def _others(found: Found) -> str:
+def _others(found: Found) -> Table:
     ours = found.ours["typical"]
     rows = [
         (
@@ -249,10 +142,10 @@ def _others(found: Found) -> str:
     for name, curve in found.others["typical"].items():
         shares = (percent(curve[SWEEP.index(drop)]) for drop in DROPS)
         rows.append((name, found.compares[name], *shares, _drop(first(curve))))
-    return table(("rule", "compares", *(_drop(d) for d in DROPS), "found 95 %"), rows)
+    return Table(("rule", "compares", *(_drop(d) for d in DROPS), "found 95 %"), rows)
 
 
-def _false_alarms(found: Found) -> str:
+def _false_alarms(found: Found) -> Table:
     models = list(found.others)
     rows = [
         (
@@ -266,10 +159,10 @@ def _false_alarms(found: Found) -> str:
         alarms = (percent(curve[0]) for curve in curves)
         rows.append((name, *alarms, *(_drop(first(curve)) for curve in curves)))
     head = ("rule", *(f"{m}: false" for m in models), *(f"{m}: found" for m in models))
-    return table(head, rows)
+    return Table(head, rows)
 
 
-def _accuracies(found: Found) -> str:
+def _accuracies(found: Found) -> Table:
     rows = []
     for shape, of in (("every sample", found.little), ("few broken", found.broken)):
         rows += [
@@ -291,10 +184,10 @@ def _accuracies(found: Found) -> str:
         "plain paired test",
         *(f"TensorRT-LLM, {name}" for name in found.little[0].trt),
     )
-    return table(head, rows)
+    return Table(head, rows)
 
 
-def _sessions(found: Found) -> str:
+def _sessions(found: Found) -> Table:
     words = {
         "nothing": "nothing",
         "all": "5 of 200 cases, 3 metrics each",
@@ -318,7 +211,7 @@ def _sessions(found: Found) -> str:
         "false suspects per session",
         "runs per case",
     )
-    return table(head, rows)
+    return Table(head, rows)
 
 
 def _session(own: Sessions) -> tuple[str, ...]:
@@ -331,18 +224,3 @@ def _session(own: Sessions) -> tuple[str, ...]:
         f"{own.false_suspect:.2f}",
         f"{own.runs:.2f}",
     )
-
-
-def fill(page: str, made: Mapping[str, str]) -> str:
-    """Return a page with its tables replaced; prose is left as it is.
-
-    Raises:
-        ValueError: The page has no place for a table.
-    """
-    for name, text in made.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
-        if begin not in page or end not in page:
-            raise ValueError(f"the page has no place for {name!r}: {begin} ... {end}")
-        head, rest = page.split(begin, 1)
-        page = f"{head}{begin}\n{text}\n{end}{rest.split(end, 1)[1]}"
-    return page

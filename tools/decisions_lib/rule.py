@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from decisions_lib import standing
-from decisions_lib.noise import Floats
+from decisions_lib.noise import Bools, Floats
 from pytest_mlperf.core.judge import rule_r
 from pytest_mlperf.core.judge.formulas import bound_of, t_isf
 from pytest_mlperf.core.judge.rule_r import RARE, RuleR, Value
@@ -88,11 +88,13 @@ class Decided:
         decision: PASS, FAIL, INCONCLUSIVE, SEEMS_OK or SEEMS_DROP.
         runs: Runs up to the decision.
         p: Chance that an unchanged case looks this bad; only where it was asked for, else empty.
+        likely: Of provisional drops: red where the last session had one too.
     """
 
     decision: NDArray[np.int8]
     runs: NDArray[np.int8]
     p: Floats
+    likely: Bools
 
     def share(self, decision: int) -> float:
         """Return how often it was this decision."""
@@ -122,8 +124,10 @@ def decide(
 ) -> Decided:
     """Judge cases of which all `rule.max_runs` runs are given; those after a decision are ignored.
 
+    Every baseline knows what its own sessions differ by, as its record does.
+
     Args:
-        base: Of a shape that broadcasts with that of the cases.
+        base: One for each case; without `final` one for all will do.
         x1: Log values, shape (..., runs), oldest first; higher is better.
         errors: Relative standard errors within the runs, same shape.
         limit: Largest drop that does not matter, as a share.
@@ -137,8 +141,17 @@ def decide(
     decision = np.full(shape, INCONCLUSIVE, np.int8)
     runs = np.full(shape, rule.max_runs, np.int8)
     p = np.ones(shape)
-    is_open = np.ones(shape, bool)
+    is_open, likely = np.ones(shape, bool), np.zeros(shape, bool)
     bound, expected = bound_of(Direction.HIGHER, limit), least_expected(base, rule)
+    noise = standing.learnt(base, rule) if final else None
+    is_old = np.broadcast_to(old, shape)
+
+    def seen(of: Bools, k: int) -> standing.Seen:
+        of_noise = noise.at(of) if noise else None
+        return standing.seen(
+            base.at(of), x1[of][:, :k], errors[of][:, :k], rule=rule, noise=of_noise, old=is_old[of]
+        )
+
     for k in range(1, rule.max_runs + 1):
         look = look_at(base, x1[..., :k], errors[..., :k], rule)
         low, high = cast(Any, look.low(rule)), cast(Any, look.high(rule))
@@ -154,19 +167,21 @@ def decide(
         if k < rule.max_runs:
             stray = x1[..., :k] < expected[..., None]
             passed &= ~stray.any(axis=-1) | stray.all(axis=-1)
-        decision[passed], decision[failed] = SEEMS_OK, SEEMS_DROP
-        if final:
-            stands = standing.at(
-                base, x1[..., :k], errors[..., :k], bound=bound, rule=rule, old=old
-            )
-            again = failed & ~stands.fails & stands.known & (k < rule.max_runs)
-            decision[again] = INCONCLUSIVE
-            failed &= ~again  # more runs make it surer
-            decision[passed & stands.passes], decision[failed & stands.fails] = PASS, FAIL
+        if not final:
+            decision[passed], decision[failed] = SEEMS_OK, SEEMS_DROP
+        if final and passed.any():
+            decision[passed] = np.where(seen(passed, k).passes(bound), PASS, SEEMS_OK)
+        if final and failed.any():
+            drops = seen(failed, k)
+            stands = drops.fails
+            over = stands | ~drops.known | (k == rule.max_runs)  # more runs make others surer
+            failed[failed] = over
+            decision[failed] = np.where(stands[over], FAIL, SEEMS_DROP)
+            likely[failed] = drops.likely[over]
         runs[passed | failed] = k
         is_open &= ~(passed | failed)
     good = (decision == PASS) | (decision == SEEMS_OK)
-    return Decided(decision, runs, np.where(good, 1.0, p) if with_p else np.empty(0))
+    return Decided(decision, runs, np.where(good, 1.0, p) if with_p else np.empty(0), likely)
 
 
 def least_expected(base: Baselines, rule: RuleR) -> Floats:

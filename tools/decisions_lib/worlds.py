@@ -1,43 +1,76 @@
-"""Rule R under noises of many kinds, with baselines of four sessions, of one, and of few runs.
-
-Every world says how the log values of runs vary when nothing changed. None was fitted to a GPU; one
-was measured on a CPU (docs/measurements). What is promised: of unchanged code at most 1 % fails,
-of drops of the limit at most 5 % pass; anything else is INCONCLUSIVE or PROVISIONAL.
-"""
+"""Noises of every kind: what runs of one build differ by, on the days of a baseline and later."""
 
 from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from decisions_lib import rule
 from decisions_lib.noise import Floats
-from decisions_lib.performance import SEED
 from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.standing import final_until
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.noise import uncalibrated
 
-DESIGNS = {"4 x 2": tuple("aabbccdd"), "1 x 8": ("a",) * 8, "1 x 5": ("a",) * 5}
-"""Sessions of the runs of a baseline."""
-
-TEN = {"10 x 2": tuple("aabbccddeeffgghhiijj")}
-"""One that shows what sessions differ by well enough for a final drop."""
+DESIGNS: Mapping[str, tuple[int, ...]] = {
+    "4x2": (2,) * 4,
+    "8+2+2+2": (8, 2, 2, 2),
+    "1x8": (8,),
+    "10x2": (2,) * 10,
+}
+"""Runs of each session of a baseline; its sessions are of consecutive days."""
 
 MEASURED = Path(__file__).resolve().parents[2] / "docs" / "measurements" / "cpu-2026-11-22.json"
 """A calibration of two virtual cores of an AMD EPYC."""
 
 RUNS = RuleR().max_runs
-Z95 = 1.959964
+DAYS_NOW = 2
+"""Days that are judged, one after the other."""
 
-Draw = Callable[[np.random.Generator, int, Sequence[str]], tuple[Floats, Floats]]
-"""Gives log values of a baseline, shape (cases, runs), and of `RUNS` runs of now."""
+
+@dataclass(frozen=True)
+class Slots:
+    """The runs to draw, those of the baseline first.
+
+    Attributes:
+        session: Number of each run's session; the last ones are of now.
+        place: Which of its session's runs it is.
+        days: Day of each session.
+        now: Which runs are no baseline's.
+    """
+
+    session: NDArray[np.int64]
+    place: NDArray[np.int64]
+    days: NDArray[np.int64]
+    now: NDArray[np.bool_]
+
+    @property
+    def day(self) -> NDArray[np.int64]:
+        """Day of each run."""
+        return self.days[self.session]
+
+
+def slots(design: Sequence[int], *, age: int = 1, one_day: bool = False) -> Slots:
+    """Return the runs of a baseline and of `DAYS_NOW` days.
+
+    Args:
+        design: Runs of each session of the baseline.
+        age: Days from its last session to the first one of now.
+        one_day: All its sessions are of one day.
+    """
+    days = [0 if one_day else number for number in range(len(design))]
+    days += [days[-1] + age + later for later in range(DAYS_NOW)]
+    sizes = [*design, *[RUNS] * DAYS_NOW]
+    session = np.repeat(np.arange(len(sizes)), sizes)
+    place = np.concatenate([np.arange(size) for size in sizes])
+    return Slots(session, place, np.array(days), session >= len(design))
+
+
+Part = Callable[[np.random.Generator, int, Slots], Floats]
+"""Gives one part of the log values of many cases, shape (cases, runs)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,253 +79,215 @@ class World:
 
     Attributes:
         name: What tables call it.
-        draw: Gives runs.
+        parts: What adds up to the log value of a run.
+        step: Values are known to this step only; 0: exactly.
         cpu: Judged with what is expected of CPUs.
         limit: The smallest change that matters.
-        age: Days since the last session of the baseline.
-        promises: What is promised there of "fail" (no change) and "pass" (a drop of the limit).
+        age: Days from the last session of the baseline to the first that is judged.
+        one_day: The baseline's sessions are of one day.
+        designs: Baselines that it is judged with.
+        promised: The promises are kept in it, or it is told why not; else it is only shown.
     """
 
     name: str
-    draw: Draw
+    parts: tuple[Part, ...]
+    step: float = 0.0
     cpu: bool = False
-    limit: float = 0.03
-    age: float = 0.0
-    promises: tuple[str, ...] = ("fail", "pass")
+    limit: float = METRICS["throughput"].limit
+    age: int = 1
+    one_day: bool = False
+    designs: tuple[str, ...] = tuple(DESIGNS)
+    promised: bool = True
+
+    def slots(self, design: Sequence[int]) -> Slots:
+        """Return the runs to draw for a baseline of so many runs of each session."""
+        return slots(design, age=self.age, one_day=self.one_day)
+
+    def draw(self, rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        """Return log values of runs of one build; see `seen`."""
+        total = np.zeros((cases, len(of.session)))
+        for part in self.parts:
+            total += part(rng, cases, of)
+        return total
+
+    def seen(self, logs: Floats) -> Floats:
+        """Return what is measured of such values."""
+        if not self.step:
+            return logs
+        found: Floats = np.log(np.round(np.exp(logs) / self.step) * self.step)
+        return found
 
 
-@dataclass(frozen=True)
-class Shares:
-    """What is said in one world of one design, as shares of cases.
-
-    Attributes:
-        fail, seems_drop, ok, seems_ok: By word; PROVISIONAL ones lean this way.
-        runs: Runs used on average.
-    """
-
-    fail: float
-    seems_drop: float
-    ok: float
-    seems_ok: float
-    runs: float
+# --- what runs differ by -------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, kw_only=True)
-class Found:
-    """One world in one design.
+def gauss(sd: float, *, now: float = 1.0) -> Part:
+    """Return independent runs; those of now vary by so many times as much."""
 
-    Attributes:
-        name: Of the world.
-        promises: What is promised in it.
-        design: Which.
-        same: Where nothing changed.
-        fell: At a drop of the limit.
-        cases: Simulated, each.
-    """
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        return np.where(of.now, now, 1.0) * sd * rng.standard_normal((cases, len(of.session)))
 
-    name: str
-    promises: tuple[str, ...]
-    design: str
-    same: Shares
-    fell: Shares
-    cases: int
-
-    @property
-    def broken(self) -> list[str]:
-        """Return which promises it does not keep: the 95 % interval lies above."""
-        found = {"fail": (self.same.fail, 0.01), "pass": (self.fell.ok, 0.05)}
-        return [what for what in self.promises if self._above(*found[what])]
-
-    def _above(self, share: float, most: float) -> bool:
-        return share - Z95 * math.sqrt(most * (1 - most) / self.cases) > most
+    return part
 
 
-def rows(
-    cases: int, numbers: Sequence[int], *, some: bool = False, ten: bool = False
-) -> list[Found]:
-    """Return what rule R says in worlds, in every design.
-
-    Args:
-        cases: Of each, once unchanged and once slower by the limit.
-        numbers: Which of `WORLDS`, or of `SOME`.
-        some: Take `SOME`.
-        ten: Take `TEN` in place of `DESIGNS`.
-    """
-    worlds, designs = SOME if some else WORLDS, TEN if ten else DESIGNS
-    return [
-        simulated(worlds[number], design, sessions, cases, number)
-        for number in numbers
-        for design, sessions in designs.items()
-    ]
+def heavy(df: float, scale: float) -> Part:
+    """Return runs of Student's t: now and then one is far off."""
+    return lambda rng, cases, of: scale * rng.standard_t(df, (cases, len(of.session)))
 
 
-def simulated(world: World, design: str, sessions: Sequence[str], cases: int, stream: int) -> Found:
-    """Return what rule R says in one world of one design."""
-    rng = np.random.default_rng([SEED, 8, stream, len(sessions), len(set(sessions))])
-    settings = uncalibrated("cpu" if world.cpu else "H200").rule(RUNS)
+def some(share: float, by: float, *, now_only: bool = False) -> Part:
+    """Return a share of the runs that is slower by so much."""
 
-    def shares(drop: float) -> Shares:
-        x0, x1 = world.draw(rng, cases, sessions)
-        base = rule.baselines(x0, np.zeros_like(x0), sessions)
-        found = rule.decide(
-            base,
-            x1 + np.log1p(-drop),
-            np.zeros_like(x1),
-            limit=world.limit,
-            rule=settings,
-            old=_is_old(x0, sessions, world.age),
-        )
-        words = (rule.FAIL, rule.SEEMS_DROP, rule.PASS, rule.SEEMS_OK)
-        fail, seems_drop, ok, seems_ok = map(found.share, words)
-        return Shares(fail, seems_drop, ok, seems_ok, found.mean_runs)
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        hit = (rng.random((cases, len(of.session))) < share) & (of.now | (not now_only))
+        return math.log1p(-by) * hit.astype(float)
 
-    same, fell = shares(0.0), shares(world.limit)
-    return Found(
-        name=world.name,
-        promises=world.promises,
-        design=design,
-        same=same,
-        fell=fell,
-        cases=cases,
-    )
+    return part
 
 
-def _is_old(x0: Floats, sessions: Sequence[str], age: float) -> NDArray[np.bool_]:
-    """Return whose sessions, of consecutive days, lie too far back, by the shipped rule."""
-    days = _sessions(sessions).tolist()
-    until = [final_until(zip(days, xs, strict=True)) or 0.0 for xs in x0.tolist()]
-    return np.array([max(days) + age >= last + 1 for last in until])
+def stalls(mean: float) -> Part:
+    """Return runs that each lose an exponential share."""
+    return lambda rng, cases, of: -mean * rng.standard_exponential((cases, len(of.session)))
 
 
-# --- noises --------------------------------------------------------------------------------------
+def correlated(r: float, sd: float) -> Part:
+    """Return runs that are each correlated with the one before in its session."""
 
-
-def _sessions(names: Sequence[str]) -> np.ndarray:
-    known = sorted(set(names))
-    return np.array([known.index(name) for name in names])
-
-
-def gauss(run: float, session: float = 0.0, *, now: float = 1.0) -> Draw:
-    """Independent runs, and what the runs of a session share; those of now so much wider."""
-
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        of = _sessions(names)
-        shared = session * rng.standard_normal((cases, of.max() + 2))
-        x0 = shared[:, of] + run * rng.standard_normal((cases, len(of)))
-        return x0, shared[:, -1:] + now * run * rng.standard_normal((cases, RUNS))
-
-    return draw
-
-
-def correlated(r: float, sd: float = 0.009) -> Draw:
-    """Each run is correlated with the one before it in its session."""
-
-    def series(rng: np.random.Generator, cases: int, runs: int) -> Floats:
-        found = rng.standard_normal((cases, runs))
-        for at in range(1, runs):
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        found = rng.standard_normal((cases, len(of.session)))
+        for at in np.flatnonzero(of.place):
             found[:, at] = r * found[:, at - 1] + math.sqrt(1 - r**2) * found[:, at]
         return sd * found
 
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        of = _sessions(names)
-        parts = [series(rng, cases, int((of == at).sum())) for at in range(of.max() + 1)]
-        return np.concatenate(parts, axis=1), series(rng, cases, RUNS)
-
-    return draw
+    return part
 
 
-def walk(step: float, days: int) -> Draw:
-    """A machine that wanders from day to day; the baseline's sessions are of consecutive days."""
+def own_sd(low: float, high: float) -> Part:
+    """Return runs that vary in each session by another standard deviation."""
 
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        of = _sessions(names)
-        at = np.cumsum(step * rng.standard_normal((cases, of.max() + 1)), axis=1)
-        now = at[:, -1:] + step * math.sqrt(days) * rng.standard_normal((cases, 1))
-        x0, x1 = gauss(0.009)(rng, cases, names)
-        return x0 + at[:, of], x1 + now
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        sd = np.exp(rng.uniform(math.log(low), math.log(high), (cases, len(of.days))))
+        found: Floats = sd[:, of.session] * rng.standard_normal((cases, len(of.session)))
+        return found
 
-    return draw
+    return part
 
 
-def modes(share: float, by: float, *, session: bool, run: float = 0.005) -> Draw:
-    """A share of the runs, or of the sessions, is slower by so much."""
+def first_runs(then: float, now: float, decay: float, *, warmed: bool = False) -> Part:
+    """Return what the first runs of a session have, of which so much is left from run to run.
 
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        of = _sessions(names)
-        x0, x1 = gauss(run)(rng, cases, names)
-        if session:
-            slow = np.log1p(-by) * (rng.random((cases, of.max() + 2)) < share)
-            return x0 + slow[:, of], x1 + slow[:, -1:]
-        at_once = [np.log1p(-by) * (rng.random(x.shape) < share) for x in (x0, x1)]
-        return x0 + at_once[0], x1 + at_once[1]
+    Args:
+        then: Of the first run of each of the baseline's sessions; above 0 is faster.
+        now: Of the first run of now.
+        decay: What is left from one run to the next.
+        warmed: Each session begins with a run that does not count.
+    """
 
-    return draw
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        del rng
+        one = np.where(of.now, now, then) * np.power(decay, of.place + float(warmed))
+        return np.broadcast_to(one, (cases, len(one)))
 
-
-def heavy(df: float, scale: float = 0.006) -> Draw:
-    """Student's t: now and then a run is far off."""
-
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        shapes = ((cases, len(names)), (cases, RUNS))
-        x0, x1 = (scale * rng.standard_t(df, shape) for shape in shapes)
-        return x0, x1
-
-    return draw
+    return part
 
 
-def first_runs(baseline: float, now: float) -> Draw:
-    """The first run of a session is faster, the next ones ever less: by 63 % less each."""
-
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        place = np.array([names[:at].count(name) for at, name in enumerate(names)])
-        x0, x1 = gauss(0.007)(rng, cases, names)
-        return x0 + baseline * np.exp(-place), x1 + now * np.exp(-np.arange(RUNS))
-
-    return draw
+def drift(by: float) -> Part:
+    """Return what every session drifts by from run to run."""
+    return lambda rng, cases, of: np.broadcast_to(by * of.place, (cases, len(of.place)))  # noqa: ARG005
 
 
-def grid(step: float) -> Draw:
-    """Rates that are known to a step only."""
+def own_drift(by: float) -> Part:
+    """Return sessions that each drift by another amount a run."""
 
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        x0, x1 = gauss(0.007)(rng, cases, names)
-        return np.log(np.round(np.exp(x0) / step) * step), np.log(
-            np.round(np.exp(x1) / step) * step
-        )
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        drift = by * rng.standard_normal((cases, len(of.days)))
+        found: Floats = drift[:, of.session] * of.place
+        return found
 
-    return draw
-
-
-def some_processes(share: float, by: float) -> Draw:
-    """A drop that hits a share of the processes of now; it comes on top of the world's."""
-
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        x0, x1 = gauss(0.009)(rng, cases, names)
-        return x0, x1 + np.log1p(-by) * (rng.random(x1.shape) < share)
-
-    return draw
+    return part
 
 
-def measured(file: Path) -> Draw:
-    """Exactly the noise of a calibration: its sessions and what runs differ by in them, redrawn.
+# --- what sessions and days differ by ------------------------------------------------------------
+
+
+def sessions(sd: float) -> Part:
+    """Return what the runs of a session share."""
+    return lambda rng, cases, of: (sd * rng.standard_normal((cases, len(of.days))))[:, of.session]
+
+
+def heavy_sessions(df: float, scale: float) -> Part:
+    """Return the same by Student's t."""
+    return lambda rng, cases, of: (scale * rng.standard_t(df, (cases, len(of.days))))[:, of.session]
+
+
+def states(*shares_and_losses: tuple[float, float]) -> Part:
+    """Return sessions that are each in one of several states, slower by so much."""
+    shares, losses = zip(*shares_and_losses, strict=True)
+
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        state = rng.choice(len(shares), size=(cases, len(of.days)), p=shares)
+        found: Floats = np.log1p(-np.array(losses))[state][:, of.session]
+        return found
+
+    return part
+
+
+def days(sd: float) -> Part:
+    """Return what the runs of a day share."""
+
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        known, number = np.unique(of.days, return_inverse=True)
+        found: Floats = (sd * rng.standard_normal((cases, len(known))))[:, number[of.session]]
+        return found
+
+    return part
+
+
+def wandering(keeps: float, sd: float) -> Part:
+    """Return a machine that wanders and comes back: of a deviation so much is left after a day."""
+
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        found = rng.standard_normal((cases, len(of.days)))
+        for at, gap in enumerate(np.diff(of.days), 1):
+            left = keeps ** int(gap)
+            found[:, at] = left * found[:, at - 1] + math.sqrt(1 - left**2) * found[:, at]
+        return sd * found[:, of.session]
+
+    return part
+
+
+def walk(step: float) -> Part:
+    """Return a machine that wanders for good."""
+
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        gaps = np.sqrt(np.diff(of.days, prepend=of.days[0]))
+        at = np.cumsum(step * gaps * rng.standard_normal((cases, len(of.days))), axis=1)
+        found: Floats = at[:, of.session]
+        return found
+
+    return part
+
+
+def measured(file: Path) -> Part:
+    """Return exactly the noise of a calibration: its sessions and runs, redrawn.
 
     Each simulated case is one of the calibrated ones. The effect of a session is that of one of its
     sessions, and a run lies off its session's mean as one of its runs did.
     """
     series = calibrated(file)
-    effects = np.array([[xs.mean() for xs in sessions] for sessions in series])
+    effects = np.array([[xs.mean() for xs in case] for case in series])
     effects -= effects.mean(axis=1, keepdims=True)
-    off = [np.concatenate([xs - xs.mean() for xs in sessions]) for sessions in series]
+    off = [np.concatenate([xs - xs.mean() for xs in case]) for case in series]
 
-    def draw(rng: np.random.Generator, cases: int, names: Sequence[str]) -> tuple[Floats, Floats]:
-        of = _sessions(names)
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
         which = rng.integers(len(series), size=cases)
-        sessions = rng.integers(effects.shape[1], size=(cases, of.max() + 2))
-        shared = effects[which[:, None], sessions]
-        runs = np.stack([rng.choice(off[at], len(of) + RUNS) for at in which.tolist()])
-        return shared[:, of] + runs[:, : len(of)], shared[:, -1:] + runs[:, len(of) :]
+        chosen = rng.integers(effects.shape[1], size=(cases, len(of.days)))
+        shared = effects[which[:, None], chosen]
+        own = np.stack([rng.choice(off[at], len(of.session)) for at in which.tolist()])
+        found: Floats = shared[:, of.session] + own
+        return found
 
-    return draw
+    return part
 
 
 def calibrated(file: Path) -> list[list[Floats]]:
@@ -302,88 +297,172 @@ def calibrated(file: Path) -> list[list[Floats]]:
     for case in machine["cases"]:
         metric = next(name for name in case["limits"] if name in case["runs"][0]["metrics"])
         sign = 1 if METRICS[metric].direction is Direction.HIGHER else -1
-        sessions: dict[str, list[float]] = {}
+        by_session: dict[str, list[float]] = {}
         for run in case["runs"]:
-            sessions.setdefault(run["session"], []).append(sign * math.log(run["metrics"][metric]))
-        series.append([np.array(xs) for xs in sessions.values()])
+            by_session.setdefault(run["session"], []).append(
+                sign * math.log(run["metrics"][metric])
+            )
+        series.append([np.array(xs) for xs in by_session.values()])
     return series
 
 
-def _own_model(sd: float) -> Draw:
-    return gauss(sd * math.sqrt(0.75), sd * 0.5)
+# --- the worlds ----------------------------------------------------------------------------------
 
 
-FAILS_ONLY = ("fail",)
+def _pure(run: float, session: float = 0.0) -> World:
+    """Runs of one standard deviation, and sessions of another, per cent."""
+    apart = f", sessions {session:g} % (x{session / run:g})" if session else ""
+    parts = (gauss(run / 100), *((sessions(session / 100),) if session else ()))
+    return World(name=f"runs {run:g} %{apart}", parts=parts)
 
-WORLDS = (
-    World(name="runs 0.3 %", draw=gauss(0.003)),
-    World(name="runs 0.9 %", draw=gauss(0.009)),
-    World(name="runs 2.1 %", draw=gauss(0.021)),
-    World(name="runs 7 %", draw=gauss(0.07)),
-    World(name="0.9 %, a quarter of it the session's", draw=_own_model(0.009)),
-    World(name="2.1 %, a quarter of it the session's", draw=_own_model(0.021)),
-    World(name="3.5 %, a quarter of it the session's", draw=_own_model(0.035)),
-    World(name="sessions 0.5 %, runs 0.5 %", draw=gauss(0.005, 0.005)),
-    World(name="sessions 1 %, runs 0.5 %", draw=gauss(0.005, 0.01)),
-    World(name="sessions 2 %, runs 0.5 %", draw=gauss(0.005, 0.02)),
-    World(name="runs correlated 0.5", draw=correlated(0.5)),
-    World(name="runs correlated 0.8", draw=correlated(0.8)),
-    World(name="runs correlated 0.95", draw=correlated(0.95)),
-    World(name="wanders 0.2 % a day, 30 days old", draw=walk(0.002, 30), age=30),
-    World(name="wanders 0.5 % a day, 30 days old", draw=walk(0.005, 30), age=30),
-    World(name="half of the runs −2 %", draw=modes(0.5, 0.02, session=False)),
-    World(name="three of ten runs −5 %", draw=modes(0.3, 0.05, session=False)),
-    World(name="one session of five −3 %", draw=modes(0.2, 0.03, session=True)),
-    World(name="half of the sessions −3 %", draw=modes(0.5, 0.03, session=True)),
-    World(name="one run of 20 −30 %", draw=modes(0.05, 0.3, session=False, run=0.007)),
-    World(name="heavy tails, t3", draw=heavy(3)),
-    World(name="heavy tails, t2", draw=heavy(2)),
-    World(name="rates on a grid of 1 %", draw=grid(0.01)),
-    World(name="24 queries, each varies 10 %", draw=gauss(0.1 / math.sqrt(24))),
-    World(name="24 queries, each varies 30 %", draw=gauss(0.3 / math.sqrt(24))),
-    World(name="p90 of 1,000 queries", draw=gauss(0.3 * math.sqrt(0.09 / 1000) / 0.1755)),
+
+def _same_day(of_day: float) -> World:
+    parts = (gauss(0.005), sessions(0.002), days(of_day / 100))
+    return World(name=f"same day: days {of_day:g} %, sessions 0.2 %", parts=parts, one_day=True)
+
+
+def _walk(step: float, age: int) -> World:
+    name = f"walk {step:g} % a day, {age} day{'s' * (age > 1)} old"
+    return World(name=name, parts=(gauss(0.009), walk(step / 100)), age=age)
+
+
+def _noisier(before: float) -> World:
+    parts = (gauss(before / 100, now=3),)
+    return World(name=f"now 3x noisier, {before:g} to {3 * before:g} %", parts=parts)
+
+
+TYPICAL = "runs 0.9 %"
+GAUSSIAN = (
+    *(_pure(run) for run in (0.2, 0.5, 0.9, 1.5, 3, 6)),
+    *(_pure(0.5, session) for session in (0.25, 0.5, 0.75, 1, 1.5, 2)),
+    *(_pure(*sds) for sds in ((0.2, 0.4), (0.2, 0.8), (1.5, 1.5), (1.5, 6), (6, 6))),
+)
+WANDERING = (
+    World(name="AR(1) 0.8 a day, 1 %", parts=(gauss(0.005), wandering(0.8, 0.01))),
+    World(name="AR(1) 0.95 a day, 1.5 %", parts=(gauss(0.005), wandering(0.95, 0.015))),
     World(
-        name="p99 of 1,000 queries, limit 10 %",
-        draw=gauss(0.3 * math.sqrt(0.0099 / 1000) / 0.02665),
-        limit=0.10,
+        name="AR(1) 0.95 a day, 1.5 %, 10 days old",
+        parts=(gauss(0.005), wandering(0.95, 0.015)),
+        age=10,
     ),
+    *(_walk(step, age) for step in (0.2, 0.3, 0.5) for age in (1, 7, 14)),
+    *(_same_day(of_day) for of_day in (0.5, 1, 2)),
+)
+MIXED = (
+    World(name="1 session in 5 -4 %", parts=(gauss(0.006), states((0.8, 0), (0.2, 0.04)))),
+    World(name="1 session in 20 -4 %", parts=(gauss(0.006), states((0.95, 0), (0.05, 0.04)))),
     World(
-        name="p99 of 1,000 wider queries, limit 10 %",
-        draw=gauss(0.6 * math.sqrt(0.0099 / 1000) / 0.02665),
-        limit=0.10,
+        name="clock states 0/-1.5/-3 %",
+        parts=(gauss(0.003), states((0.7, 0), (0.2, 0.015), (0.1, 0.03))),
     ),
-    World(name="CPU: runs 5 %, limit 20 %", draw=gauss(0.05), cpu=True, limit=0.20),
+    World(name="runs t3", parts=(heavy(3, 0.006),)),
+    World(name="sessions t3", parts=(gauss(0.005), heavy_sessions(3, 0.005))),
+    World(name="first run -3 %", parts=(gauss(0.005), first_runs(-0.03, -0.03, 0.0))),
     World(
-        name="CPU: runs 5 %, sessions 10 %, limit 20 %",
-        draw=gauss(0.05, 0.10),
+        name="first run -3 %, halving",
+        parts=(gauss(0.005), first_runs(-0.03, -0.03, 0.5)),
+    ),
+    World(name="drift -0.3 % a run", parts=(gauss(0.005), drift(-0.003))),
+    World(name="own drift 0.3 % a run", parts=(gauss(0.005), own_drift(0.003))),
+    *(_noisier(before) for before in (0.3, 0.6, 1.2)),
+    World(name="steps of 0.75 %", parts=(gauss(0.003),), step=0.0075),
+    World(name="steps of 1.5 %", parts=(gauss(0.003),), step=0.015),
+    World(name="steps of 1.5 %, sessions 0.7 %", parts=(gauss(0.003), sessions(0.007)), step=0.015),
+    World(name="1 run in 20 -15 %", parts=(gauss(0.006), some(0.05, 0.15))),
+    World(name="1 run in 20 -5 %", parts=(gauss(0.006), some(0.05, 0.05))),
+    World(name="1 run in 8 -4 %", parts=(gauss(0.006), some(0.125, 0.04))),
+    World(name="stalls of 1 %", parts=(gauss(0.003), stalls(0.01))),
+    World(name="each session its own sd, 0.3 to 3 %", parts=(own_sd(0.003, 0.03),)),
+)
+
+
+def _quarter(sd: float) -> World:
+    parts = (gauss(sd / 100 * math.sqrt(0.75)), sessions(sd / 200))
+    return World(name=f"{sd:g} %, a quarter of it the session's", parts=parts)
+
+
+def _p99(spread: float, name: str) -> World:
+    error = spread * math.sqrt(0.0099 / 1000) / 0.02665
+    return World(name=f"p99 of 1,000 {name}, limit 10 %", parts=(gauss(error),), limit=0.10)
+
+
+def _cpu(run: float, session: float, limit: float) -> World:
+    apart = f", sessions {session:g} %" if session else ""
+    return World(
+        name=f"CPU: runs {run:g} %{apart}, limit {100 * limit:g} %",
+        parts=(gauss(run / 100), sessions(session / 100)),
         cpu=True,
-        limit=0.20,
+        limit=limit,
+    )
+
+
+USUAL = (
+    *(_quarter(sd) for sd in (0.9, 2.1, 3.5)),
+    *(
+        World(name=f"runs correlated {r:g}", parts=(correlated(r, 0.009),))
+        for r in (0.5, 0.8, 0.95)
     ),
-    World(
-        name="CPU: runs 11 %, sessions 28 %, limit 40 %",
-        draw=gauss(0.11, 0.28),
-        cpu=True,
-        limit=0.40,
-    ),
+    World(name="half of the runs -2 %", parts=(gauss(0.005), some(0.5, 0.02))),
+    World(name="three of ten runs -5 %", parts=(gauss(0.005), some(0.3, 0.05))),
+    World(name="half of the sessions -3 %", parts=(gauss(0.005), states((0.5, 0), (0.5, 0.03)))),
+    World(name="1 run in 20 -30 %", parts=(gauss(0.007), some(0.05, 0.3))),
+    World(name="runs t2", parts=(heavy(2, 0.006),)),
+    World(name="24 queries, each varies 30 %", parts=(gauss(0.3 / math.sqrt(24)),)),
+    _p99(0.3, "queries"),
+    _p99(0.6, "wider queries"),
+    *(_cpu(*one) for one in ((5, 0, 0.2), (5, 10, 0.2), (11, 28, 0.4))),
     World(
         name="CPU as measured on 2026-11-22, limit 20 %",
-        draw=measured(MEASURED),
+        parts=(measured(MEASURED),),
         cpu=True,
         limit=0.20,
     ),
-    World(name="now a third as noisy, 2.7 to 0.9 %", draw=gauss(0.027, now=1 / 3)),
-    World(name="now 3 x as noisy, 0.5 to 1.5 %", draw=gauss(0.005, now=3), promises=FAILS_ONLY),
-    World(name="now 3 x as noisy, 0.9 to 2.7 %", draw=gauss(0.009, now=3), promises=FAILS_ONLY),
-    World(name="first runs +2 %, both sides", draw=first_runs(0.02, 0.02)),
-    World(name="first runs +2 %, baseline only", draw=first_runs(0.02, 0.0)),
-    World(name="first run +2 %, now only", draw=first_runs(0.0, 0.02), promises=FAILS_ONLY),
+    World(name="now a third as noisy, 2.7 to 0.9 %", parts=(gauss(0.027, now=1 / 3),)),
 )
-"""What is not promised: that an ok of one run holds where the new build varies by more than the
-old one, or where only now the first run of a session is another; for the latter the first process
-of a session is discarded."""
+FIRST = 0.02
+"""What the first run of a session differs by."""
+
+_HALVING, _ALONE = (0.5, "halving"), (0.0, "alone")
+
+
+def _cold(then: float, now: float, left: tuple[float, str], warmed: bool) -> World:
+    decay, how = left
+    whose = "" if then == now else "; only now" if now else "; only the baseline's"
+    name = f"first run {100 * (then or now):+g} %, {how}{whose}{', after a warm-up' * warmed}"
+    return World(
+        name=name,
+        parts=(gauss(0.009), first_runs(then, now, decay, warmed=warmed)),
+        designs=("4x2", "1x8"),
+        promised=warmed and (then == now or not decay),
+    )
+
+
+COLD = tuple(
+    _cold(*effect, warmed)
+    for effect in (
+        (FIRST, FIRST, _HALVING),
+        (FIRST, 0.0, _HALVING),
+        (0.0, FIRST, _HALVING),
+        (0.0, -FIRST, _HALVING),
+        (FIRST, 0.0, _ALONE),
+        (0.0, FIRST, _ALONE),
+        (0.0, -FIRST, _ALONE),
+    )
+    for warmed in (False, True)
+)
+"""A cold board is faster until it is warm, or one whose clocks are low is slower. What only one
+side has is promised only after a warm-up that leaves none of it."""
 
 SOME = tuple(
-    World(name=f"{share:.0%} of the processes −{by:.0%}", draw=some_processes(share, by))
+    World(
+        name=f"{share:.0%} of the processes -{by:.0%}",
+        parts=(gauss(0.009), some(share, by, now_only=True)),
+        designs=("4x2",),
+        promised=False,
+    )
     for share, by in ((0.1, 0.3), (0.3, 0.1), (0.5, 0.06))
 )
 """Drops that only some processes have, each 3 % on average; nothing is promised of them."""
+
+WORLDS = (*GAUSSIAN, *WANDERING, *MIXED, *USUAL, *COLD, *SOME)
+NAMED = {world.name: world for world in WORLDS}

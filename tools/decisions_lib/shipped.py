@@ -1,0 +1,189 @@
+"""The rule on arrays beside the shipped one: the same word, runs and colour, case by case."""
+
+from __future__ import annotations
+
+import datetime as dt
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+
+from decisions_lib import rule, two_days
+from decisions_lib.noise import Floats
+from decisions_lib.performance import SEED
+from decisions_lib.standing import LIKELY, OLD_BEARS
+from decisions_lib.worlds import DESIGNS, WORLDS, World
+from pytest_mlperf.bench.baseline import noise_of_sessions
+from pytest_mlperf.core.baseline import DAYS, BaselineRun, Record
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.judge import rule_r
+from pytest_mlperf.core.judge import standing as judged
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.ruling import rule_on
+from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+
+METRIC = "throughput"
+CASE = Case(workload="w", scenario="Offline", engine="null", precision="fp32", accelerator="1xH200")
+SUITS = Path("baselines", CASE.accelerator, "quick", CASE.workload, f"{CASE.id}.json")
+FIRST_DAY = dt.datetime(2026, 11, 1, 10, tzinfo=dt.UTC)
+EACH = 8
+"""Cases of each world and design: more than 2,000 in all."""
+
+DROPS = (0.0, 0.5, 1.0, 2.0)
+"""In limits."""
+
+WORDS = {
+    rule.FAIL: "FAIL",
+    rule.SEEMS_DROP: "PROVISIONAL drop",
+    rule.SEEMS_OK: "PROVISIONAL ok",
+    rule.PASS: "ok",
+    rule.INCONCLUSIVE: "INCONCLUSIVE",
+}
+
+
+@dataclass(frozen=True)
+class Said:
+    """What is said of one case on one day."""
+
+    word: str
+    runs: int
+    red: bool
+
+
+def differences(part: int = 0, parts: int = 1, each: int = EACH) -> tuple[int, list[str]]:
+    """Return how many cases were judged both ways, and where the two differ.
+
+    Args:
+        part: Which of `parts`.
+        parts: How many there are.
+        each: Cases of each world and design.
+    """
+    settings = [(world, design) for world in WORLDS for design in world.designs][part::parts]
+    found = [one for world, design in settings for one in _of(world, design, each)]
+    return each * len(settings), found
+
+
+def _of(world: World, design: str, cases: int) -> Iterator[str]:
+    rng = np.random.default_rng([SEED, 10, *world.name.encode(), *design.encode()])
+    settings, of = two_days.rule_of(world), world.slots(DESIGNS[design])
+    logs = two_days.recorded(rng, world, of, cases, settings)
+    logs += np.log1p(-world.limit * rng.choice(DROPS, (cases, 1))) * of.now
+    on_arrays = two_days.days(world, of, logs, settings)
+    red = two_days.red(on_arrays)
+    seen = world.seen(logs)
+    for case in range(cases):
+        theirs = shipped(world, DESIGNS[design], seen[case], settings)
+        ours = [
+            Said(WORDS[int(day.decision[case])], int(day.runs[case]), bool(is_red[case]))
+            for day, is_red in zip(on_arrays, red, strict=True)
+        ]
+        if ours != theirs:
+            yield f"{world.name}, {design}, case {case}: {ours} on arrays, {theirs} as shipped"
+
+
+def shipped(world: World, design: Sequence[int], logs: Floats, settings: RuleR) -> list[Said]:
+    """Return what the package says of one case's days, with a record as it writes it."""
+    of = world.slots(design)
+    runs = [
+        _run(math.exp(x), session, int(of.days[session]))
+        for x, session in zip(logs.tolist(), of.session.tolist(), strict=True)
+    ]
+    record = _record([run for run, now in zip(runs, of.now, strict=True) if not now], settings)
+    said: list[Said] = []
+    for session in np.unique(of.session[of.now]):
+        today = [run for run in runs if run.session == str(session)]
+        verdict, likely = _judged(today, record, world.limit, settings)
+        drop = verdict.leans == "drop"
+        word = f"PROVISIONAL {verdict.leans}" if verdict.leans else _word(verdict.outcome)
+        before = bool(said) and said[-1].word == word
+        said.append(Said(word, verdict.runs, word == "FAIL" or (drop and before and likely)))
+    return said
+
+
+def _word(outcome: Outcome | None) -> str:
+    words = {Outcome.PERF_DROP: "FAIL", Outcome.OK: "ok", Outcome.IMPROVED: "ok"}
+    return words.get(outcome, str(outcome)) if outcome else ""
+
+
+def _judged(
+    runs: Sequence[Run], record: Record, limit: float, settings: RuleR
+) -> tuple[MetricVerdict, bool]:
+    """Return the verdict after as many runs as it takes, and whether a drop is likely."""
+    samples: list[judged.Sample] = []
+
+    def kept(sample: judged.Sample, **errors: float) -> judged.Standing:
+        samples.append(sample)
+        return judged.standing(sample, **errors)
+
+    with patch.object(rule_r, "standing", kept):
+        for count in range(1, settings.max_runs + 1):
+            ruling = rule_on(runs[:count], record, {METRIC: limit}, settings)
+            if not ruling.more:
+                break
+    return ruling.metrics[0], _likely(samples[-1], settings)
+
+
+def _likely(sample: judged.Sample, settings: RuleR) -> bool:
+    parts = judged._parts(sample)
+    bears = parts.holds(-parts.change, settings.alpha / 2) >= OLD_BEARS * math.sqrt(parts.run)
+    return (
+        len(sample.baseline) >= DAYS
+        and (not sample.old or bears)
+        and parts.proves(-parts.change, LIKELY)
+    )
+
+
+def _run(speed: float, session: int, day: int) -> Run:
+    return Run(
+        metrics={METRIC: 1000 * speed},
+        within_se={},
+        samples=10_000,
+        queries=10_000,
+        duration_s=60.0,
+        target_qps=100.0,
+        session=str(session),
+        started=(FIRST_DAY + dt.timedelta(days=day, minutes=session)).isoformat(),
+        commit=None,
+        folder="",
+    )
+
+
+def _record(runs: Sequence[Run], settings: RuleR) -> Record:
+    kept = [
+        BaselineRun(
+            metrics=dict(run.metrics),
+            within_se={},
+            session=run.session,
+            started=run.started,
+            samples=run.samples,
+            duration_s=run.duration_s,
+            commit=run.commit,
+        )
+        for run in runs
+    ]
+    record = Record(
+        identity={},
+        target_qps=None,
+        qps_source=None,
+        fingerprint={},
+        runs=tuple(kept),
+        minimum_detectable_change={},
+        history=(),
+    )
+    noise = noise_of_sessions(
+        record, None, SUITS, case=CASE, profile="quick", metrics=[METRIC], rule=settings
+    )
+    return Record(
+        identity={},
+        target_qps=None,
+        qps_source=None,
+        fingerprint={},
+        runs=record.runs,
+        minimum_detectable_change={},
+        history=(),
+        session_noise=noise,
+    )

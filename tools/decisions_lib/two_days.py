@@ -1,0 +1,166 @@
+"""Two days in a row, judged as shipped: what is warned of, what is red, what is finally ok.
+
+A drop is red at once where it is final. A provisional one is a warning on its first day, and red on
+the next where it comes again and is likely (`standing.Seen.likely`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from decisions_lib import rule, standing
+from decisions_lib.noise import Bools, Floats
+from decisions_lib.performance import SEED
+from decisions_lib.worlds import DAYS_NOW, DESIGNS, NAMED, RUNS, Slots, World
+from pytest_mlperf.core.judge.formulas import t_isf
+from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.noise import uncalibrated
+
+_OUTLIER = 0.01
+
+
+@dataclass(frozen=True)
+class Shares:
+    """What is said on two days, as shares of cases.
+
+    Attributes:
+        fail, seems_drop, ok, seems_ok: By word, on the first day; PROVISIONAL ones lean this way.
+        runs: Runs used on the first day, on average.
+        again: Red on the second day.
+        red: Red on either day.
+    """
+
+    fail: float
+    seems_drop: float
+    ok: float
+    seems_ok: float
+    runs: float
+    again: float
+    red: float
+
+    @property
+    def noticed(self) -> float:
+        """Warned of or red on the first day."""
+        return self.fail + self.seems_drop
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One world with one design of a baseline.
+
+    Attributes:
+        same: Where nothing changed.
+        fell: After a drop of the limit.
+        cases: Simulated, each.
+    """
+
+    world: str
+    design: str
+    same: Shares
+    fell: Shares
+    cases: int
+
+    @property
+    def name(self) -> str:
+        """The world and the baseline, in words."""
+        return f"{self.world}, {self.design}"
+
+
+def rows(name: str, cases: int) -> list[Row]:
+    """Return what is said in a world, with a baseline of each of its designs."""
+    return [row(name, design, cases) for design in NAMED[name].designs]
+
+
+def row(name: str, design: str, cases: int) -> Row:
+    """Return what is said in one world, once unchanged and once slower by the limit."""
+    world = NAMED[name]
+    rng = np.random.default_rng([SEED, 8, *world.name.encode(), *design.encode()])
+    settings, of = rule_of(world), world.slots(DESIGNS[design])
+    logs = recorded(rng, world, of, cases, settings)
+    same, fell = (
+        shares(days(world, of, logs + np.log1p(-drop) * of.now, settings))
+        for drop in (0.0, world.limit)
+    )
+    return Row(world=name, design=design, same=same, fell=fell, cases=cases)
+
+
+def rule_of(world: World) -> RuleR:
+    """Return the rule that judges there."""
+    return uncalibrated("cpu" if world.cpu else "H200").rule(RUNS)
+
+
+def recorded(
+    rng: np.random.Generator, world: World, of: Slots, cases: int, settings: RuleR
+) -> Floats:
+    """Return log values of cases whose baseline is recorded: those with an outlier are not.
+
+    A session of fewer than three runs is not looked at.
+    """
+    large = [at for at in np.unique(of.session[~of.now]) if (of.session == at).sum() > 2]
+    kept: list[Floats] = []
+    while sum(map(len, kept)) < cases:
+        logs = world.draw(rng, cases, of)
+        for at in large:
+            logs = logs[~has_outlier(world.seen(logs)[:, of.session == at], settings)]
+        kept.append(logs)
+    return np.concatenate(kept)[:cases]
+
+
+def has_outlier(x0: Floats, settings: RuleR) -> Bools:
+    """Return which sessions have a run that does not belong to the others.
+
+    Source: `pytest_mlperf.core.judge.disturbance.outlier`, of runs without load.
+    """
+    n0 = x0.shape[1]
+    df = settings.prior_df + n0 - 2
+    sums, squares = x0.sum(axis=1, keepdims=True), (x0**2).sum(axis=1, keepdims=True)
+    mean = (sums - x0) / (n0 - 1)
+    own = squares - x0**2 - (n0 - 1) * mean**2
+    sd = rule.moderated(np.zeros(1), np.maximum(own, 0.0), df, settings)
+    score = np.abs(x0 - mean) / (sd * np.sqrt(1 + 1 / (n0 - 1)))
+    found: Bools = score.max(axis=1) > t_isf(_OUTLIER / (2 * n0), df)
+    return found
+
+
+def days(world: World, of: Slots, logs: Floats, settings: RuleR) -> list[rule.Decided]:
+    """Return what is decided on each day."""
+    x = world.seen(logs)
+    before, day = ~of.now, of.day
+    x0 = x[:, before]
+    base = rule.baselines(x0, np.zeros_like(x0), tuple(map(str, day[before])))
+    last, keeps = day[before].max(), standing.final_for(x0, day[before])
+    found = []
+    for today in of.days[-DAYS_NOW:]:
+        x1 = x[:, of.now & (day == today)]
+        old = today - last >= keeps + 1
+        found.append(
+            rule.decide(base, x1, np.zeros_like(x1), limit=world.limit, rule=settings, old=old)
+        )
+    return found
+
+
+def red(days: Sequence[rule.Decided]) -> tuple[Bools, Bools]:
+    """Return what is red on the first and on the second of two days."""
+    first, second = days
+    final = [one.decision == rule.FAIL for one in days]
+    twice = [one.decision == rule.SEEMS_DROP for one in (first, second)]
+    return final[0], final[1] | twice[0] & twice[1] & second.likely
+
+
+def shares(days: Sequence[rule.Decided]) -> Shares:
+    """Return two days as shares of cases."""
+    first, again = red(days)
+    words = (rule.FAIL, rule.SEEMS_DROP, rule.PASS, rule.SEEMS_OK)
+    fail, seems_drop, ok, seems_ok = map(days[0].share, words)
+    return Shares(
+        fail=fail,
+        seems_drop=seems_drop,
+        ok=ok,
+        seems_ok=seems_ok,
+        runs=days[0].mean_runs,
+        again=float(again.mean()),
+        red=float((first | again).mean()),
+    )
