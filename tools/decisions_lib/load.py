@@ -7,53 +7,48 @@ cases of an unchanged build and of a drop.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 
+from decisions_lib import rule
 from decisions_lib.noise import MODELS, Floats, runs
 from decisions_lib.performance import SEED
 from pytest_mlperf.core.contention import TOLERATED, lost_change
-from pytest_mlperf.core.judge.rule_r import Judged, RuleR, Value, judge
-from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.metrics import Direction
+from pytest_mlperf.core.judge.rule_r import RuleR
 
 TYPICAL = next(model for model in MODELS if model.name == "typical")
-LIMIT = 0.03
 LARGE = 0.5
 """A drop that load of 30 % cannot hide."""
 
-BEFORE, NOW = (4, 2), 5
-"""Sessions of the baseline with their runs, and runs of now."""
-
-TRIALS = 2_000
+TRIALS = 20_000
 MOST_RUNS, LEAST_FOUND = 1.5, 0.94
 """What a machine with idle load must reach: runs of an unchanged build, drops of 3 % found."""
 
-Bounds = Callable[[np.random.Generator, int], Floats]
-"""Draws the largest shares that load can have taken from so many runs, oldest first."""
+Shape = tuple[int, int]
+Bounds = Callable[[np.random.Generator, Shape], Floats]
+"""Draws the largest shares that load can have taken, shape (cases, runs), oldest runs first."""
 
 
-def idle(rng: np.random.Generator, count: int) -> Floats:
+def idle(rng: np.random.Generator, shape: Shape) -> Floats:
     """Return what an idle machine shows."""
-    return rng.uniform(0.0, 0.04, count)
+    return rng.uniform(0.0, 0.04, shape)
 
 
-def constant(rng: np.random.Generator, count: int) -> Floats:
+def constant(rng: np.random.Generator, shape: Shape) -> Floats:
     """Return the bounds beside neighbours that never stop."""
-    return np.full(count, rng.uniform(TOLERATED, 0.4))
+    return np.broadcast_to(rng.uniform(TOLERATED, 0.4, (shape[0], 1)), shape)
 
 
-def bursts(rng: np.random.Generator, count: int) -> Floats:
+def bursts(rng: np.random.Generator, shape: Shape) -> Floats:
     """Return the bounds beside a neighbour that works now and then."""
-    return np.where(rng.random(count) < 0.5, rng.uniform(0.0, 0.4, count), 0.0)
+    return np.where(rng.random(shape) < 0.5, rng.uniform(0.0, 0.4, shape), 0.0)
 
 
-def growing(rng: np.random.Generator, count: int) -> Floats:
+def growing(rng: np.random.Generator, shape: Shape) -> Floats:
     """Return the bounds beside a load that grows from run to run."""
-    return np.linspace(0.0, rng.uniform(TOLERATED, 0.4), count)
+    return rng.uniform(TOLERATED, 0.4, (shape[0], 1)) * np.linspace(0.0, 1.0, shape[1])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,62 +95,38 @@ def rows(scale: float) -> list[Row]:
     """Return a row for each kind of load and what it took."""
     cases = max(50, round(scale * TRIALS))
     loaded = [row(load, taken, cases) for load in LOADS if load != IDLE for taken in TAKEN]
-    return [row(IDLE, "nothing", 4 * cases), *loaded]
+    return [row(IDLE, "nothing", cases), *loaded]
 
 
 def row(load: str, taken: str, cases: int) -> Row:
     """Simulate one kind of load."""
     rng = np.random.default_rng([SEED, list(LOADS).index(load), list(TAKEN).index(taken)])
-    found = {drop: list(decisions(rng, load, taken, drop, cases)) for drop in (0.0, LIMIT, LARGE)}
+    (of_before, of_now), (part_before, part_now) = LOADS[load], TAKEN[taken]
+    settings = RuleR(tolerated=TOLERATED)
+    x0, e0, lost0 = _runs(rng, of_before(rng, (cases, len(rule.SESSIONS))), part_before)
+    x1, e1, lost1 = _runs(rng, of_now(rng, (cases, settings.max_runs)), part_now)
+    base = rule.baselines(x0, e0, rule.SESSIONS, lost0)
 
-    def share(drop: float, word: str) -> float:
-        return sum(_word(one) == word for one in found[drop]) / cases
+    def at(drop: float) -> rule.Decided:
+        return rule.decide(base, x1 + np.log1p(-drop), e1, lost1, rule=settings)
 
+    same, fell = at(0.0), at(rule.LIMIT)
     return Row(
         load=load,
         taken=taken,
-        fails=share(0.0, "drop"),
-        passes=share(LIMIT, "ok"),
-        found=share(LIMIT, "drop"),
-        large=share(LARGE, "drop"),
-        runs=sum(one.runs_used for one in found[0.0]) / cases,
+        fails=same.found,
+        passes=fell.share(rule.PASS) + fell.share(rule.SEEMS_OK),
+        found=fell.found,
+        large=at(LARGE).found,
+        runs=same.mean_runs,
         cases=cases,
     )
 
 
-def _word(judged: Judged) -> str | None:
-    """Return "drop" or "ok", final or provisional; None if it is undecided."""
-    if judged.decision is Decision.PROVISIONAL:
-        return judged.leans
-    return {Decision.FAIL: "drop", Decision.PASS: "ok"}.get(judged.decision)
-
-
-def decisions(
-    rng: np.random.Generator, load: str, taken: str, drop: float, cases: int
-) -> Iterator[Judged]:
-    """Yield the decision of each case."""
-    of_before, of_now = LOADS[load]
-    part_before, part_now = TAKEN[taken]
-    rule, count = RuleR(tolerated=TOLERATED), math.prod(BEFORE)
-    for _ in range(cases):
-        before = _values(rng, of_before(rng, count), part_before, 0.0, "b")
-        now = _values(rng, of_now(rng, NOW), part_now, drop, "now")
-        yield judge(before, now, direction=Direction.HIGHER, limit=LIMIT, rule=rule)
-
-
-def _values(
-    rng: np.random.Generator, bounds: Floats, part: float, drop: float, session: str
-) -> list[Value]:
+def _runs(rng: np.random.Generator, bounds: Floats, part: float) -> tuple[Floats, Floats, Floats]:
+    """Return log values of runs that lost a part of their bounds, their errors, and the bounds."""
     logs, errors = runs(TYPICAL, rng, bounds.shape)
-    ids = [f"{session}{i // BEFORE[1]}" if session == "b" else session for i in range(len(bounds))]
     # What is tolerated counts as nothing, and is none.
     counted = np.where(bounds > TOLERATED, bounds, 0.0)
-    return [
-        Value(
-            value=(1 - drop) * math.exp(x + math.log1p(-part * bound)),
-            within_se=float(error),
-            session=one,
-            lost=lost_change("throughput", bound),
-        )
-        for x, error, bound, one in zip(logs, errors, counted, ids, strict=True)
-    ]
+    lost = np.vectorize(lambda share: lost_change("throughput", share), otypes=[float])(counted)
+    return logs + np.log1p(-part * counted), errors, lost

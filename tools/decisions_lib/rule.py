@@ -42,6 +42,7 @@ class Baselines:
         within: Sum of squared standard errors within the runs.
         inside: Sum of squared deviations of runs from the mean of their session.
         least: The worst run.
+        lost: Mean of what load can have taken from the runs, logarithmic.
     """
 
     sessions: tuple[str, ...]
@@ -50,6 +51,7 @@ class Baselines:
     within: Floats
     inside: Floats
     least: Floats
+    lost: Floats
 
     @property
     def sizes(self) -> list[int]:
@@ -58,7 +60,7 @@ class Baselines:
 
     def at(self, chosen: Any) -> Baselines:
         """Return some of them."""
-        arrays = ("mean", "squares", "within", "inside", "least")
+        arrays = ("mean", "squares", "within", "inside", "least", "lost")
         return replace(self, **{name: getattr(self, name)[chosen] for name in arrays})
 
     def factor(self, k: int, rule: RuleR) -> float:
@@ -67,7 +69,9 @@ class Baselines:
         return rule_r._se_factor(runs, k, rule)
 
 
-def baselines(x0: Floats, errors: Floats, sessions: Sequence[str]) -> Baselines:
+def baselines(
+    x0: Floats, errors: Floats, sessions: Sequence[str], lost: Floats | None = None
+) -> Baselines:
     """Return baselines of log values and standard errors, shape (..., runs); higher is better."""
     mean = x0.mean(axis=-1)
     squares = ((x0 - mean[..., None]) ** 2).sum(axis=-1)
@@ -76,7 +80,13 @@ def baselines(x0: Floats, errors: Floats, sessions: Sequence[str]) -> Baselines:
         own = x0[..., [at for at, session in enumerate(sessions) if session == name]]
         inside += ((own - own.mean(axis=-1, keepdims=True)) ** 2).sum(axis=-1)
     return Baselines(
-        tuple(sessions), mean, squares, (errors**2).sum(axis=-1), inside, x0.min(axis=-1)
+        sessions=tuple(sessions),
+        mean=mean,
+        squares=squares,
+        within=(errors**2).sum(axis=-1),
+        inside=inside,
+        least=x0.min(axis=-1),
+        lost=np.zeros_like(mean) if lost is None else lost.mean(axis=-1),
     )
 
 
@@ -115,6 +125,7 @@ def decide(
     base: Baselines,
     x1: Floats,
     errors: Floats,
+    lost: Floats | None = None,
     *,
     limit: float = LIMIT,
     rule: RuleR = RULE,
@@ -130,6 +141,7 @@ def decide(
         base: One for each case; without `final` one for all will do.
         x1: Log values, shape (..., runs), oldest first; higher is better.
         errors: Relative standard errors within the runs, same shape.
+        lost: What load can have taken from each run, logarithmic, same shape; None: nothing.
         limit: Largest drop that does not matter, as a share.
         rule: The settings.
         with_p: Return p values as well.
@@ -145,27 +157,27 @@ def decide(
     bound, expected = bound_of(Direction.HIGHER, limit), least_expected(base, rule)
     noise = standing.learnt(base, rule) if final else None
     is_old = np.broadcast_to(old, shape)
+    taken = np.zeros_like(x1) if lost is None else lost
 
     def seen(of: Bools, k: int) -> standing.Seen:
         of_noise = noise.at(of) if noise else None
-        return standing.seen(
-            base.at(of), x1[of][:, :k], errors[of][:, :k], rule=rule, noise=of_noise, old=is_old[of]
-        )
+        runs_of = (one[of][:, :k] for one in (x1, errors, taken))
+        return standing.seen(base.at(of), *runs_of, rule=rule, noise=of_noise, old=is_old[of])
 
     for k in range(1, rule.max_runs + 1):
-        look = look_at(base, x1[..., :k], errors[..., :k], rule)
+        look = look_at(base, x1[..., :k], errors[..., :k], rule, taken[..., :k])
         low, high = cast(Any, look.low(rule)), cast(Any, look.high(rule))
         passed = is_open & (low > bound)
         if k == 1:
-            passed &= look.d <= t_isf(rule_r._TOO_FAST, look.df) * look.se
+            passed &= look.worst <= t_isf(rule_r._TOO_FAST, look.df) * look.se
             failed = np.zeros(shape, bool)
         else:
             failed = is_open & ~passed & (high < 0)
             if with_p:
-                own = (rule.max_runs - 1) * stats.t.sf(-look.d / look.se, look.df)
+                own = (rule.max_runs - 1) * stats.t.sf(-look.best / look.se, look.df)
                 p = np.where(is_open, np.minimum(p, own), p)
         if k < rule.max_runs:
-            stray = x1[..., :k] < expected[..., None]
+            stray = (x1 + taken)[..., :k] < expected[..., None]
             passed &= ~stray.any(axis=-1) | stray.all(axis=-1)
         if not final:
             decision[passed], decision[failed] = SEEMS_OK, SEEMS_DROP
@@ -195,7 +207,9 @@ def least_expected(base: Baselines, rule: RuleR) -> Floats:
     return found
 
 
-def look_at(base: Baselines, x1: Floats, errors: Floats, rule: RuleR) -> rule_r._RunLook:
+def look_at(
+    base: Baselines, x1: Floats, errors: Floats, rule: RuleR, lost: Floats | None = None
+) -> rule_r._RunLook:
     """Return the statistics after the runs given, as arrays in the shipped look."""
     n0, k = len(base.sessions), x1.shape[-1]
     mean = x1.mean(axis=-1)
@@ -204,7 +218,15 @@ def look_at(base: Baselines, x1: Floats, errors: Floats, rule: RuleR) -> rule_r.
     df = rule.prior_df + n0 - 1 + k - 1
     sd = moderated(inside, squares, df, rule)
     se = sd * base.factor(k, rule)
-    return rule_r._RunLook(k=k, d=cast(Any, mean - base.mean), sd=cast(Any, sd), df=df, se=se)
+    return rule_r._RunLook(
+        k=k,
+        d=cast(Any, mean - base.mean),
+        sd=cast(Any, sd),
+        df=df,
+        se=se,
+        lost=0.0 if lost is None else cast(Any, lost.mean(axis=-1)),
+        lost_before=cast(Any, base.lost),
+    )
 
 
 def moderated(inside: Floats, squares: Floats, df: float, rule: RuleR) -> Any:

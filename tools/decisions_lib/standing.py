@@ -122,6 +122,7 @@ class Seen:
         run: Variance of a run.
         known_df: Degrees of freedom that what is known of sessions rests on.
         old: The baseline's sessions lie too far back.
+        lost, lost_before: Means of what load can have taken from now, and from the baseline.
     """
 
     change: Floats
@@ -135,17 +136,19 @@ class Seen:
     of_sessions: float
     known_df: float
     old: Bools
+    lost: Floats
+    lost_before: Floats
     days: int
     rule: RuleR
 
     def passes(self, bound: float) -> Bools:
         """Return where it is final that a drop of the limit is excluded."""
-        return self._final(self.change - bound, self.rule.beta / 2, DAYS - 1)
+        return self._final(self.change - self.lost_before - bound, self.rule.beta / 2, DAYS - 1)
 
     @property
     def fails(self) -> Bools:
         """Return where it is final that something dropped."""
-        return self._final(-self.change, self.rule.alpha / 2, shipped.KNOWN_DF)
+        return self._final(-self.change - self.lost, self.rule.alpha / 2, shipped.KNOWN_DF)
 
     @property
     def known(self) -> Bools:
@@ -157,8 +160,9 @@ class Seen:
         """Return which drops are red, though provisional, where the last session had one too."""
         if self.days < DAYS:
             return np.zeros(self.change.shape, bool)
-        bears = ~self.old | self._bears(-self.change, self.rule.alpha / 2, OLD_BEARS)
-        return bears & self._proves(-self.change, LIKELY)
+        distance = -self.change - self.lost
+        bears = ~self.old | self._bears(distance, self.rule.alpha / 2, OLD_BEARS)
+        return bears & self._proves(distance, LIKELY)
 
     def _final(self, distance: Floats, p: float, needed_df: float) -> Bools:
         lacking = self.old | (self.known_df < needed_df)
@@ -200,7 +204,14 @@ class Seen:
 
 
 def seen(
-    base: Baselines, x1: Floats, errors: Floats, *, rule: RuleR, noise: Learnt | None, old: Bools
+    base: Baselines,
+    x1: Floats,
+    errors: Floats,
+    lost: Floats,
+    *,
+    rule: RuleR,
+    noise: Learnt | None,
+    old: Bools,
 ) -> Seen:
     """Return what runs show, as `pytest_mlperf.core.judge.standing` has it.
 
@@ -208,6 +219,7 @@ def seen(
         base: One for each case.
         x1: Log values of the runs so far, shape (cases, runs).
         errors: Their relative standard errors, same shape.
+        lost: What load can have taken from them, same shape.
         noise: What `learnt` says of these baselines.
         old: Which of them are.
     """
@@ -249,6 +261,8 @@ def seen(
         of_sessions=of_sessions,
         known_df=max(sessions - 1.0, noise.df if noise else 0.0),
         old=old,
+        lost=lost.mean(axis=-1),
+        lost_before=base.lost,
         days=sessions,
         rule=rule,
     )
