@@ -25,7 +25,6 @@ FURTHER: Mapping[str, Callable[[float], Any]] = {
     "two": further.two,
     "rare": further.rare_breaks,
     "whole": further.whole,
-    "load": further.under_load,
 }
 
 PASSES, SESSIONS, SMALL_SESSIONS = 10_000, 2_500, 10_000

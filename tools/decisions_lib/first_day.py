@@ -10,7 +10,7 @@ import numpy as np
 from decisions_lib import rule, two_days
 from decisions_lib.performance import DETECTED, SEED
 from decisions_lib.turns import FAIL, RULE, in_turns
-from decisions_lib.worlds import World, gauss
+from decisions_lib.worlds import World, normal, runs
 from pytest_mlperf.core.judge.formulas import bound_of
 from pytest_mlperf.core.metrics import Direction
 
@@ -52,7 +52,7 @@ def rows(cases: int) -> list[Row]:
 
 
 def _row(sd: float, cases: int) -> Row:
-    world = World(name=f"runs {100 * sd:g} %", parts=(gauss(sd),))
+    world = World(name=f"runs {100 * sd:g} %", parts=(runs(normal(sd)),))
     rng = np.random.default_rng([SEED, 9, round(1e5 * sd)])
     settings, of = two_days.rule_of(world), world.slots((8,))
     logs = two_days.recorded(rng, world, of, cases, settings)

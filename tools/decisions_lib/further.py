@@ -1,4 +1,4 @@
-"""What else is promised, simulated: many cases, curves, two sides, load, breaks of accuracy."""
+"""What else is promised, simulated: many cases, curves, two sides, breaks of accuracy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 from decisions_lib import (
     curves,
-    load,
     many_cases,
     many_days,
     rare,
@@ -33,7 +32,6 @@ class Further:
         two: `compare`, trends, runs in turns.
         rare: Accuracy where few samples break, or share an effect.
         whole: Scores of a whole data set, mAP and AUC.
-        load: Load that is known as a bound.
     """
 
     many: Sequence[many_cases.Row]
@@ -42,7 +40,6 @@ class Further:
     two: Sequence[two_sides.Row]
     rare: Sequence[rare.Row]
     whole: Sequence[whole_data.Row]
-    load: Sequence[load.Row]
 
 
 def many(scale: float) -> list[many_cases.Row]:
@@ -76,11 +73,6 @@ def whole(scale: float) -> list[whole_data.Row]:
     return whole_data.rows(max(50, round(scale * whole_data.PASSES)))
 
 
-def under_load(scale: float) -> list[load.Row]:
-    """Simulate load that is known as a bound."""
-    return load.rows(scale)
-
-
 def broken(found: Further) -> list[tuple[str, int, list[str]]]:
     """Return what is promised, of how many rows, and the rows that do not keep it."""
     red = [row for row in found.many if row.interval is not None]
@@ -90,15 +82,6 @@ def broken(found: Further) -> list[tuple[str, int, list[str]]]:
         for row in every
         if above(row.passed, 0.05, row.passes) or above(row.failed, 0.01, row.passes)
     ]
-    loaded = [
-        f"{row.load}, {row.taken}"
-        for row in found.load
-        if above(row.fails, 0.01, row.cases) or above(row.passes, 0.05, row.cases)
-    ]
-    (quiet,) = (row for row in found.load if row.load == load.IDLE)
-    met = quiet.runs <= load.MOST_RUNS and not above(
-        1 - quiet.found, 1 - load.LEAST_FOUND, quiet.cases
-    )
     missed = [row.text for row in found.two if not row.met]
     return [
         ("a false red in a session of 200 cases", len(red), [r.name for r in red if not r.holds]),
@@ -113,8 +96,6 @@ def broken(found: Further) -> list[tuple[str, int, list[str]]]:
             [row.noise for row in found.curves if not row.holds],
         ),
         ("compare, trends, runs in turns", len(found.two), missed),
-        ("load as a bound: false drops, and drops of the limit", len(found.load), loaded),
-        ("an idle machine: runs, and drops that are found", 1, [] if met else [f"{quiet}"]),
         ("accuracy, rare breaks, groups, mAP and AUC", len(found.rare) + len(found.whole), scores),
     ]
 
@@ -183,22 +164,6 @@ def tables(found: Further) -> dict[str, Table]:
                     f"{row.runs:.2f}" if row.runs is not None else "",
                 )
                 for row in found.two
-            ],
-        ),
-        "load": Table(
-            ("load", "taken", "unchanged: drop", "limit: ok", "limit: found", "half: found",
-             "runs, unchanged"),
-            [
-                (
-                    row.load,
-                    row.taken,
-                    percent(row.fails),
-                    percent(row.passes),
-                    percent(row.found),
-                    percent(row.large),
-                    f"{row.runs:.2f}",
-                )
-                for row in found.load
             ],
         ),
         "rare breaks": Table(

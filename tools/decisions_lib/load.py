@@ -22,10 +22,6 @@ TYPICAL = next(model for model in MODELS if model.name == "typical")
 LARGE = 0.5
 """A drop that load of 30 % cannot hide."""
 
-TRIALS = 20_000
-MOST_RUNS, LEAST_FOUND = 1.5, 0.94
-"""What a machine with idle load must reach: runs of an unchanged build, drops of 3 % found."""
-
 Shape = tuple[int, int]
 Bounds = Callable[[np.random.Generator, Shape], Floats]
 """Draws the largest shares that load can have taken, shape (cases, runs), oldest runs first."""
@@ -91,9 +87,8 @@ TAKEN = {"nothing": (0.0, 0.0), "all of now": (0.0, 1.0), "all of the baseline":
 """The part of their bound that runs of the baseline, and of now, really lost."""
 
 
-def rows(scale: float) -> list[Row]:
+def rows(cases: int) -> list[Row]:
     """Return a row for each kind of load and what it took."""
-    cases = max(50, round(scale * TRIALS))
     loaded = [row(load, taken, cases) for load in LOADS if load != IDLE for taken in TAKEN]
     return [row(IDLE, "nothing", cases), *loaded]
 

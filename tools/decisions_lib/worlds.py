@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,36 +119,58 @@ class World:
         return found
 
 
-# --- what runs differ by -------------------------------------------------------------------------
+# --- what runs, sessions and days differ by -------------------------------------------------------
+
+Draw = Callable[[np.random.Generator, tuple[int, int]], Floats]
+"""Draws independent values."""
 
 
-def gauss(sd: float, *, now: float = 1.0) -> Part:
-    """Return independent runs; those of now vary by so many times as much."""
+def normal(sd: float) -> Draw:
+    """Draw from the normal distribution."""
+    return lambda rng, shape: sd * rng.standard_normal(shape)
+
+
+def student(df: float, scale: float) -> Draw:
+    """Draw from Student's t: now and then one is far off."""
+    return lambda rng, shape: scale * rng.standard_t(df, shape)
+
+
+def stalls(mean: float) -> Draw:
+    """Draw exponential losses."""
+    return lambda rng, shape: -mean * rng.standard_exponential(shape)
+
+
+def states(*shares_and_losses: tuple[float, float]) -> Draw:
+    """Draw one of several states, each slower by so much."""
+    shares, losses = zip(*shares_and_losses, strict=True)
+    logs = np.log1p(-np.array(losses))
+    return lambda rng, shape: logs[rng.choice(len(shares), size=shape, p=shares)]
+
+
+def some(share: float, by: float) -> Draw:
+    """Draw a share that is slower by so much."""
+    return states((1 - share, 0.0), (share, by))
+
+
+def runs(draw: Draw, *, then: float = 1.0, now: float = 1.0) -> Part:
+    """Return what each run has, so many times for those of the baseline, and of now."""
+    return lambda rng, cases, of: np.where(of.now, now, then) * draw(rng, (cases, len(of.now)))
+
+
+def sessions(draw: Draw) -> Part:
+    """Return what the runs of a session share."""
+    return lambda rng, cases, of: draw(rng, (cases, len(of.days)))[:, of.session]
+
+
+def days(draw: Draw) -> Part:
+    """Return what the runs of a day share."""
 
     def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
-        return np.where(of.now, now, 1.0) * sd * rng.standard_normal((cases, len(of.session)))
+        known, number = np.unique(of.days, return_inverse=True)
+        found: Floats = draw(rng, (cases, len(known)))[:, number[of.session]]
+        return found
 
     return part
-
-
-def heavy(df: float, scale: float) -> Part:
-    """Return runs of Student's t: now and then one is far off."""
-    return lambda rng, cases, of: scale * rng.standard_t(df, (cases, len(of.session)))
-
-
-def some(share: float, by: float, *, now_only: bool = False) -> Part:
-    """Return a share of the runs that is slower by so much."""
-
-    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
-        hit = (rng.random((cases, len(of.session))) < share) & (of.now | (not now_only))
-        return math.log1p(-by) * hit.astype(float)
-
-    return part
-
-
-def stalls(mean: float) -> Part:
-    """Return runs that each lose an exponential share."""
-    return lambda rng, cases, of: -mean * rng.standard_exponential((cases, len(of.session)))
 
 
 def correlated(r: float, sd: float) -> Part:
@@ -173,6 +196,17 @@ def own_sd(low: float, high: float) -> Part:
     return part
 
 
+def drift(by: float, own: float = 0.0) -> Part:
+    """Return what each session drifts by from run to run: by as much, and by its own amount."""
+
+    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
+        amount = by + own * rng.standard_normal((cases, len(of.days)))
+        found: Floats = amount[:, of.session] * of.place
+        return found
+
+    return part
+
+
 def first_runs(then: float, now: float, decay: float, *, warmed: bool = False) -> Part:
     """Return what the first runs of a session have, of which so much is left from run to run.
 
@@ -187,58 +221,6 @@ def first_runs(then: float, now: float, decay: float, *, warmed: bool = False) -
         del rng
         one = np.where(of.now, now, then) * np.power(decay, of.place + float(warmed))
         return np.broadcast_to(one, (cases, len(one)))
-
-    return part
-
-
-def drift(by: float) -> Part:
-    """Return what every session drifts by from run to run."""
-    return lambda rng, cases, of: np.broadcast_to(by * of.place, (cases, len(of.place)))  # noqa: ARG005
-
-
-def own_drift(by: float) -> Part:
-    """Return sessions that each drift by another amount a run."""
-
-    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
-        drift = by * rng.standard_normal((cases, len(of.days)))
-        found: Floats = drift[:, of.session] * of.place
-        return found
-
-    return part
-
-
-# --- what sessions and days differ by ------------------------------------------------------------
-
-
-def sessions(sd: float) -> Part:
-    """Return what the runs of a session share."""
-    return lambda rng, cases, of: (sd * rng.standard_normal((cases, len(of.days))))[:, of.session]
-
-
-def heavy_sessions(df: float, scale: float) -> Part:
-    """Return the same by Student's t."""
-    return lambda rng, cases, of: (scale * rng.standard_t(df, (cases, len(of.days))))[:, of.session]
-
-
-def states(*shares_and_losses: tuple[float, float]) -> Part:
-    """Return sessions that are each in one of several states, slower by so much."""
-    shares, losses = zip(*shares_and_losses, strict=True)
-
-    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
-        state = rng.choice(len(shares), size=(cases, len(of.days)), p=shares)
-        found: Floats = np.log1p(-np.array(losses))[state][:, of.session]
-        return found
-
-    return part
-
-
-def days(sd: float) -> Part:
-    """Return what the runs of a day share."""
-
-    def part(rng: np.random.Generator, cases: int, of: Slots) -> Floats:
-        known, number = np.unique(of.days, return_inverse=True)
-        found: Floats = (sd * rng.standard_normal((cases, len(known))))[:, number[of.session]]
-        return found
 
     return part
 
@@ -309,116 +291,99 @@ def calibrated(file: Path) -> list[list[Floats]]:
 # --- the worlds ----------------------------------------------------------------------------------
 
 
+def _of(name: str, *parts: Part, **fields: Any) -> World:
+    return World(name=name, parts=parts, **fields)
+
+
 def _pure(run: float, session: float = 0.0) -> World:
     """Runs of one standard deviation, and sessions of another, per cent."""
     apart = f", sessions {session:g} % (x{session / run:g})" if session else ""
-    parts = (gauss(run / 100), *((sessions(session / 100),) if session else ()))
-    return World(name=f"runs {run:g} %{apart}", parts=parts)
+    between = (sessions(normal(session / 100)),) if session else ()
+    return _of(f"runs {run:g} %{apart}", runs(normal(run / 100)), *between)
+
+
+def _quarter(sd: float) -> World:
+    inside, between = runs(normal(sd / 100 * math.sqrt(0.75))), sessions(normal(sd / 200))
+    return _of(f"{sd:g} %, a quarter of it the session's", inside, between)
 
 
 def _same_day(of_day: float) -> World:
-    parts = (gauss(0.005), sessions(0.002), days(of_day / 100))
-    return World(name=f"same day: days {of_day:g} %, sessions 0.2 %", parts=parts, one_day=True)
+    name = f"same day: days {of_day:g} %, sessions 0.2 %"
+    return _of(name, HALF, sessions(normal(0.002)), days(normal(of_day / 100)), one_day=True)
 
 
 def _walk(step: float, age: int) -> World:
     name = f"walk {step:g} % a day, {age} day{'s' * (age > 1)} old"
-    return World(name=name, parts=(gauss(0.009), walk(step / 100)), age=age)
+    return _of(name, runs(normal(0.009)), walk(step / 100), age=age)
 
 
 def _noisier(before: float) -> World:
-    parts = (gauss(before / 100, now=3),)
-    return World(name=f"now 3x noisier, {before:g} to {3 * before:g} %", parts=parts)
+    name = f"now 3x noisier, {before:g} to {3 * before:g} %"
+    return _of(name, runs(normal(before / 100), now=3))
 
 
+def _p99(spread: float, name: str) -> World:
+    error = spread * math.sqrt(0.0099 / 1000) / 0.02665
+    return _of(f"p99 of 1,000 {name}, limit 10 %", runs(normal(error)), limit=0.10)
+
+
+def _cpu(run: float, session: float, limit: float) -> World:
+    apart = f", sessions {session:g} %" if session else ""
+    name = f"CPU: runs {run:g} %{apart}, limit {100 * limit:g} %"
+    parts = runs(normal(run / 100)), sessions(normal(session / 100))
+    return _of(name, *parts, cpu=True, limit=limit)
+
+
+HALF = runs(normal(0.005))
+OUTLYING = runs(normal(0.006))
+CLOCKS = sessions(states((0.7, 0), (0.2, 0.015), (0.1, 0.03)))
 TYPICAL = "runs 0.9 %"
 GAUSSIAN = (
     *(_pure(run) for run in (0.2, 0.5, 0.9, 1.5, 3, 6)),
     *(_pure(0.5, session) for session in (0.25, 0.5, 0.75, 1, 1.5, 2)),
     *(_pure(*sds) for sds in ((0.2, 0.4), (0.2, 0.8), (1.5, 1.5), (1.5, 6), (6, 6))),
+    *(_quarter(sd) for sd in (0.9, 2.1, 3.5)),
 )
 WANDERING = (
-    World(name="AR(1) 0.8 a day, 1 %", parts=(gauss(0.005), wandering(0.8, 0.01))),
-    World(name="AR(1) 0.95 a day, 1.5 %", parts=(gauss(0.005), wandering(0.95, 0.015))),
-    World(
-        name="AR(1) 0.95 a day, 1.5 %, 10 days old",
-        parts=(gauss(0.005), wandering(0.95, 0.015)),
-        age=10,
-    ),
+    _of("AR(1) 0.8 a day, 1 %", HALF, wandering(0.8, 0.01)),
+    _of("AR(1) 0.95 a day, 1.5 %", HALF, wandering(0.95, 0.015)),
+    _of("AR(1) 0.95 a day, 1.5 %, 10 days old", HALF, wandering(0.95, 0.015), age=10),
     *(_walk(step, age) for step in (0.2, 0.3, 0.5) for age in (1, 7, 14)),
     *(_same_day(of_day) for of_day in (0.5, 1, 2)),
 )
 MIXED = (
-    World(name="1 session in 5 -4 %", parts=(gauss(0.006), states((0.8, 0), (0.2, 0.04)))),
-    World(name="1 session in 20 -4 %", parts=(gauss(0.006), states((0.95, 0), (0.05, 0.04)))),
-    World(
-        name="clock states 0/-1.5/-3 %",
-        parts=(gauss(0.003), states((0.7, 0), (0.2, 0.015), (0.1, 0.03))),
-    ),
-    World(name="runs t3", parts=(heavy(3, 0.006),)),
-    World(name="sessions t3", parts=(gauss(0.005), heavy_sessions(3, 0.005))),
-    World(name="first run -3 %", parts=(gauss(0.005), first_runs(-0.03, -0.03, 0.0))),
-    World(
-        name="first run -3 %, halving",
-        parts=(gauss(0.005), first_runs(-0.03, -0.03, 0.5)),
-    ),
-    World(name="drift -0.3 % a run", parts=(gauss(0.005), drift(-0.003))),
-    World(name="own drift 0.3 % a run", parts=(gauss(0.005), own_drift(0.003))),
+    _of("1 session in 5 -4 %", OUTLYING, sessions(some(0.2, 0.04))),
+    _of("1 session in 20 -4 %", OUTLYING, sessions(some(0.05, 0.04))),
+    _of("half of the sessions -3 %", HALF, sessions(some(0.5, 0.03))),
+    _of("clock states 0/-1.5/-3 %", runs(normal(0.003)), CLOCKS),
+    _of("runs t3", runs(student(3, 0.006))),
+    _of("runs t2", runs(student(2, 0.006))),
+    _of("sessions t3", HALF, sessions(student(3, 0.005))),
+    *(_of(f"runs correlated {r:g}", correlated(r, 0.009)) for r in (0.5, 0.8, 0.95)),
+    _of("first run -3 %", HALF, first_runs(-0.03, -0.03, 0.0)),
+    _of("first run -3 %, halving", HALF, first_runs(-0.03, -0.03, 0.5)),
+    _of("drift -0.3 % a run", HALF, drift(-0.003)),
+    _of("own drift 0.3 % a run", HALF, drift(0.0, own=0.003)),
     *(_noisier(before) for before in (0.3, 0.6, 1.2)),
-    World(name="steps of 0.75 %", parts=(gauss(0.003),), step=0.0075),
-    World(name="steps of 1.5 %", parts=(gauss(0.003),), step=0.015),
-    World(name="steps of 1.5 %, sessions 0.7 %", parts=(gauss(0.003), sessions(0.007)), step=0.015),
-    World(name="1 run in 20 -15 %", parts=(gauss(0.006), some(0.05, 0.15))),
-    World(name="1 run in 20 -5 %", parts=(gauss(0.006), some(0.05, 0.05))),
-    World(name="1 run in 8 -4 %", parts=(gauss(0.006), some(0.125, 0.04))),
-    World(name="stalls of 1 %", parts=(gauss(0.003), stalls(0.01))),
-    World(name="each session its own sd, 0.3 to 3 %", parts=(own_sd(0.003, 0.03),)),
-)
-
-
-def _quarter(sd: float) -> World:
-    parts = (gauss(sd / 100 * math.sqrt(0.75)), sessions(sd / 200))
-    return World(name=f"{sd:g} %, a quarter of it the session's", parts=parts)
-
-
-def _p99(spread: float, name: str) -> World:
-    error = spread * math.sqrt(0.0099 / 1000) / 0.02665
-    return World(name=f"p99 of 1,000 {name}, limit 10 %", parts=(gauss(error),), limit=0.10)
-
-
-def _cpu(run: float, session: float, limit: float) -> World:
-    apart = f", sessions {session:g} %" if session else ""
-    return World(
-        name=f"CPU: runs {run:g} %{apart}, limit {100 * limit:g} %",
-        parts=(gauss(run / 100), sessions(session / 100)),
-        cpu=True,
-        limit=limit,
-    )
-
-
-USUAL = (
-    *(_quarter(sd) for sd in (0.9, 2.1, 3.5)),
-    *(
-        World(name=f"runs correlated {r:g}", parts=(correlated(r, 0.009),))
-        for r in (0.5, 0.8, 0.95)
-    ),
-    World(name="half of the runs -2 %", parts=(gauss(0.005), some(0.5, 0.02))),
-    World(name="three of ten runs -5 %", parts=(gauss(0.005), some(0.3, 0.05))),
-    World(name="half of the sessions -3 %", parts=(gauss(0.005), states((0.5, 0), (0.5, 0.03)))),
-    World(name="1 run in 20 -30 %", parts=(gauss(0.007), some(0.05, 0.3))),
-    World(name="runs t2", parts=(heavy(2, 0.006),)),
-    World(name="24 queries, each varies 30 %", parts=(gauss(0.3 / math.sqrt(24)),)),
+    _of("now a third as noisy, 2.7 to 0.9 %", runs(normal(0.027), now=1 / 3)),
+    _of("steps of 0.75 %", runs(normal(0.003)), step=0.0075),
+    _of("steps of 1.5 %", runs(normal(0.003)), step=0.015),
+    _of("steps of 1.5 %, sessions 0.7 %", runs(normal(0.003)), sessions(normal(0.007)), step=0.015),
+    _of("1 run in 20 -30 %", runs(normal(0.007)), runs(some(0.05, 0.3))),
+    _of("1 run in 20 -15 %", OUTLYING, runs(some(0.05, 0.15))),
+    _of("1 run in 20 -5 %", OUTLYING, runs(some(0.05, 0.05))),
+    _of("1 run in 8 -4 %", OUTLYING, runs(some(0.125, 0.04))),
+    _of("half of the runs -2 %", HALF, runs(some(0.5, 0.02))),
+    _of("three of ten runs -5 %", HALF, runs(some(0.3, 0.05))),
+    _of("stalls of 1 %", runs(normal(0.003)), runs(stalls(0.01))),
+    _of("each session its own sd, 0.3 to 3 %", own_sd(0.003, 0.03)),
+    _of("24 queries, each varies 30 %", runs(normal(0.3 / math.sqrt(24)))),
     _p99(0.3, "queries"),
     _p99(0.6, "wider queries"),
     *(_cpu(*one) for one in ((5, 0, 0.2), (5, 10, 0.2), (11, 28, 0.4))),
-    World(
-        name="CPU as measured on 2026-11-22, limit 20 %",
-        parts=(measured(MEASURED),),
-        cpu=True,
-        limit=0.20,
-    ),
-    World(name="now a third as noisy, 2.7 to 0.9 %", parts=(gauss(0.027, now=1 / 3),)),
+    _of("CPU as measured on 2026-11-22, limit 20 %", measured(MEASURED), cpu=True, limit=0.20),
 )
+
 FIRST = 0.02
 """What the first run of a session differs by."""
 
@@ -428,10 +393,10 @@ _HALVING, _ALONE = (0.5, "halving"), (0.0, "alone")
 def _cold(then: float, now: float, left: tuple[float, str], warmed: bool) -> World:
     decay, how = left
     whose = "" if then == now else "; only now" if now else "; only the baseline's"
-    name = f"first run {100 * (then or now):+g} %, {how}{whose}{', after a warm-up' * warmed}"
-    return World(
-        name=name,
-        parts=(gauss(0.009), first_runs(then, now, decay, warmed=warmed)),
+    return _of(
+        f"first run {100 * (then or now):+g} %, {how}{whose}{', after a warm-up' * warmed}",
+        runs(normal(0.009)),
+        first_runs(then, now, decay, warmed=warmed),
         designs=("4x2", "1x8"),
         promised=warmed and (then == now or not decay),
     )
@@ -454,9 +419,10 @@ COLD = tuple(
 side has is promised only after a warm-up that leaves none of it."""
 
 SOME = tuple(
-    World(
-        name=f"{share:.0%} of the processes -{by:.0%}",
-        parts=(gauss(0.009), some(share, by, now_only=True)),
+    _of(
+        f"{share:.0%} of the processes -{by:.0%}",
+        runs(normal(0.009)),
+        runs(some(share, by), then=0.0),
         designs=("4x2",),
         promised=False,
     )
@@ -464,5 +430,5 @@ SOME = tuple(
 )
 """Drops that only some processes have, each 3 % on average; nothing is promised of them."""
 
-WORLDS = (*GAUSSIAN, *WANDERING, *MIXED, *USUAL, *COLD, *SOME)
+WORLDS = (*GAUSSIAN, *WANDERING, *MIXED, *COLD, *SOME)
 NAMED = {world.name: world for world in WORLDS}
