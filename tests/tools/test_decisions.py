@@ -129,8 +129,7 @@ def test_rule_r_on_arrays_is_the_shipped_rule(array: Any, name: str) -> None:
         own = known(before, rule)
         judged = judge(before, now, direction=Direction.HIGHER, limit=limit, rule=own)
 
-        leaning = LEANS[judged.leans] if judged.decision is Decision.PROVISIONAL else None
-        assert found.decision[i] == CODES.get(judged.decision, leaning)
+        assert found.decision[i] == CODES.get(judged.decision, LEANS.get(judged.leans or ""))
         assert found.runs[i] == judged.runs_used
         assert min(1.0, found.p[i]) == pytest.approx(min(1.0, judged.p_value), rel=1e-6)
         if not taken:
@@ -232,7 +231,7 @@ def test_a_promise_that_is_broken_is_said(lib: Any) -> None:
     assert "x4), 4x2: 5.00%" in said
     for excepted in promises.EXCEPTED:
         assert set(excepted.worlds) <= set(lib("decisions_lib.worlds").NAMED)
-        assert set(excepted.red.values()) | set(excepted.ok.values()) > set()
+        assert excepted.red or excepted.ok
 
 
 def possible(before: np.ndarray, now: np.ndarray) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unittest.mock import patch
 
@@ -28,7 +28,7 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 METRIC = "throughput"
 CASE = Case(workload="w", scenario="Offline", engine="null", precision="fp32", accelerator="1xH200")
-SUITS = Path("baselines", CASE.accelerator, "quick", CASE.workload, f"{CASE.id}.json")
+FILE = Path("baselines", CASE.accelerator, "quick", CASE.workload, f"{CASE.id}.json")
 FIRST_DAY = dt.datetime(2026, 11, 1, 10, tzinfo=dt.UTC)
 EACH = 8
 """Cases of each world and design: more than 2,000 in all."""
@@ -175,15 +175,6 @@ def _record(runs: Sequence[Run], settings: RuleR) -> Record:
         history=(),
     )
     noise = noise_of_sessions(
-        record, None, SUITS, case=CASE, profile="quick", metrics=[METRIC], rule=settings
+        record, None, FILE, case=CASE, profile="quick", metrics=[METRIC], rule=settings
     )
-    return Record(
-        identity={},
-        target_qps=None,
-        qps_source=None,
-        fingerprint={},
-        runs=record.runs,
-        minimum_detectable_change={},
-        history=(),
-        session_noise=noise,
-    )
+    return replace(record, session_noise=noise)
