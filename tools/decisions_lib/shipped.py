@@ -7,20 +7,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from unittest.mock import patch
 
 import numpy as np
 
 from decisions_lib import rule, two_days
 from decisions_lib.noise import Floats
 from decisions_lib.performance import SEED
-from decisions_lib.standing import LIKELY, OLD_BEARS
 from decisions_lib.worlds import DESIGNS, WORLDS, World
 from pytest_mlperf.bench.baseline import noise_of_sessions
-from pytest_mlperf.core.baseline import DAYS, BaselineRun, Record
+from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Case
-from pytest_mlperf.core.judge import rule_r
-from pytest_mlperf.core.judge import standing as judged
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.judge.ruling import rule_on
 from pytest_mlperf.core.measurement import Run
@@ -96,11 +92,11 @@ def shipped(world: World, design: Sequence[int], logs: Floats, settings: RuleR) 
     said: list[Said] = []
     for session in np.unique(of.session[of.now]):
         today = [run for run in runs if run.session == str(session)]
-        verdict, likely = _judged(today, record, world.limit, settings)
-        drop = verdict.leans == "drop"
+        verdict = _judged(today, record, world.limit, settings)
         word = f"PROVISIONAL {verdict.leans}" if verdict.leans else _word(verdict.outcome)
-        before = bool(said) and said[-1].word == word
-        said.append(Said(word, verdict.runs, word == "FAIL" or (drop and before and likely)))
+        if verdict.seems_drop and verdict.likely and said and said[-1].word == word:
+            verdict = replace(verdict, since="the first of these days")
+        said.append(Said(word, verdict.runs, verdict.fails))
     return said
 
 
@@ -109,32 +105,13 @@ def _word(outcome: Outcome | None) -> str:
     return words.get(outcome, str(outcome)) if outcome else ""
 
 
-def _judged(
-    runs: Sequence[Run], record: Record, limit: float, settings: RuleR
-) -> tuple[MetricVerdict, bool]:
-    """Return the verdict after as many runs as it takes, and whether a drop is likely."""
-    samples: list[judged.Sample] = []
-
-    def kept(sample: judged.Sample, **errors: float) -> judged.Standing:
-        samples.append(sample)
-        return judged.standing(sample, **errors)
-
-    with patch.object(rule_r, "standing", kept):
-        for count in range(1, settings.max_runs + 1):
-            ruling = rule_on(runs[:count], record, {METRIC: limit}, settings)
-            if not ruling.more:
-                break
-    return ruling.metrics[0], _likely(samples[-1], settings)
-
-
-def _likely(sample: judged.Sample, settings: RuleR) -> bool:
-    parts = judged._parts(sample)
-    bears = parts.holds(-parts.change, settings.alpha / 2) >= OLD_BEARS * math.sqrt(parts.run)
-    return (
-        len(sample.baseline) >= DAYS
-        and (not sample.old or bears)
-        and parts.proves(-parts.change, LIKELY)
-    )
+def _judged(runs: Sequence[Run], record: Record, limit: float, settings: RuleR) -> MetricVerdict:
+    """Return the verdict after as many runs as it takes."""
+    for count in range(1, settings.max_runs + 1):
+        ruling = rule_on(runs[:count], record, {METRIC: limit}, settings)
+        if not ruling.more:
+            break
+    return ruling.metrics[0]
 
 
 def _run(speed: float, session: int, day: int) -> Run:

@@ -19,14 +19,6 @@ from pytest_mlperf.core.judge.rule_r import RuleR
 if TYPE_CHECKING:
     from decisions_lib.rule import Baselines
 
-LIKELY = 0.05
-"""A provisional drop is likely where chance does so much, by what the baseline's days show, less
-often than this."""
-
-OLD_BEARS = 2.0
-"""Standard deviation of sessions, over that of runs, that a likely drop bears where the baseline is
-too old to speak for today."""
-
 _INVERSE = np.linspace(0.0, 1.0, 8193)
 """Inverse degrees of freedom at which quantiles are known."""
 
@@ -161,8 +153,8 @@ class Seen:
         if self.days < DAYS:
             return np.zeros(self.change.shape, bool)
         distance = -self.change - self.lost
-        bears = ~self.old | self._bears(distance, self.rule.alpha / 2, OLD_BEARS)
-        return bears & self._proves(distance, LIKELY)
+        bears = ~self.old | self._bears(distance, self.rule.alpha / 2, shipped.BEARS_AGE)
+        return bears & self._proves(distance, shipped.LIKELY)
 
     def _final(self, distance: Floats, p: float, needed_df: float) -> Bools:
         lacking = self.old | (self.known_df < needed_df)
