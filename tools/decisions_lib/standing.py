@@ -98,7 +98,7 @@ def final_for(x0: Floats, days: NDArray[np.int64]) -> Floats:
         squares = (means**2).sum(axis=1) * (along**2).sum()
         r2 = (means @ along) ** 2 / np.where(squares > 0, squares, 1.0)
         t = t_isf(shipped.TREND / 2, df)
-        found[r2 * (t * t + df) > t * t] = span
+        found[r2 * (t * t + df) > t * t] = min(span, 2 * span / (df + 1))
     return found
 
 
@@ -154,7 +154,8 @@ class Seen:
             return np.zeros(self.change.shape, bool)
         distance = -self.change - self.lost
         bears = ~self.old | self._bears(distance, self.rule.alpha / 2, shipped.BEARS_AGE)
-        return bears & self._proves(distance, shipped.LIKELY)
+        t = t_isf(shipped.LIKELY, self.between_df)
+        return bears & (distance > t * np.sqrt(self.between))
 
     def _final(self, distance: Floats, p: float, needed_df: float) -> Bools:
         lacking = self.old | (self.known_df < needed_df)

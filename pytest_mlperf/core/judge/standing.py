@@ -29,14 +29,15 @@ WIDEST = 4.0
 """Standard deviation of sessions over that of runs beyond which nobody is protected: what was
 measured on a shared virtual machine is 3, on rented GPUs nothing is published."""
 
-KEEPS_DAYS, KEEPS_SPANS, TREND = 14.0, 2.0, 0.05
+KEEPS_DAYS, KEEPS_SPANS, TREND = 7.0, 2.0, 0.05
 """Longest time that a baseline is final, in days and in spans of its days, and the p from which
 its days show a trend; see `final_until`."""
 
-LIKELY = 0.05
-"""Chance, by what the baseline's days differ by, below which a provisional drop counts as the first
-of two in a row. With none of this, two in a row are red in 2 to 3 % of unchanged sessions that
-differ by four times what runs do; with it in 1.5 to 2 %. At typical noise it costs nothing."""
+LIKELY = 0.065
+"""Chance of so low a day, by how the days of the baseline differ, below which a provisional drop is
+red on the second day in a row. Unchanged sessions that differ by four times what runs do are red in
+2 % then, and in 3 % without it. At typical noise it costs 0.2 % of the drops of the limit; 0.05
+would cost 1 %."""
 
 BEARS_AGE = 2.0
 """What a drop beside an old baseline must bear for that: sessions that differ by so much of what
@@ -128,7 +129,7 @@ def standing(sample: Sample, *, bound: float, alpha: float, beta: float) -> Stan
         # One session shows nothing of what sessions differ by.
         seen = df < 1 or parts.proves(distance, error)
         young = old is None or holds_to >= BEARS_AGE * math.sqrt(parts.run)
-        likely = len(sample.baseline) >= DAYS and young and parts.proves(distance, LIKELY)
+        likely = len(sample.baseline) >= DAYS and young and parts.is_likely(distance)
         return FinalWord(stands=seen and bears, holds_to=holds_to, lacks=lacks, likely=likely)
 
     return Standing(
@@ -141,8 +142,9 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
     """Return the last day on which a baseline is final, by days since 1970 and logs of its runs.
 
     Machines wander. So its sessions speak for twice the days that they span, at most for
-    `KEEPS_DAYS` or for the span, whichever is longer, and only for the span if their days show a
-    linear trend. Sessions of one day speak for none. None if no day is known.
+    `KEEPS_DAYS` or for the span, whichever is longer. If they show a linear trend, they speak for
+    twice the mean time from one of their days to the next. Sessions of one day speak for none. None
+    if no day is known.
 
     Source: least squares and Student's t for the trend; a walk of 0.5 % a day otherwise passes a
         drop of the limit as final in 12 to 16 % after 14 days (simulated).
@@ -160,7 +162,7 @@ def final_until(runs: Iterable[tuple[float | None, float]]) -> float | None:
     if df > 0 and max(means) > min(means):
         t = t_isf(TREND / 2, df)
         if correlation([*by_day], means) ** 2 * (t * t + df) > t * t:
-            keeps = span
+            keeps = min(span, KEEPS_SPANS * span / (df + 1))
     return last + keeps
 
 
@@ -192,6 +194,11 @@ class _Variances:
             if t_sf(distance / math.sqrt(variance), df) < p:
                 return True
         return False
+
+    def is_likely(self, distance: float) -> bool:
+        """Check whether one day so far off is rare, by how the days of the baseline differ."""
+        between, df = self.parts[0]
+        return t_sf(distance / math.sqrt(between), df) < LIKELY
 
     def holds(self, distance: float, p: float) -> float:
         """Return the standard deviation of sessions at which it has just this probability."""
