@@ -229,8 +229,7 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
     yield ""
     yield "options" if extension.options else "no options"
     for option in extension.options:
-        head = f"{option.name}  ({_kind(option)})"
-        yield from fold(head, columns, first="  ", rest=INDENT)
+        yield from fold(f"{option.name}  ({_kind(option)})", columns, first="  ", rest=INDENT)
         text = option.text or "its docstring says nothing about it"
         yield from fold(text, columns, first=INDENT, rest=INDENT)
     if extension.declaration.takes_more:

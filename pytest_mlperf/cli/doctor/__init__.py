@@ -219,8 +219,7 @@ def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promis
     record = find(loaded, identity) or find(loaded, beside)
     if record is None:
         return None, "other machine", ""
-    now = dt.datetime.now(dt.UTC)
-    held = promise(record, rule, calibrated=learnt is not None, now=now)
+    held = promise(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
     return held, held.brief, ""
 
 

@@ -61,8 +61,7 @@ def run(parsed: argparse.Namespace) -> int:
         for points, folder, moment in zip(sessions, parsed.sessions, begun, strict=True)
     ]
     result = _result(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
-    version = sessions[0][0].facts["harness.version"]
-    results = session_of([result], {"endpoints": version})
+    results = session_of([result], {"endpoints": sessions[0][0].facts["harness.version"]})
     file = written(results, parsed)
     show([*summary(results), *notes, *next_steps(file, results)])
     return int(any(result.failed for result in results.cases))
