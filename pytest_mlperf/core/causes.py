@@ -263,8 +263,7 @@ def causes(
     the verdict itself may be among them.
     """
     # A drop that is provisional has causes, though it says nothing about other cases yet.
-    leans = any(metric.leans == "drop" for metric in verdict.metrics)
-    direction = -1 if leans else moved(verdict)
+    direction = -1 if any(metric.leans == "drop" for metric in verdict.metrics) else moved(verdict)
     if not direction:
         return ()
     facts = _Facts(
