@@ -283,8 +283,7 @@ def _tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Called:
         if not end:
             return "", text, text
         written = value.partition(PARAMETER_END)[0].removeprefix("\n").removesuffix("\n")
-        schema = schemas.get(name, {}).get(parameter.strip())
-        arguments[parameter.strip()] = _typed(written, schema)
+        arguments[parameter.strip()] = _typed(written, schemas.get(name, {}).get(parameter.strip()))
     return name, arguments, text
 
 

@@ -422,8 +422,7 @@ class AsyncBackend:
                 return
             if isinstance(error, MlperfError):
                 raise
-            step = f"sample {request.index} of the data set"
-            raise _failed(step, error, self._log) from error
+            raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], SeenRequest]:
         """Return the last output, all tokens, and when the first and the last came."""
