@@ -156,8 +156,7 @@ def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
     was = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
     enforced = patiently(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     if abs(was - watts * 1000) > OFF_MW:
-        note = LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000)
-        _write(folder, note)
+        _write(folder, LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000))
         try:
             patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
         except nvml.NVMLError as error:
