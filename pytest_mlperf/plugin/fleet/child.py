@@ -77,5 +77,4 @@ class _Reporting:
             _send("uncollected", cause=report.longreprtext)
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        output = getattr(config, "workeroutput", {})
-        _send("finished", notices=output.get("mlperf_notices"))
+        _send("finished", notices=getattr(config, "workeroutput", {}).get("mlperf_notices"))

@@ -135,8 +135,7 @@ class Fleet:
                 if self._waiting or self._running:
                     self._take(self._next())
         except HeadLostError as error:
-            address = self._state.options.on
-            self._give_up(f"the cluster at {address} was lost: {error}")
+            self._give_up(f"the cluster at {self._state.options.on} was lost: {error}")
         finally:
             for notice in sorted(self._notices):
                 self._state.notice(notice)
