@@ -158,8 +158,7 @@ def _samples(result: CaseResult) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def _label(text: str) -> str:
-    shown = visible(text, keep="\n")
-    return shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return visible(text, keep="\n").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # --- github-action-benchmark -----------------------------------------------------------------

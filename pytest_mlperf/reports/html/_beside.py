@@ -416,8 +416,7 @@ def page_of(
     Args:
         store: Of earlier sessions; "": there is none.
     """
-    beside = _Search(file.resolve().parent, root).beside(results, store)
-    return render(results, beside, absent)
+    return render(results, _Search(file.resolve().parent, root).beside(results, store), absent)
 
 
 class _Search:

@@ -52,8 +52,7 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     for result in one.results:
         record = beside.records.get(result.test)
         for metric in gated(result):
-            marks = beside.versions.get(result.test, ())
-            figures += _history(metric, result, record, marks, most)
+            figures += _history(metric, result, record, beside.versions.get(result.test, ()), most)
             figures += _sessions(metric.metric, result, beside, most)
         figures += _curve(result, record)
         figures += _latencies(result, record, beside)
@@ -62,8 +61,7 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
         runs = result.verdict.runs
         power = beside.power.get(result.test)
         if power and runs[-1].folder not in seen:
-            title_ = f"Power, clock and temperature, run {len(runs)}"
-            figures.append({"title": title_, **power})
+            figures.append({"title": f"Power, clock and temperature, run {len(runs)}", **power})
             seen.add(runs[-1].folder)
     return figures
 
