@@ -317,8 +317,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
             lost = sampling.log.lost(used)
         if not lost:
             raise
-        message = f"{'; '.join(lost)}; {error.layer}: {error}"
-        raise RunError("gpu", message, error.log) from error
+        raise RunError("gpu", f"{'; '.join(lost)}; {error.layer}: {error}", error.log) from error
     finally:
         with contextlib.suppress(RunError):
             if case.conditions.lost:

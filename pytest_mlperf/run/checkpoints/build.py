@@ -136,8 +136,7 @@ class _Making:
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
-        files = model_files(step.source)
-        source = digests(step.source, files, self._show)
+        source = digests(step.source, model_files(step.source), self._show)
         self._calibrate()
         made_of = {
             **_decided(step, about),
