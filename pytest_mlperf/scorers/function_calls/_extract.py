@@ -114,7 +114,6 @@ def _arguments(inside: str) -> dict[str, Any]:
 def _value(node: ast.expr) -> Any:
     """Return a literal, which nothing is computed for, or the text of anything else."""
     try:
-        value = ast.literal_eval(node)
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(ast.literal_eval(node)))
     except (ValueError, TypeError, RecursionError, MemoryError):
         return ast.unparse(node)

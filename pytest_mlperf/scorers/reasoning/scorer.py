@@ -144,8 +144,7 @@ class DeepSeekScorer:
         checked = language.require_tables(self.name, references, FIELDS, "graded")
         kinds = [self._part(sample, one["metric"]) for sample, one in enumerate(checked)]
         decoded = self._decoder.decode(outputs)
-        targets = [one["target"] for one in checked]
-        right = self._grade(kinds, decoded.texts, targets)
+        right = self._grade(kinds, decoded.texts, [one["target"] for one in checked])
         graded = [kind for kind in self.metrics if kind in kinds and self._grades(kind)]
         rows = {
             part: [
