@@ -21,8 +21,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_mlperf.hardware._nvml import (
     NO_PERMISSION,
@@ -265,15 +264,11 @@ def _say(answer: object) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
     command, folder, *rest = sys.argv[1:]
     for number in ENDING:
-        signal.signal(number, _end)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with contextlib.closing(NvmlLibrary(binding())) as library:
             if command == "set":
