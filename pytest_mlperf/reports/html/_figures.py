@@ -253,8 +253,7 @@ def _around(reference: float, paired: PairedVerdict | None) -> list[float | None
     """Return the interval of a score in % of its reference."""
     if paired is None or paired.low is None or paired.high is None:
         return [None, None]
-    ends = (paired.low, paired.high)
-    return [rounded(100 * (paired.baseline + end) / reference) for end in ends]
+    return [rounded(100 * (paired.baseline + end) / reference) for end in (paired.low, paired.high)]
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -423,8 +422,9 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             for order, (part, seconds) in enumerate(sums.items())
             if seconds > 0
         ]
-    lacking = " Only the measured part is known: the runs' logs are not here."
-    parts = "" if beside.folder else lacking
+    parts = (
+        "" if beside.folder else " Only the measured part is known: the runs' logs are not here."
+    )
     return Figure(
         name="spent",
         title="Where the time went",
