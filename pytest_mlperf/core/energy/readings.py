@@ -138,8 +138,8 @@ def traced(
     unseen_s = read_s + (refresh_s(trace) or read_s)
     ends = (begin_s, end_s)
     near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= 2 * unseen_s]
-    swing = max(near) - min(near) if near else 0.0
-    return Traced(joules=last - first, unsure_j=rises * read_s / 2 + unseen_s * swing)
+    swing_w = max(near) - min(near) if near else 0.0
+    return Traced(joules=last - first, unsure_j=rises * read_s / 2 + unseen_s * swing_w)
 
 
 LAG_S = 0.1
