@@ -64,8 +64,7 @@ class BfclOptions(FileOptions):
 
     def find(self) -> Path:
         path = Path(self.path)
-        places = (path, path / WHEEL, path / DATA)
-        for place in places:
+        for place in (path, path / WHEEL, path / DATA):
             is_wheel = place.suffix == ".whl"
             if place.is_file() if is_wheel else _file(place, "multiple").is_file():
                 return place
