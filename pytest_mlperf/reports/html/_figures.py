@@ -337,9 +337,8 @@ def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         result = max(one.results, key=lambda each: len(each.verdict.runs))
         record = next(filter(None, (beside.records.get(each.test) for each in one.results)), None)
         before = [run.metrics for run in record.runs] if record else []
-        now = [run.metrics for run in result.verdict.runs if not run.invalid]
         rows += _efficiency(place, "baseline", before)
-        rows += _efficiency(place, "now", now)
+        rows += _efficiency(place, "now", [r.metrics for r in result.verdict.runs if not r.invalid])
     return Figure(
         name="energy",
         title="Speed and energy",
