@@ -210,8 +210,8 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     for when, measured in (("baseline", before), ("now", runs)):
         for point, metric in sorted(judged.items()):
             # What one of the users at the point sees.
-            own, users = ("tps_per_user", 1.0) if of_tokens else (rate, point)
-            x = [run.get(at_point(own, point), 0.0) / users for run in measured]
+            speed, users = ("tps_per_user", 1.0) if of_tokens else (rate, point)
+            x = [run.get(at_point(speed, point), 0.0) / users for run in measured]
             y = [run.get(at_point(rate, point), 0.0) for run in measured]
             if not (all(x) and all(y) and x):
                 continue
