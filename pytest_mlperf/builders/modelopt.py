@@ -65,8 +65,7 @@ class ModelOptBuilder(Builder):
             "modelopt", recipe, RECIPES, device=device, max_prompt_tokens=max_prompt_tokens
         )
         valid = kv_cache in {None, *KV_CACHES}
-        rule = ("kv_cache", kv_cache, valid, " or ".join(KV_CACHES))
-        require_options("builder modelopt", [rule])
+        require_options("builder modelopt", [("kv_cache", kv_cache, valid, " or ".join(KV_CACHES))])
         self._kv_cache = kv_cache
         self._most = max_prompt_tokens
         self._device = device

@@ -99,8 +99,7 @@ class TorchAoBuilder(Builder):
 
             more["dtype"] = torch.bfloat16  # the only type that its kernels take
         progress(0, len(layers) - len(left), "layers")
-        model = load(source, config, self._device, **more)
-        model.save_pretrained(target)
+        load(source, config, self._device, **more).save_pretrained(target)
         return {
             "quantisation": f"{self._recipe.how}{self._group}",
             "quantised": f"{len(layers) - len(left)} of {len(layers)} linear layers",

@@ -168,8 +168,7 @@ def _ratios(a: Measured, b: Measured, rule: RuleR) -> dict[str, MetricVerdict]:
     limited = {*(a.limits or {}), *(b.limits or {})} & both
     rates = [] if a.rate is not None else [name for name in RATES if name in both][:1]
     names = dict.fromkeys([*rates, *sorted(limited - set(RATES)), *sorted(both & EFFICIENCY)])
-    limits = {name: METRICS[name].limit for name in names}
-    judged = judge_sides(a.runs, b.runs, limits, rule)
+    judged = judge_sides(a.runs, b.runs, {name: METRICS[name].limit for name in names}, rule)
     return {metric.metric: metric for metric in judged if metric.metric in names}
 
 
@@ -241,8 +240,7 @@ def lines(
         yield from paragraph(label, name, width)
     for one in compared:
         work = f"{one.a.case.workload} {one.a.case.scenario}"
-        both = f"{work}: A {_about(one.a)}, B {_about(one.b)}"
-        yield from ("", *paragraph("case", both, width))
+        yield from ("", *paragraph("case", f"{work}: A {_about(one.a)}, B {_about(one.b)}", width))
         if one.rows:
             yield from table(COLUMNS, one.rows, width, left=["per", "metric"])
         yield from paragraphs("note", one.notes, width)

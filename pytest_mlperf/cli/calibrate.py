@@ -378,8 +378,7 @@ class Page:
 
     def lines(self) -> Iterator[str]:
         """Yield the page."""
-        identity = self.machine.identity.items()
-        named = ", ".join(f"{key} {value}" for key, value in identity if value)
+        named = ", ".join(f"{key} {value}" for key, value in self.machine.identity.items() if value)
         yield ""
         yield from fold(f"noise of {self.accelerator} ({named})", self.width, rest="  ")
         rows = [self._row(case, series) for case in self.machine.cases for series in case.series]

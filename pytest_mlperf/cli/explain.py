@@ -29,9 +29,9 @@ from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import MetricVerdict, RatioVerdict, Verdict
 from pytest_mlperf.reports.terminal import text
-from pytest_mlperf.reports.terminal.explanation import environment, evidence
+from pytest_mlperf.reports.terminal.explanation import environment, evidence, wrapped
 from pytest_mlperf.reports.terminal.figures import section, title
-from pytest_mlperf.reports.terminal.layout import fold, relative, table
+from pytest_mlperf.reports.terminal.layout import relative, table
 from pytest_mlperf.stores.results import read_results
 
 HELP = """\
@@ -201,10 +201,10 @@ def looks(
     now = values(runs, metric.metric)
     if metric.outcome is None or metric.low is None or metric.limit is None:
         note = metric.note or "there is nothing to compare with"
-        return [head.replace("None", "only reported"), *_indented(f"Not judged: {note}", width)]
+        return [head.replace("None", "only reported"), *wrapped(f"Not judged: {note}", width)]
     if not before or not now:
         note = "The baseline's runs are not here, so the steps cannot be retraced."
-        return [head, *_indented(note, width)]
+        return [head, *wrapped(note, width)]
     noise = record.noise_of(metric.metric) if record else None
     rule = replace(rule, session_noise=surer(noise, rule.session_noise))
     made = [
@@ -219,12 +219,12 @@ def looks(
         f"{last.df:g} degrees of freedom): {percent(rule.prior_sd)} was expected beforehand "
         f"(weight {rule.prior_df:g}), the runs themselves weigh {df}."
     )
-    lines = [head, *_indented(noise_line, width)]
+    lines = [head, *wrapped(noise_line, width)]
     rows = [_look(look, metric.metric, rule) for look in made]
     columns = ["look", "change", "at worst", "at best", "says"]
     lines += [f"{INDENT}{line}" for line in table(columns, rows, width - 2, left=["says"])]
     for remark in _remarks(metric, last, rule):
-        lines += _indented(remark, width)
+        lines += wrapped(remark, width)
     return lines
 
 
@@ -334,10 +334,6 @@ def _signed(share: float, metric: str) -> float:
     return -share if METRICS[metric].direction is Direction.HIGHER else share
 
 
-def _indented(text: str, width: int) -> list[str]:
-    return fold(text, width, first=INDENT, rest=INDENT)
-
-
 def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> list[str]:
     """Return a heading, then every pair of runs (a's, b's, a's, ...) with the interval after it."""
     metric = METRICS[ratio.metric]
@@ -370,4 +366,4 @@ def turns(verdict: Verdict, ratio: RatioVerdict, rule: RuleR, width: int) -> lis
         f"interval reaches it, refuted when the interval ends below it, from pair {FIRST_LOOK} on."
     )
     folders = [f"{INDENT}{run.folder}" for run in verdict.runs]
-    return [head, *_indented(noise, width), *(f"{INDENT}{line}" for line in shown), *folders]
+    return [head, *wrapped(noise, width), *(f"{INDENT}{line}" for line in shown), *folders]

@@ -67,8 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(parsed: argparse.Namespace) -> int:
     """Write a submission, or the skeleton of what is to be said of it."""
-    results = read_results(parsed.results)
-    verdict = _curve(results, parsed.case).verdict
+    verdict = _curve(read_results(parsed.results), parsed.case).verdict
     median = _median(verdict)
     if parsed.skeleton:
         if os.path.lexists(parsed.about):

@@ -229,8 +229,9 @@ def _detail(extension: Extension, columns: int) -> Iterator[str]:
     yield ""
     yield "options" if extension.options else "no options"
     for option in extension.options:
-        head = f"{option.name}  ({_kind(option)})"
-        yield from fold(head, columns, first="  ", rest=INDENT)
+        default = "optional" if option.default is None else f"default {toml(option.default)}"
+        kind = ", ".join(filter(None, (option.kind, "required" if option.required else default)))
+        yield from fold(f"{option.name}  ({kind})", columns, first="  ", rest=INDENT)
         text = option.text or "its docstring says nothing about it"
         yield from fold(text, columns, first=INDENT, rest=INDENT)
     if extension.declaration.takes_more:
@@ -251,11 +252,6 @@ def _uses(extension: Extension) -> list[str]:
         for extra, names in brought.items()
     ]
     return lines or ["nothing beyond pytest-mlperf"]
-
-
-def _kind(option: Option) -> str:
-    default = "optional" if option.default is None else f"default {toml(option.default)}"
-    return ", ".join(filter(None, (option.kind, "required" if option.required else default)))
 
 
 def toml(value: Any) -> str:

@@ -53,8 +53,7 @@ def show(lines: Iterable[str]) -> None:
 
 def complain(message: str) -> None:
     """Print an error of one or more lines to standard error."""
-    lines = f"pytest-mlperf: {message}".splitlines()
-    print("\n".join(map(clean, lines)), file=sys.stderr)
+    print("\n".join(map(clean, f"pytest-mlperf: {message}".splitlines())), file=sys.stderr)
 
 
 def progress(line: str) -> None:

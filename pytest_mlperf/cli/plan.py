@@ -505,8 +505,7 @@ def in_words(planned: Iterable[Testable], held: Promises) -> str:
 
 def _promise(planned: Planned) -> Promise | None:
     case, suite = planned.case, planned.suite
-    root = baselines_root(None, planned.path, suite.division)
-    file = baseline_file(root, case, suite.profile)
+    file = baseline_file(baselines_root(None, planned.path, suite.division), case, suite.profile)
     try:
         loaded = load_checked(file, case)
         if loaded is None or not loaded.records:

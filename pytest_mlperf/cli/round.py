@@ -72,8 +72,7 @@ def run(parsed: argparse.Namespace) -> int:
     round_ = load_round(parsed.name)
     one = None if parsed.workload is None else _one(round_, parsed.workload)
     if parsed.json:
-        content = document(round_, round_.workloads.values() if one is None else [one])
-        print(json_text(content))
+        print(json_text(document(round_, round_.workloads.values() if one is None else [one])))
     else:
         show(_overview(round_, width()) if one is None else detail(round_, one, width()))
     return 0
@@ -203,8 +202,7 @@ def _gate(metric: RoundMetric, targets: Iterable[float]) -> str:
     if low is not None and high is not None:
         return f"{metric.name} {_figure(low, 7)} to {_figure(high, 7)}"
     sign, place = ("≥", 0) if low is not None else ("≤", 1)
-    shown = [_figure(ends[place], 7) for ends in bounds]
-    return f"{metric.name} {sign} {' / '.join(shown)}"
+    return f"{metric.name} {sign} {' / '.join([_figure(ends[place], 7) for ends in bounds])}"
 
 
 def _run_row(workload: RoundWorkload) -> Row:

@@ -93,7 +93,6 @@ def _export(url: str, runs: Iterable[str], folder: Path) -> None:
     count = 0
     with opened(url) as store:
         for name in list(runs) or store.sessions():
-            file = folder / path_part("session", name) / "results.json"
-            write_results(file, store.session(name))
+            write_results(folder / path_part("session", name) / "results.json", store.session(name))
             count += 1
     show([f"wrote {plural(count, 'session')} below {folder}"])

@@ -341,8 +341,7 @@ def _accelerators(a: TurnsArgument, b: TurnsArgument) -> list[tuple[str, str]]:
             raise MlperfError(
                 f"A and B cannot be compared: {first} and {second} are other numbers of GPUs"
             )
-    gpus = any(split(name)[1] != "cpu" for two in named for name in two)
-    machine = detect(gpus=gpus)
+    machine = detect(gpus=any(split(name)[1] != "cpu" for two in named for name in two))
     here = [two for two in named if all(map(machine.has, two))]
     if not here:
         names = ", ".join(dict.fromkeys(name for two in named for name in two))

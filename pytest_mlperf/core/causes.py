@@ -263,8 +263,7 @@ def causes(
     the verdict itself may be among them.
     """
     # A drop that is provisional has causes, though it says nothing about other cases yet.
-    leans = any(metric.leans == "drop" for metric in verdict.metrics)
-    direction = -1 if leans else moved(verdict)
+    direction = -1 if any(metric.leans == "drop" for metric in verdict.metrics) else moved(verdict)
     if not direction:
         return ()
     facts = _Facts(
@@ -401,7 +400,11 @@ def _length(value: float) -> str:
 def _server(facts: _Facts) -> Iterator[Cause]:
     if not (changes := _server_changes(facts)):
         return
-    by_point = {point: [c for c in changes if c.point == point] for point in _by_size(facts)}
+    points = sorted(  # the largest change in the verdict's direction first
+        points_of([run.server for run in facts.verdict.runs]),
+        key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0),
+    )
+    by_point = {point: [c for c in changes if c.point == point] for point in points}
     for point, moved_there in islice((p for p in by_point.items() if p[1]), MOST_POINTS):
         fits = [change.quantity for change in moved_there if change.sign * facts.direction < 0]
         strength = Strength.PLAUSIBLE if fits else Strength.HINT
@@ -417,14 +420,6 @@ def _server_changes(facts: _Facts) -> list[ServerChange]:
     sides = facts.verdict.runs, facts.baseline.runs
     now, before = ([run.server for run in side if run.server] for side in sides)
     return server_changes(now, before) if now and before else []
-
-
-def _by_size(facts: _Facts) -> list[float | None]:
-    """Return a case's points, the largest change in the verdict's direction first."""
-    points = points_of([run.server for run in facts.verdict.runs])
-    return sorted(
-        points, key=lambda point: -max(map(abs, _shares_at(facts, point).values()), default=0.0)
-    )
 
 
 def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:

@@ -245,8 +245,7 @@ def same_answers(
 
 
 def _accuracy(lines: Sequence[str], faults: Sequence[str], notes: Sequence[str] = ()) -> Finding:
-    end = FAILED if faults else PASSED
-    text = "\n".join(["Verifying accuracy.", *lines, end, ""])
+    text = "\n".join(["Verifying accuracy.", *lines, FAILED if faults else PASSED, ""])
     return Finding(file=ACCURACY, text=text, faults=tuple(faults), notes=tuple(notes))
 
 
@@ -425,8 +424,7 @@ def same_scores(
 def as_accurate(score: float, least: float) -> Finding:
     """Check TEST07: a small set is answered as well in a timed run."""
     faults = [] if score >= least else [f"the score is {score:g}; at least {least:g} are asked"]
-    lines = [f"'exact_match': {score}", f"Accuracy threshold: {least}"]
-    return _accuracy(lines, faults)
+    return _accuracy([f"'exact_match': {score}", f"Accuracy threshold: {least}"], faults)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,9 +179,8 @@ def seen_in_words(comparisons: Sequence[ControlComparison]) -> str:
 
     Of figures whose spread differs the least share is said for each.
     """
-    names = [QUANTITIES[each.quantity][0] for each in comparisons]
     figures = ", ".join(
-        f"{n} {change(each.share)}" for n, each in zip(names, comparisons, strict=True)
+        f"{QUANTITIES[each.quantity][0]} {change(each.share)}" for each in comparisons
     )
     leasts = [percent(each.least) for each in comparisons]
     least = leasts[0] if len(set(leasts)) == 1 else " and ".join(leasts)

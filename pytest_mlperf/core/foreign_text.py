@@ -43,6 +43,14 @@ def encodable(value: T) -> T:
     return every_text(value, _escaped)
 
 
+def json_in(text: str, default: Any) -> Any:
+    """Return what a text says in JSON; the default where it is none."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return default
+
+
 def every_text(value: T, change: Callable[[str], str]) -> T:
     """Return a value with every text in it changed, keys of mappings among them."""
     result: Any = value

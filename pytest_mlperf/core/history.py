@@ -169,9 +169,8 @@ def points_of_session(results: Results) -> Iterator[tuple[CaseSeries, SessionPoi
             continue
         conditions = _conditions(result, subject.fingerprint)
         for metric in result.verdict.metrics:
-            if metric.metric not in METRICS or metric.outcome in UNUSABLE or not metric.now:
-                continue
-            if metric.now > 0:
+            usable = metric.metric in METRICS and metric.outcome not in UNUSABLE
+            if usable and metric.now and metric.now > 0:
                 series = CaseSeries(
                     case=result.verdict.case,
                     kind=result.verdict.kind,

@@ -53,8 +53,7 @@ def change(share: float) -> str:
     """Return a relative change, signed, in per cent: 0.021 is "+2.1 %"."""
     percent = share * 100
     digits = 1 if abs(percent) < 99.95 else 0
-    text = f"{abs(percent):.{digits}f} %"
-    return (MINUS if percent < 0 else "+") + text
+    return (MINUS if percent < 0 else "+") + f"{abs(percent):.{digits}f} %"
 
 
 def interval(low: float, high: float) -> str:

@@ -164,8 +164,7 @@ def of_each(signs: Sequence[Sign]) -> str:
         lasted = f"{min(spans):.2f} to {max(spans):.2f} s, {min(shares):.1%} to {max(shares):.1%}"
         lasted += " of the window"
     elif shares:
-        ends = dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares)))
-        lasted = " to ".join(ends)
+        lasted = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
     points = ", ".join(f"{sign.point:,.10g}" for sign in signs if sign.point is not None)
     head = f"at {points}" if points else f"each of {len(signs)} GPUs"
     return f"{head}: {signs[0].text.replace(LASTED, lasted)}"

@@ -200,7 +200,7 @@ def distinct(points: Sequence[TrendPoint]) -> list[TrendPoint]:
     """
     kept: list[TrendPoint] = []
     for point in points:
-        runs = {_run(run) for run in point.runs}
+        runs = _runs(point)
         shared = [i for i, one in enumerate(kept) if runs & _runs(one) and not _apart(one, point)]
         if not shared:
             kept.append(point)
@@ -225,8 +225,7 @@ def _apart(a: TrendPoint, b: TrendPoint) -> bool:
 
 
 def _runs(point: TrendPoint) -> set[tuple[object, ...]]:
-    return {_run(run) for run in point.runs}
-
-
-def _run(run: BaselineRun) -> tuple[object, ...]:
-    return run.session, run.started, run.samples, tuple(sorted(run.metrics.items()))
+    return {
+        (run.session, run.started, run.samples, tuple(sorted(run.metrics.items())))
+        for run in point.runs
+    }

@@ -64,8 +64,7 @@ class BfclOptions(FileOptions):
 
     def find(self) -> Path:
         path = Path(self.path)
-        places = (path, path / WHEEL, path / DATA)
-        for place in places:
+        for place in (path, path / WHEEL, path / DATA):
             is_wheel = place.suffix == ".whl"
             if place.is_file() if is_wheel else _file(place, "multiple").is_file():
                 return place
@@ -155,8 +154,7 @@ def _rows(place: Path, subset: str, keys: Sequence[str], folder: str = "") -> li
             content = opened.read(LARGEST + 1)
         if len(content) > LARGEST:
             raise ValueError(f"it has more than {LARGEST >> 20} MiB")
-        lines = content.decode("utf-8").splitlines()
-        rows = [json.loads(line) for line in lines if line.strip()]
+        rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
     except (OSError, KeyError, ValueError, RecursionError, zipfile.BadZipFile) as error:
         raise wrong(file, f"it cannot be read ({error!r:.100})", advice) from error
     for number, row in enumerate(rows):

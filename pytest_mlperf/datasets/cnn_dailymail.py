@@ -60,9 +60,7 @@ class CnnDailyMailOptions(FileOptions):
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        self.check(
-            "cnn_dailymail",
-        )
+        self.check("cnn_dailymail")
         _ = self.filled
 
     @property

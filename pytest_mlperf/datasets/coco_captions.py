@@ -72,9 +72,7 @@ class CocoCaptionsOptions(FileOptions):
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        self.check(
-            "coco_captions",
-        )
+        self.check("coco_captions")
         latents = self.latents
         named = isinstance(latents, str) and latents != ""
         if not (latents is None or latents is False or named):

@@ -216,8 +216,7 @@ class CriteoDataset(FileDataset[int]):
         total = hashlib.sha256(b"criteo" + repr(tuple(hotness)).encode())
         total.update(self._ends.astype("<i8").tobytes())
         for start in range(0, rows, LABELS_AT_A_TIME):
-            stop = min(start + LABELS_AT_A_TIME, rows)
-            labels = self._labels.read(start, stop).reshape(-1)
+            labels = self._labels.read(start, min(start + LABELS_AT_A_TIME, rows)).reshape(-1)
             ones = labels == 1
             if not (valid := ones | (labels == 0)).all():
                 row = int(np.flatnonzero(~valid)[0])

@@ -146,8 +146,7 @@ class PagesDataset(FileDataset[Path]):
     unit = "page"
 
     def _read(self, asked: PagesOptions, pages: Sequence[Path]) -> None:
-        holds = f"the folder has {len(pages)} pages"
-        self._keep(pages, asked.count, pages[0].parent, holds)
+        self._keep(pages, asked.count, pages[0].parent, f"the folder has {len(pages)} pages")
 
     def input(self, index: int) -> dict[str, str]:
         """Return the file's "path" and its "name"."""

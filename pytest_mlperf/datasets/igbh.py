@@ -109,8 +109,7 @@ class IgbhDataset(FileDataset[int]):
             for column, kind in ((0, relation[0]), (1, relation[2])):
                 looked = edges[_spread(len(edges)), column]
                 if len(looked) and not 0 <= looked.min() <= looked.max() < counts[kind]:
-                    defect = f"joins {kind} {looked.max()} of {counts[kind]:,}"
-                    raise wrong(file, defect, ADVICE)
+                    raise wrong(file, f"joins {kind} {looked.max()} of {counts[kind]:,}", ADVICE)
         file = files / "paper" / LABELS.get(asked.classes, LABELS[2983])
         labels = _mapped(file, 1).reshape(-1)
         if len(labels) > counts["paper"]:

@@ -104,9 +104,7 @@ class Kits19Options(FileOptions):
     count: int | None = None
 
     def __post_init__(self) -> None:
-        self.check(
-            "kits19",
-        )
+        self.check("kits19")
 
     def find(self) -> Path:
         folder, checksums = Path(self.path), self.checksums

@@ -42,9 +42,7 @@ class MixtralDataOptions(FileOptions):
     checksum: str | None = None
 
     def __post_init__(self) -> None:
-        self.check(
-            "mixtral",
-        )
+        self.check("mixtral")
 
     def find(self) -> Path:
         return find_table(

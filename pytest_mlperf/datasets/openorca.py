@@ -45,9 +45,7 @@ class OpenOrcaOptions(FileOptions):
     count: int | None = None
 
     def __post_init__(self) -> None:
-        self.check(
-            "openorca",
-        )
+        self.check("openorca")
         _ = self.filled
 
     @property

@@ -48,8 +48,7 @@ class SampleFile:
 
     def text(self, row: int, column: str, cell: Any) -> str:
         if not isinstance(cell, str):
-            kind = type(cell).__name__
-            raise self.wrong(row, column, f"a value of type {kind} is no text")
+            raise self.wrong(row, column, f"a value of type {type(cell).__name__} is no text")
         return cell
 
 
@@ -198,9 +197,7 @@ def token_defect(cell: Any, kind: str) -> str | None:
         return f"the {kind} is empty"
     if not isinstance(cell, np.ndarray) or cell.dtype.kind not in "iu":
         return f"{_describe(cell)} is no list of whole numbers"
-    if cell.min() < 0 or cell.max() >= 2**31:
-        return "a token is negative or above 2**31"
-    return None
+    return "a token is negative or above 2**31" if cell.min() < 0 or cell.max() >= 2**31 else None
 
 
 def _describe(cell: Any) -> str:

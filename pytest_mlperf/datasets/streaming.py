@@ -118,8 +118,7 @@ class StreamingDataset(FileDataset[tuple[int, int, int]]):
         self._stream = self._streamed()
         steps = range(asked.first_step, asked.steps)
         requests = [(step, *each) for step in steps for each in self._requests_of(step)]
-        holds = f"the data set has {len(requests)} requests"
-        self._keep(requests, asked.count, files, holds)
+        self._keep(requests, asked.count, files, f"the data set has {len(requests)} requests")
         self._digest = self._look_into()
 
     def input(self, index: int) -> dict[str, Any]:

@@ -77,9 +77,7 @@ def understood(library: str, release: str | None) -> Understood:
     """Return the row of a version; of None and of what is newer than all, the newest."""
     rows = TABLE.get(library, (Understood(),))
     numbers = tuple(map(int, re.findall(r"\d+", release or "")[:2]))
-    if numbers < UNRELEASED:
-        return rows[-1]
-    return [row for row in rows if row.since <= numbers][-1]
+    return rows[-1] if numbers < UNRELEASED else [row for row in rows if row.since <= numbers][-1]
 
 
 def check(libraries: Iterable[str], environ: Mapping[str, str]) -> None:

@@ -381,8 +381,7 @@ def averages(gpu: Mapping[str, Property]) -> bool:
     It is on Ampere, but for GA100, and later.
     """
     architecture = gpu["architecture"]
-    recent = isinstance(architecture, int) and architecture >= AMPERE
-    return recent and not ga100(gpu)
+    return isinstance(architecture, int) and architecture >= AMPERE and not ga100(gpu)
 
 
 def scope(gpu: Mapping[str, Property], probe: Probe) -> str:

@@ -473,9 +473,7 @@ class Window:
     @property
     def seen(self) -> dict[str, Any] | None:
         """What happened between, by the names of `Contention`; None where an edge is missing."""
-        if len(self._edges) != 2:
-            return None
-        return self._watch.between(*self._edges)
+        return self._watch.between(*self._edges) if len(self._edges) == 2 else None
 
     @property
     def peak_bytes(self) -> int | None:

@@ -75,17 +75,12 @@ def _named(word: str, devices: Sequence[VisibleDevice], environ: Mapping[str, st
         if len({device.gpu for device in fitting}) > 1:
             return None
     else:
-        number = _number(word)
+        digits = re.match(r"[+-]?[0-9]{1,9}", word)  # as C does: what follows is not looked at
+        number = int(digits[0]) if digits else None
         fitting = [device for device in devices if device.index == number]
         if fitting:
             _require_an_order(devices, environ, word)
     return fitting[0].uuid if fitting else None
-
-
-def _number(word: str) -> int | None:
-    """Read a number as C does: what follows its digits is not looked at."""
-    digits = re.match(r"[+-]?[0-9]{1,9}", word)
-    return int(digits[0]) if digits else None
 
 
 def _require_an_order(

@@ -56,13 +56,15 @@ def properties(
     """
     watts, joules, reasons = (asked[n].answer() for n in ("power_w", "energy_j", "reasons"))
     limit, ecc, mig = gpu["limit_w"], gpu["ecc"], gpu["mig"]
+    pci_numbers = [n for n in (gpu["pci_device"], gpu["pci_subsystem"]) if isinstance(n, int)]
     # The trace is no stand-in for a counter that exists and may not be read, as when sampling.
     traced = watts is not None and not asked["energy_j"].forbidden
     counted = "counter" if joules is not None else None
     return {
         "gpu": decoded(gpu["name"]),
         "memory_gib": _number(gpu["memory_gib"]),
-        "pci_id": _pci_id(gpu),
+        # Without the vendors, which NVML keeps in the lower half.
+        "pci_id": ":".join(f"{number >> 16:04x}" for number in pci_numbers) or None,
         "mig": bool(mig[0]) if isinstance(mig, list) else None,
         "power_limit_w": rounded_w(limit) if isinstance(limit, float) else None,
         "ecc": bool(ecc[0]) if isinstance(ecc, list) else None,
@@ -188,12 +190,6 @@ def _or_none(device: NvmlDevice, function: str, *more: Any) -> Any:
     with contextlib.suppress(Lost):
         return ask(device, function, *more)
     return None
-
-
-def _pci_id(gpu: Mapping[str, Quantity]) -> str | None:
-    """Return device and subsystem, without the vendors that NVML keeps in the lower half."""
-    numbers = [gpu["pci_device"], gpu["pci_subsystem"]]
-    return ":".join(f"{n >> 16:04x}" for n in numbers if isinstance(n, int)) or None
 
 
 def _bus(written: Any) -> str | None:

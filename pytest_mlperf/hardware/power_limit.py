@@ -21,8 +21,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any, NoReturn
+from typing import Any
 
 from pytest_mlperf.hardware._nvml import (
     NO_PERMISSION,
@@ -156,8 +155,7 @@ def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
     was = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
     enforced = patiently(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     if abs(was - watts * 1000) > OFF_MW:
-        note = LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000)
-        _write(folder, note)
+        _write(folder, LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000))
         try:
             patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, watts * 1000)
         except nvml.NVMLError as error:
@@ -266,15 +264,11 @@ def _say(answer: object) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _end(number: int, _: FrameType | None) -> NoReturn:
-    raise SystemExit(128 + number)
-
-
 def main() -> None:
     """Set and give back, or only give back; exit 1 where a GPU has not got its limit back."""
     command, folder, *rest = sys.argv[1:]
     for number in ENDING:
-        signal.signal(number, _end)
+        signal.signal(number, lambda number, _: sys.exit(128 + number))
     try:
         with contextlib.closing(NvmlLibrary(binding())) as library:
             if command == "set":

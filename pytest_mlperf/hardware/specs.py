@@ -53,7 +53,8 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
         size = memory_gib * 1e9
         kinds = [one for one in kinds if one.memory and abs(size / one.memory - 1) <= _MEMORY_SLACK]
     marked = [spec for spec in kinds if spec.marks & words]
-    sized = [spec for spec in marked or kinds if _size_of(product) in (None, spec.memory)]
+    says = re.search(r"\b(\d+)GB\b", product)  # 80 of "A100-SXM4-80GB"
+    sized = [one for one in marked or kinds if not says or float(says[1]) * 1e9 == one.memory]
     return any_of(sized or marked or kinds) if kinds else None
 
 
@@ -63,9 +64,3 @@ def gpu_in(identity: Mapping[str, object]) -> GpuSpec | None:
     if not isinstance(product, str):
         return None
     return find_gpu(product, memory_gib=memory if isinstance(memory, int | float) else None)
-
-
-def _size_of(product: str) -> float | None:
-    """Return the size that a product name says: 80e9 of "A100-SXM4-80GB"."""
-    match = re.search(r"\b(\d+)GB\b", product)
-    return float(match[1]) * 1e9 if match else None

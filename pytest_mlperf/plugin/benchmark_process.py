@@ -47,8 +47,7 @@ def main(file: str) -> None:
             del os.environ[name]
         os.chdir(spec["folder"])
         sys.path[:] = spec["import_path"]
-        answer = run(spec)
-        reporter.event("done", **answer)
+        reporter.event("done", **run(spec))
     leave(0)
 
 
@@ -68,8 +67,7 @@ def run(spec: Mapping[str, Any]) -> dict[str, Any]:
     config = pytest.Config.fromdictargs(options, ["-o", cache, "-W", quiet, spec["file"]])
     test = _OneTest(spec["test"], spec["handicap"])
     config.pluginmanager.register(test, RUN_OF_BENCHMARK)
-    code = config.hook.pytest_cmdline_main(config=config)
-    return test.answer(int(code))
+    return test.answer(int(config.hook.pytest_cmdline_main(config=config)))
 
 
 class _OneTest:

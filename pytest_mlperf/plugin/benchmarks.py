@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -68,7 +68,10 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
         return
     shared = _options(config)
     files: dict[Path, str] = {}
-    for item in _benchmarks(items):
+    for item in items:
+        names = getattr(item, "fixturenames", ())
+        if not isinstance(item, pytest.Function) or FIXTURE not in names or "mlperf" in names:
+            continue
         try:
             planned = _planned(item, config, options, shared)
         except SuiteError as error:
@@ -81,13 +84,6 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
         item.stash[PLANNED] = planned
         # In place of those of the test, which belong to the processes of its runs.
         item.fixturenames = ["mlperf"]
-
-
-def _benchmarks(items: list[pytest.Item]) -> Iterator[pytest.Function]:
-    for item in items:
-        names = getattr(item, "fixturenames", ())
-        if isinstance(item, pytest.Function) and FIXTURE in names and "mlperf" not in names:
-            yield item
 
 
 def _options(config: pytest.Config) -> dict[str, str]:

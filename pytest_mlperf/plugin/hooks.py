@@ -113,8 +113,7 @@ def pytest_report_collectionfinish(
     if not state:
         return []
     markers = {re.split(r"[(:]", line)[0].strip() for line in config.getini("markers")}
-    notes = late("marker_words").misspelt(config.option.markexpr, markers)
-    return [*state.gaps(items), *notes]
+    return [*state.gaps(items), *late("marker_words").misspelt(config.option.markexpr, markers)]
 
 
 def pytest_runtestloop(session: pytest.Session) -> bool | None:

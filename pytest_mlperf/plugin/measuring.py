@@ -65,8 +65,7 @@ class Live:
     def __exit__(self, *_: object) -> None:
         """Wipe the line and go back to the end of pytest's own, one above."""
         if self._shown:
-            column = self._writer.width_of_current_line + 1
-            self._write(f"\r\x1b[K\x1b[A\x1b[{column}G")
+            self._write(f"\r\x1b[K\x1b[A\x1b[{self._writer.width_of_current_line + 1}G")
             self._shown = False
 
     def show(self, line: str) -> None:

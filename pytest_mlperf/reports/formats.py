@@ -92,8 +92,7 @@ def failure_message(results: Results, columns: int) -> Callable[[CaseResult], st
     verdicts = Siblings(result.verdict for result in results.cases)
 
     def message(result: CaseResult) -> str:
-        likely = causes(result.verdict, None, verdicts)
-        return text.failure(result.verdict, result, columns, likely)
+        return text.failure(result.verdict, result, columns, causes(result.verdict, None, verdicts))
 
     return message
 

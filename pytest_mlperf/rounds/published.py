@@ -124,8 +124,7 @@ class OfficialResult:
     @property
     def techniques(self) -> tuple[str, ...]:
         """Techniques of the open division that the system's name says."""
-        ends = (names for end, names in _TECHNIQUES.items() if self.system.endswith(end))
-        return next(ends, ())
+        return next((names for end, names in _TECHNIQUES.items() if self.system.endswith(end)), ())
 
 
 @cache
@@ -153,8 +152,7 @@ class PublishedTable:
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
     """Read the results of a file; one that is no such file is an MlperfError."""
     raw = read_foreign(path, TITLE)
-    table = as_document(path, raw, TITLE, shape_of(PublishedTable), SCHEMA, WRITE)
-    return table.results
+    return as_document(path, raw, TITLE, shape_of(PublishedTable), SCHEMA, WRITE).results
 
 
 def rounds_with_results() -> tuple[str, ...]:

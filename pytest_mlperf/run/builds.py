@@ -263,8 +263,7 @@ def _worktree(earlier: EarlierBuild, ref: str, folder: Path) -> Iterator[_Tree]:
 
     No hook of the repository runs.
     """
-    beside = earlier.suite.resolve().parent
-    top = Path(_git(beside, "rev-parse", "--show-toplevel")).resolve()
+    top = Path(_git(earlier.suite.resolve().parent, "rev-parse", "--show-toplevel")).resolve()
     commit = _git(top, "rev-parse", "--verify", "--end-of-options", f"{ref}^{{commit}}")
     try:
         _git(top, "worktree", "add", "--detach", "--quiet", str(folder), commit)

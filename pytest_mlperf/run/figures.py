@@ -186,8 +186,7 @@ def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:
     """
     if seen is None:
         return Load()
-    others = dict(list(seen["others"].items())[:MOST_NAMED])
-    contention = Contention(**{**seen, "others": others})
+    contention = Contention(**{**seen, "others": dict(list(seen["others"].items())[:MOST_NAMED])})
     if contention.serves is False:  # its work cannot be told from that of others
         return Load(contention=contention)
     elsewhere = bool(job.engine.options.get("url")) and contention.serves is None

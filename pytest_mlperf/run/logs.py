@@ -87,14 +87,6 @@ def _is_rate(value: object) -> bool:
     return value is None or type(value) is float or _is_whole(value)
 
 
-def _is_flag(value: object) -> bool:
-    return type(value) is bool
-
-
-def _is_text(value: object) -> bool:
-    return type(value) is str
-
-
 def _is_time(value: object) -> bool:
     try:
         return type(value) is str and math.isfinite(_wall_s(value))
@@ -107,8 +99,8 @@ _TYPES: tuple[tuple[re.Pattern[str], Callable[[object], bool], str], ...] = (
     (re.compile(r"result_.*_percentile_\w*ns|result_min_latency_ns"), _is_whole, "whole ns"),
     (re.compile(r"result_\w+_(samples|tokens)_per_sec(ond)?"), _is_rate, "a number"),
     (re.compile("result_(samples|tokens)_per_second"), _is_rate, "a number"),
-    (re.compile(r"result_\w+_met|early_stopping_met"), _is_flag, "true or false"),
-    (re.compile("effective_test_mode|loadgen_version"), _is_text, "a text"),
+    (re.compile(r"result_\w+_met|early_stopping_met"), lambda v: type(v) is bool, "true or false"),
+    (re.compile("effective_test_mode|loadgen_version"), lambda v: type(v) is str, "a text"),
     (re.compile("power_begin|power_end"), _is_time, "a time as 12-31-2025 23:59:59.123"),
 )
 """What the values that are read must be, by key; the others are handed on as they are."""
@@ -258,8 +250,9 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
     if end in values:
         problem = f"goes on after {end!r}, with {last!r}: it is no log of one run"
     elif end == "num_errors" and written and written < COUNTS_ERRORS and old:
-        if _ended_before(values, last):
-            return
+        rated = last and LAST_RATE.fullmatch(last)
+        if rated or (last == LAST_TIME and not values.get("requested_use_token_latencies")):
+            return  # whole: these releases had no key of its own for that
         problem = (
             f"is cut: LoadGen {version} ends it with {LAST_TIME!r} or a rate of tokens, here the "
             f"last key is {last!r}; the run did not end in order"
@@ -276,12 +269,6 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
             "the run did not end in order"
         )
     raise RunError("loadgen", f"{path} {problem}", str(path))
-
-
-def _ended_before(values: Mapping[str, Any], last: str | None) -> bool:
-    """Whether the log of an old release is whole, which had no key of its own for it."""
-    rated = bool(last and LAST_RATE.fullmatch(last))
-    return rated or (last == LAST_TIME and not values.get("requested_use_token_latencies"))
 
 
 def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:

@@ -239,7 +239,17 @@ def _observed(
         shown = enter(watched_exporter(exporter)) if exporter else None
         worker = enter(_worker(case, build, checkpoint))
         loaded = worker.wait_for("loaded")
-        subject = _subject(case, loaded, worker, build, checkpoint)
+        subject = subject_of(
+            case.job,
+            case.conditions.machine,
+            loaded,
+            build=build,
+            python=worker.python,
+            built=checkpoint.facts if checkpoint else {},
+            exporter=case.conditions.exporter,
+        )
+        if checkpoint:
+            checkpoint.require(loaded["engine"])
         finished, server = _finished(case, worker, loaded["pages"])
         if sampling:
             sampling.linger()
@@ -317,8 +327,7 @@ def _sampling(case: _Measured) -> Iterator[PowerSampling]:
             lost = sampling.log.lost(used)
         if not lost:
             raise
-        message = f"{'; '.join(lost)}; {error.layer}: {error}"
-        raise RunError("gpu", message, error.log) from error
+        raise RunError("gpu", f"{'; '.join(lost)}; {error.layer}: {error}", error.log) from error
     finally:
         with contextlib.suppress(RunError):
             if case.conditions.lost:
@@ -377,27 +386,6 @@ def _replicas(job: Job, machine: Machine) -> tuple[ReplicaSpec, ...]:
         )
         for number, share in enumerate(machine.shares(job.accelerator, job.replicas))
     )
-
-
-def _subject(
-    case: _Measured,
-    loaded: Event,
-    worker: WorkerProcess,
-    build: Build | None,
-    checkpoint: Checkpoint | None,
-) -> Subject:
-    subject = subject_of(
-        case.job,
-        case.conditions.machine,
-        loaded,
-        build=build,
-        python=worker.python,
-        built=checkpoint.facts if checkpoint else {},
-        exporter=case.conditions.exporter,
-    )
-    if checkpoint:
-        checkpoint.require(loaded["engine"])
-    return subject
 
 
 def _accuracy(

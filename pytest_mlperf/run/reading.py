@@ -190,7 +190,9 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         energy = [replace(one, metrics={}) for one in energy]
     unspent = (SCORED_BETWEEN,) if energy and isinstance(timed, CurveLog) and timed.scored else ()
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes, *unspent))
-    unlike = _unlike(conditions.machine.differing(job.accelerator))
+    differing = conditions.machine.differing(job.accelerator)
+    text = f"the GPUs of this case differ: {'; '.join(differing)}"
+    unlike = Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
     client = client_findings(figures.metrics, result["client"], job)
     load = load_findings(job, result["contention"])
     witnesses = [validity, figures, *energy, beside, unlike, client, load]
@@ -270,11 +272,6 @@ def _read_curve(
     client, may_fail = finished["result"]["client"], job.settings.max_failed or 0.0
     load = load_findings(job, finished["result"]["contention"])
     return log, curve_validity(log, job.limits, client, at_a_time, may_fail, load.contention)
-
-
-def _unlike(differing: Sequence[str]) -> Findings:
-    text = f"the GPUs of this case differ: {'; '.join(differing)}"
-    return Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
 
 
 def energy_findings(

@@ -226,7 +226,13 @@ def auc(pairs: UserItemPairs) -> tuple[float, NDArray[np.float64]]:
     beaten, places = _rank_others(pairs, levels, many)
     # Twice the other pairs that each level wins against; those on the level count half.
     wins = 2 * np.cumsum(places)[: 2 * len(levels) : 2] + places[1 : 2 * len(levels) : 2]
-    clicks, won = _sum_wins(pairs, levels, wins)
+    clicks, won = np.empty((2, len(pairs.ends)), np.int64)  # samples' clicked pairs, their wins
+    for samples, within in pairs.pieces():
+        mine, starts = pairs.clicked[within], pairs.starts(samples)
+        gained = np.zeros(len(mine), np.int64)
+        gained[mine] = wins[np.searchsorted(levels, pairs.predictions[within][mine])]
+        won[samples] = np.add.reduceat(gained, starts)
+        clicks[samples] = np.add.reduceat(mine.astype(np.int64), starts)
     area = int(beaten.sum()) / (2 * clicked * others)
     rest = np.diff(pairs.ends, prepend=0) - clicks
     influences: NDArray[np.float64] = (won / (2 * others) - clicks * area) / clicked + (
@@ -269,19 +275,3 @@ def _rank_others(
         beaten[samples] = np.add.reduceat(above * other, pairs.starts(samples))
         places += np.bincount(place[other[order]], minlength=len(places))
     return beaten, places
-
-
-def _sum_wins(
-    pairs: UserItemPairs, levels: NDArray[np.float32], wins: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return how many clicked pairs each sample has, and the sum of their wins; (samples,) each."""
-    import numpy as np
-
-    clicks, won = np.empty((2, len(pairs.ends)), np.int64)
-    for samples, within in pairs.pieces():
-        clicked, starts = pairs.clicked[within], pairs.starts(samples)
-        mine = np.zeros(len(clicked), np.int64)
-        mine[clicked] = wins[np.searchsorted(levels, pairs.predictions[within][clicked])]
-        won[samples] = np.add.reduceat(mine, starts)
-        clicks[samples] = np.add.reduceat(clicked.astype(np.int64), starts)
-    return clicks, won

@@ -67,8 +67,7 @@ class CategoryF1Scorer:
             options: Those of `CategoryF1Options`.
         """
         self._asked = asked = CategoryF1Options(**options)
-        is_text = asked.dtype == TEXT
-        self._decoder = None if is_text else Decoder.of("category_f1", model, asked)
+        self._decoder = None if asked.dtype == TEXT else Decoder.of("category_f1", model, asked)
 
     def require(self) -> None:
         """Look for what decodes; nothing is imported."""

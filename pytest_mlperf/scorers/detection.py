@@ -77,8 +77,7 @@ def gather(outputs: Sequence[bytes], references: Sequence[Any]) -> tuple[Detecti
     rows, counts, boxes = bytearray(), [], []
     images: dict[int, int] = {}
     for sample in range(len(outputs)):
-        reference = references[sample]
-        identity, size, index, annotated = _read_reference(sample, reference)
+        identity, size, index, annotated = _read_reference(sample, references[sample])
         first = images.setdefault(identity, sample)
         if first != sample:
             raise wrong(sample, f"has the image_id {identity} of sample {first}; score it once")
@@ -226,8 +225,7 @@ def _best(chosen: NDArray[np.int64], samples: NDArray[np.int32]) -> NDArray[np.i
 
     images = samples[chosen]
     starts = np.flatnonzero(np.diff(images, prepend=-1))
-    lengths = np.diff(starts, append=len(images))
-    place = np.arange(len(images)) - np.repeat(starts, lengths)
+    place = np.arange(len(images)) - np.repeat(starts, np.diff(starts, append=len(images)))
     return chosen[place < MOST]
 
 

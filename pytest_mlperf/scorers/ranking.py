@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Leverage, Scores
+from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import ModelFreeScorer, NoOptions, require_outputs
 from pytest_mlperf.scorers.leverage import ratio_scores
 
@@ -92,11 +92,13 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
         alone = -positive * np.log2(mean) - negative * np.log2(1 - mean)
         areas = [one.auc for one in ranked]
         counted = [area for area in areas if area is not None]
-        pseudo, leverage = _pseudo(
-            normalized_entropy=(entropy, alone), accuracy=(right, positive + negative)
-        )
+        # The mean label has no part in pseudo-values and leverage, being the best one.
+        scored = {
+            "normalized_entropy": ratio_scores(entropy, alone),
+            "accuracy": ratio_scores(right, positive + negative),
+        }
         return Scores(
-            per_sample={**pseudo, "gauc": areas},
+            per_sample={**{name: pseudo for name, (pseudo, _) in scored.items()}, "gauc": areas},
             aggregate={
                 "normalized_entropy": float(entropy.sum() / alone.sum()),
                 "accuracy": float(right.sum() / weight),
@@ -104,18 +106,8 @@ class RankingScorer(ModelFreeScorer[NoOptions]):
             },
             lower=frozenset({"normalized_entropy"}),
             whole=frozenset({"normalized_entropy", "accuracy"}),
-            leverage=leverage,
+            leverage={name: leverage for name, (_, leverage) in scored.items()},
         )
-
-
-def _pseudo(
-    **quotients: tuple[NDArray[np.float64], NDArray[np.float64]],
-) -> tuple[dict[str, list[float]], dict[str, Leverage]]:
-    """Return pseudo-values and leverage; the mean label has no part in them, being the best one."""
-    scored = {name: ratio_scores(*parts) for name, parts in quotients.items()}
-    return {name: pair[0] for name, pair in scored.items()}, {
-        name: pair[1] for name, pair in scored.items()
-    }
 
 
 def _ranked(sample: int, output: bytes, reference: Any) -> Ranked:

@@ -257,8 +257,7 @@ class SquadScorer(ModelFreeScorer[SquadScorerOptions]):
         shift = reference["first"] - reference["start"]
         end = reference["start"] + reference["length"]
         starts = _highest(logits[0], self._asked.n_best)
-        runs = reference["max_context"]
-        starts = starts[_inside(starts - shift, runs)]
+        starts = starts[_inside(starts - shift, reference["max_context"])]
         ends = _highest(logits[1], self._asked.n_best)
         ends = ends[_inside(ends - shift, [[reference["start"], end]])]
         lengths = ends[None, :] - starts[:, None] + 1
@@ -299,8 +298,7 @@ def _highest(logits: NDArray[np.float64], count: int) -> NDArray[np.intp]:
 
     if count >= len(logits):
         return np.argsort(-logits, kind="stable")
-    threshold = np.partition(logits, -count)[-count]
-    positions = np.flatnonzero(logits >= threshold)
+    positions = np.flatnonzero(logits >= np.partition(logits, -count)[-count])
     return positions[np.argsort(-logits[positions], kind="stable")][:count]
 
 

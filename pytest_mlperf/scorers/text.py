@@ -427,9 +427,7 @@ def _texts(value: Any) -> set[str]:
         return {value}
     if isinstance(value, Mapping):
         return {value["content"]} if "content" in value else _texts(list(value.values()))
-    if isinstance(value, list):
-        return {text for one in value for text in _texts(one)}
-    return set()
+    return {text for one in value for text in _texts(one)} if isinstance(value, list) else set()
 
 
 def _cleans(settings: Mapping[str, Any], content: Mapping[str, Any]) -> bool:

@@ -225,9 +225,7 @@ def _mean(name: str, results: Mapping[str, Any]) -> float:
 
 def _number(value: object) -> float | None:
     """Return what is a number, or a truth, as such; None for anything else."""
-    if not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return float(value)
+    return float(value) if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _row(result: Sequence[Any], names: Sequence[str]) -> Iterator[float | None]:

@@ -42,7 +42,10 @@ class AccuracyPasses:
         """Return a pass, or None where there is none that can be read."""
         try:
             document = json.loads(self._file(key).read_text("utf-8"))
-            return _accuracy(document["accuracy"]), _scored(document["scored"])
+            kept = document["accuracy"]
+            names = {name: tuple(kept.get(name, ())) for name in ("lower", "whole")}
+            accuracy = Accuracy(**{**kept, **names, "source": "stored"})
+            return accuracy, _scored(document["scored"])
         except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None
 
@@ -61,8 +64,3 @@ def _scored(kept: dict[str, Any]) -> Scored:
         leverage={name: Leverage(**own) for name, own in kept.get("leverage", {}).items()},
         outputs=None if outputs is None else tuple(outputs),
     )
-
-
-def _accuracy(kept: dict[str, Any]) -> Accuracy:
-    names = {name: tuple(kept.get(name, ())) for name in ("lower", "whole")}
-    return Accuracy(**{**kept, **names, "source": "stored"})

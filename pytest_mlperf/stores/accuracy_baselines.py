@@ -201,8 +201,7 @@ def replace_scores(
         steps = {name: steps_per_point(values) for name, values in scores.items()}
         baseline = make(FILE.load(path))
         content = pack(scores, steps, outputs)
-        digest = hashlib.sha256(content).hexdigest()
-        whole = replace(baseline, steps=steps, scores_sha256=digest)
+        whole = replace(baseline, steps=steps, scores_sha256=hashlib.sha256(content).hexdigest())
         _put_both(path, whole, content, place)
     return whole
 

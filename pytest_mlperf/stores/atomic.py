@@ -191,8 +191,7 @@ def _create(place: Path) -> int:
     mode = place.stat().st_mode & 0o666  # who may write here may lock
     with contextlib.suppress(OSError):
         return _link(place, mode)
-    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    descriptor = os.open(_lock_file(place), flags, mode)
+    descriptor = os.open(_lock_file(place), os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     os.fchmod(descriptor, mode)
     return descriptor
 

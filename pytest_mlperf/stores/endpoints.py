@@ -179,8 +179,7 @@ def version_of(facts: Mapping[str, str]) -> str:
 
 
 def _is_fact(key: str) -> bool:
-    named = any(f"{key}.".startswith(f"{fact}.") for fact in FACTS)
-    return named and key not in BY_POINT
+    return any(f"{key}.".startswith(f"{fact}.") for fact in FACTS) and key not in BY_POINT
 
 
 def _ended_s(path: Path, summary: _Block, duration_s: float) -> float:

@@ -30,8 +30,7 @@ def earlier_build(planned: Planned) -> EarlierBuild | None:
     Raises:
         UnavailableError: A variable is not set, or the program or a file is not here.
     """
-    entry = planned.engine
-    table = entry.baseline_engine
+    table = planned.engine.baseline_engine
     if table is None:
         return None
     where = (*planned.engine_key, "baseline_engine")

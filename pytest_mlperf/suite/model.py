@@ -427,8 +427,7 @@ def _loop(scenario: ScenarioEntry, index: int) -> Iterator[Defect]:
         needs = "how many arrive in a second" if is_open else "how many requests are kept under way"
         yield (*where, "name"), f"{scenario.name} needs points: {needs}"
     elif not is_open and (parts := [x for x in scenario.points if type(x) is not int]):
-        written = list(scenario.points)
-        defect = f"{written} are no points; write numbers of requests: [1, 8, 64]"
+        defect = f"{list(scenario.points)} are no points; write numbers of requests: [1, 8, 64]"
         if parts == [x for x in parts if x < 1]:
             defect = f"a point is a number of requests from 1 to {MOST_UNDER_WAY:,}"
         yield (*where, "points"), defect

@@ -36,9 +36,7 @@ def expand(options: Mapping[str, Any]) -> dict[str, Any]:
             return os.path.expandvars(entry)
         if isinstance(entry, Mapping):
             return {key: value(inner) for key, inner in entry.items()}
-        if isinstance(entry, list):
-            return [value(inner) for inner in entry]
-        return entry
+        return [value(inner) for inner in entry] if isinstance(entry, list) else entry
 
     if missing := unset_in(options):
         names = " and ".join(f"${{{name}}}" for name in missing)

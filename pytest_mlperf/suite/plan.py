@@ -167,8 +167,7 @@ class Planned:
     @property
     def harness(self) -> str:
         """Who measures it in place of LoadGen and our own loop; "": nobody."""
-        is_curve = self.case.scenario == "Concurrency"
-        return registry.harness(self.engine.use) if is_curve else ""
+        return registry.harness(self.engine.use) if self.case.scenario == "Concurrency" else ""
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -86,8 +86,7 @@ def resolve(planned: Planned, *, scorer: bool) -> Job | Problems:
     problems: list[CaseProblem] = []
     parts = _parts(planned, problems, scorer=scorer)
     for part, group, use, scoring in needing(planned, scorer=scorer):
-        libraries = functools.partial(require_libraries, group, use)
-        _kept(problems, part, libraries, scoring=scoring)
+        _kept(problems, part, functools.partial(require_libraries, group, use), scoring=scoring)
     once: dict[str, CaseProblem] = {}
     for problem in problems:  # parts share libraries
         once.setdefault(str(problem.error), problem)
@@ -347,8 +346,7 @@ def scorer_of(planned: Planned, model: str | None) -> Factory | None:
         factory = registry.resolve(scorer.target)
         if asked := getattr(factory, "left_out", None):
             _require_scores(planned, asked(scorer.options))
-        built = factory(model=model, **scorer.options)
-        getattr(built, "require", lambda: None)()
+        getattr(factory(model=model, **scorer.options), "require", lambda: None)()
     return scorer
 
 

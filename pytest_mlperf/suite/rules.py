@@ -366,9 +366,7 @@ def _unread(use: str, step: BuildStep, builder: Builder) -> str:
 def _reads(use: str, builder: Builder, *, stated: bool = False) -> bool:
     """Whether an engine loads a builder's checkpoints; of one that does not say, `not said`."""
     formats = registry.class_attribute("engines", use, "checkpoints")
-    if formats is None:
-        return not stated
-    return builder.precision in formats.get(builder.format, ())
+    return not stated if formats is None else builder.precision in formats.get(builder.format, ())
 
 
 def _calibration_defects(source: CalibrationSource | int | None) -> Iterator[Defect]:

@@ -48,8 +48,7 @@ class RecordingSink:
         """
         self.wants_output = wants_output
         self.times_tokens = times_tokens
-        first = times_tokens if needs_first_tokens is None else needs_first_tokens
-        self.needs_first_tokens = first
+        self.needs_first_tokens = times_tokens if needs_first_tokens is None else needs_first_tokens
         self.calls: list[tuple[str, list[int]]] = []
         self.ids: list[int] = []
         self.first: dict[int, bytes] = {}

@@ -199,8 +199,7 @@ def _row(one: Comparison) -> dict[str, str]:
     row = {"verdict": str(one.mark)}
     if one.headline is None:
         return row
-    ratio = one.ratios[one.headline]
-    middle, low, high = raw(one.headline[1], ratio)
+    middle, low, high = raw(one.headline[1], one.ratios[one.headline])
     return {
         **row,
         "metric": METRICS[one.headline[1]].title,

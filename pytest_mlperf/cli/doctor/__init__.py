@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import datetime as dt
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
@@ -219,8 +218,7 @@ def _performance(planned: Planned, machine: Machine, root: Path) -> tuple[Promis
     record = find(loaded, identity) or find(loaded, beside)
     if record is None:
         return None, "other machine", ""
-    now = dt.datetime.now(dt.UTC)
-    held = promise(record, rule, calibrated=learnt is not None, now=now)
+    held = promise(record, rule, calibrated=learnt is not None, now=dt.datetime.now(dt.UTC))
     return held, held.brief, ""
 
 
@@ -307,7 +305,7 @@ def run(parsed: argparse.Namespace) -> int:
     if parsed.json:
         content = {
             "schema": SCHEMA,
-            "checks": [dataclasses.asdict(check) for check in checks],
+            "checks": [asdict(check) for check in checks],
             "suites": [_suite_document(suite) for suite in suites],
             "exit_code": code,
         }
@@ -322,12 +320,11 @@ def on(suites: Sequence[SuiteState], accelerators: Sequence[str]) -> list[SuiteS
     if not accelerators:
         return list(suites)
     require_accelerators(accelerators, (case.accelerator for case in _cases(suites)))
-    parts = []
-    for suite in suites:
-        cases = tuple(case for case in suite.cases if case.accelerator in accelerators)
-        if cases or suite.error:
-            parts.append(dataclasses.replace(suite, cases=cases))
-    return parts
+    parts = [
+        replace(suite, cases=tuple(one for one in suite.cases if one.accelerator in accelerators))
+        for suite in suites
+    ]
+    return [part for part in parts if part.cases or part.error]
 
 
 def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
@@ -341,7 +338,7 @@ def exit_code(checks: Sequence[Check], suites: Sequence[SuiteState]) -> int:
 
 
 def _suite_document(suite: SuiteState) -> dict[str, Any]:
-    content = dataclasses.asdict(suite)
+    content = asdict(suite)
     cases = [
         {"why" if key == "reason" else key: value for key, value in case.items()}
         for case in content["cases"]

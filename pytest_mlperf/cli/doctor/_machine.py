@@ -312,8 +312,7 @@ def loadgen() -> Check:
     except (MlperfError, OSError) as error:
         layer = f"{error.layer}: " if isinstance(error, RunError) else ""
         text = f"wheel {release}: a trial run failed: {layer}{error}"
-        do = f"pip install --force-reinstall {wheel}"
-        return Check("tools", "LoadGen", "broken", text, do)
+        return Check("tools", "LoadGen", "broken", text, f"pip install --force-reinstall {wheel}")
     text = f"{release} (library {built}), a trial run was VALID"
     return Check("tools", "LoadGen", "ok", text)
 

@@ -270,8 +270,7 @@ def _trouble(planned: Planned, answers: Sequence[Mapping[str, Any]]) -> Iterator
             helps = "start an image or environment that has it, or install it there"
             if python is not None:
                 helps = f"{python} -m pip install {distribution(library)}"
-            advice = f"is not installed there: {helps}"
-            state = f"breaks: {reason}" if reason else advice
+            state = f"breaks: {reason}" if reason else f"is not installed there: {helps}"
             yield EnvironmentFault(f"{title}: needs {library}, which {state}")
         if error := _error(planned, last["error"], f" (in {title})"):
             yield error

@@ -19,7 +19,6 @@ from pytest_mlperf.cli.imports._sessions import (
     written,
 )
 from pytest_mlperf.cli.output import show
-from pytest_mlperf.core.baseline import Property
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import shown
@@ -61,8 +60,7 @@ def run(parsed: argparse.Namespace) -> int:
         for points, folder, moment in zip(sessions, parsed.sessions, begun, strict=True)
     ]
     result = _result(parsed, case, sorted(runs, key=lambda one: one.started), sessions[0])
-    version = sessions[0][0].facts["harness.version"]
-    results = session_of([result], {"endpoints": version})
+    results = session_of([result], {"endpoints": sessions[0][0].facts["harness.version"]})
     file = written(results, parsed)
     show([*summary(results), *notes, *next_steps(file, results)])
     return int(any(result.failed for result in results.cases))
@@ -200,18 +198,12 @@ def _result(
     rated = all("tokens_per_second" in run.metrics for run in runs if not run.invalid)
     judged = gated_metrics(case.scenario, tokens=rated)
     names = (*judged, *(at_point(name, p.concurrency) for name in judged for p in points))
+    # Their client counts the beginning and the end of a load, and its own tokens: its figures are
+    # those of no other.
+    identity = {"harness": MLC_ENDPOINTS, **({"system": parsed.system} if parsed.system else {})}
     return imported(
         case,
         runs,
-        subject=Subject(identity=_identity(parsed.system), fingerprint=facts),
+        subject=Subject(identity=identity, fingerprint=facts),
         limits={name: METRICS[name].limit for name in names},
     )
-
-
-def _identity(system: str) -> dict[str, Property]:
-    """Return what must be equal for two results to be compared: who measured it, and on what.
-
-    Their client counts the beginning and the end of a load, and its own tokens: its figures are
-    those of no other.
-    """
-    return {"harness": MLC_ENDPOINTS, **({"system": system} if system else {})}

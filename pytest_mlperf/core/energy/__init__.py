@@ -152,24 +152,14 @@ def measure(
     if energy.method == "trace":
         energy = _by_trace(energy, seen, covers=covers)
     else:
-        ends_j = _at_ends(energy, counted, trace, (begin_s, end_s), limit_w)
-        second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
+        ends = (begin_s, end_s)
+        near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= PAD_S]
+        # Where the power at the ends was not seen it may have been anything.
+        swing_w = max(near) - min(near) if near else max(energy.mean_w or 0.0, limit_w or 0.0)
+        ends_j = counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
+        second_j = _by_average(counter, counted, average, energy, ends)
         energy = _by_counter(energy, ends_j, second_j, covers=covers)
     return _plausible(energy, limit_w)
-
-
-def _at_ends(
-    energy: Energy,
-    counted: CounterEnergy,
-    trace: Sequence[Reading],
-    ends: tuple[float, float],
-    limit_w: float | None,
-) -> float:
-    """Return what a counter may be off by at the ends of a window, joules."""
-    near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= PAD_S]
-    # Where the power at the ends was not seen it may have been anything.
-    swing_w = max(near) - min(near) if near else max(energy.mean_w or 0.0, limit_w or 0.0)
-    return counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
 
 
 def _by_average(

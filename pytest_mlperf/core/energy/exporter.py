@@ -13,6 +13,7 @@ from itertools import pairwise
 from statistics import median
 
 from pytest_mlperf.core import energy
+from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
@@ -134,14 +135,6 @@ class ExportedEnergy:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Change:
-    """A value that was not there at the look before: it came between these times."""
-
-    time_s: float
-    value: float
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class _Counted:
     """What the counter of one GPU gives for a window; `why_not` where it gives nothing."""
 
@@ -249,8 +242,8 @@ def _counted(looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: fl
         for look in looks
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
-    changes = [  # the first look shows none
-        _Change(time_s=(before_s + time_s) / 2, value=value)
+    changes = [  # between two looks each; the first shows none
+        Reading(time_s=(before_s + time_s) / 2, value=value)
         for (before_s, before), (time_s, value) in pairwise(series)
         if value != before
     ]
@@ -295,7 +288,7 @@ def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]
         )
 
 
-def _at(changes: Sequence[_Change], time_s: float) -> float:
+def _at(changes: Sequence[Reading], time_s: float) -> float:
     """Return a counter at a time, between two changes, or as it grew beside that time."""
     place = next((n for n, one in enumerate(changes) if one.time_s >= time_s), len(changes))
     place = min(max(place, 1), len(changes) - 1)

@@ -59,9 +59,7 @@ def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[M
     first = next((line for line in lines if line.strip()), "")
     if not first:
         return ()
-    if _is_spl(first):
-        return tuple(_spl(lines, name, local_offset_s))
-    return tuple(_csv(lines, name))
+    return tuple(_spl(lines, name, local_offset_s)) if _is_spl(first) else tuple(_csv(lines, name))
 
 
 def _is_spl(line: str) -> bool:

@@ -136,17 +136,10 @@ def traced(
     first, last = (at(total, end + late) for end in (begin_s, end_s))
     rises = fsum(abs(b.value - a.value) for a, b in pairwise(inside))
     unseen_s = read_s + (refresh_s(trace) or read_s)
-    return Traced(
-        joules=last - first,
-        unsure_j=rises * read_s / 2 + unseen_s * _swing(trace, begin_s, end_s, unseen_s),
-    )
-
-
-def _swing(trace: Sequence[Reading], begin_s: float, end_s: float, pad_s: float) -> float:
-    near = [
-        r.value for r in trace if min(abs(r.time_s - end) for end in (begin_s, end_s)) <= 2 * pad_s
-    ]
-    return max(near) - min(near) if near else 0.0
+    ends = (begin_s, end_s)
+    near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= 2 * unseen_s]
+    swing_w = max(near) - min(near) if near else 0.0
+    return Traced(joules=last - first, unsure_j=rises * read_s / 2 + unseen_s * swing_w)
 
 
 LAG_S = 0.1

@@ -208,9 +208,7 @@ def _reading(
     work: Decode, has: Hardware, seen: Circumstances, steps: float = 1.0, *, certain: bool
 ) -> list[Term]:
     read = step_bytes(work, has, seen, certain=certain)
-    if not read or not has.bandwidth:
-        return []
-    return [_time("memory", read * steps, has.bandwidth)]
+    return [_time("memory", read * steps, has.bandwidth)] if read and has.bandwidth else []
 
 
 def lowest(terms: Iterable[Term]) -> Term | None:

@@ -146,14 +146,8 @@ def _most(a: float | None, b: float | None) -> float | None:
     return None if a is None or b is None else max(a, b)
 
 
-def _kind(key: str) -> str:
-    if key in PEAKS:
-        return "peak"
-    return "clock" if key.endswith("clock") else key
-
-
 def _value(where: str, figure: Any) -> float:
-    kind = _FIGURES[_kind(where)]
+    kind = _FIGURES["peak" if where in PEAKS else "clock" if where.endswith("clock") else where]
     expected = f"{where} must be a number in {kind.units[0]}, or a text with its unit: "
     expected += kind.example
     if isinstance(figure, str):

@@ -188,8 +188,7 @@ def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
         for name, (part, whole) in SHARES.items()
         if part in grown and grown.get(whole)
     }
-    preemptions = {name: grown[name] for name in ("preemptions",) if name in grown}
-    return {**shares, **preemptions}
+    return {**shares, **{name: grown[name] for name in ("preemptions",) if name in grown}}
 
 
 def _steps(inside: Sequence[Mapping[str, float]], name: str) -> Iterator[float]:

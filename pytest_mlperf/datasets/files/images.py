@@ -210,7 +210,12 @@ def _inspect(path: Path) -> tuple[int, int] | str:
             file.seek(-len(end), 2)
             if not end or file.read() != end:
                 file.seek(0)
-                _require_end(file.read(), end)
+                content = file.read()
+                kept = content.rstrip(b"\0")
+                # It stops in zeros: its place was reserved, but the rest never came. Decoders may
+                # take such zeros for pixels; after the end of an image they are harmless.
+                if end and len(kept) < len(content) and not kept.endswith(end):
+                    raise ValueError(f"it stops in {len(content) - len(kept):,} zero bytes")
                 with Image.open(path) as again:
                     again.load()
             return image.size
@@ -218,16 +223,6 @@ def _inspect(path: Path) -> tuple[int, int] | str:
         return _kind(path)
     except Exception as error:  # damage makes decoders raise anything
         return f"this image is incomplete or damaged ({error})"
-
-
-def _require_end(content: bytes, end: bytes) -> None:
-    """Refuse a file that stops in zeros: its place was reserved, but the rest never came.
-
-    Decoders may take such zeros for pixels. Zeros after the end of an image are harmless.
-    """
-    kept = content.rstrip(b"\0")
-    if end and len(kept) < len(content) and not kept.endswith(end):
-        raise ValueError(f"it stops in {len(content) - len(kept):,} zero bytes")
 
 
 def _kind(path: Path) -> str:

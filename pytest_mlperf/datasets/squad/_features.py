@@ -180,8 +180,7 @@ def basic_tokens(text: str) -> list[str]:
         if word in SPECIAL:
             tokens.append(word)
         else:
-            plain = unicodedata.normalize("NFD", word.lower())
-            tokens += plain.translate(_SPLITTING).split()
+            tokens += unicodedata.normalize("NFD", word.lower()).translate(_SPLITTING).split()
     return tokens
 
 

@@ -303,8 +303,7 @@ def _tokens(source: SampleFile, place: int, column: str, cell: Any) -> Any:
     if listed and 0 <= min(cell) <= max(cell) < 2**31:
         cell = np.array(cell, np.int32)
     if not isinstance(cell, list | np.ndarray):
-        kind = type(cell).__name__
-        defect = f"a value of type {kind} is neither text nor a list of token ids"
+        defect = f"a value of type {type(cell).__name__} is neither text nor a list of token ids"
         raise source.wrong(place, column, defect)
     if listed and isinstance(cell, list):
         raise source.wrong(place, column, "a token is negative or above 2**31")

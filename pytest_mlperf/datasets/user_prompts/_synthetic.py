@@ -175,13 +175,11 @@ class MadeUp:
     def output_tokens(self, index: int) -> int | None:
         if self.output is None:
             return None
-        chance = random.Random(f"answer {VERSION} {self.seed} {index}").random()
-        return self.output.draw(chance)
+        return self.output.draw(random.Random(f"answer {VERSION} {self.seed} {index}").random())
 
     def digest(self, samples: int) -> str:
         """Return hex SHA-256 over what decides the content."""
-        decides = (VERSION, COMMON, samples, self.seed, self.input, self.output, self.shared)
-        text = repr(decides)
+        text = repr((VERSION, COMMON, samples, self.seed, self.input, self.output, self.shared))
         if self.tokenizer is not None:
             text += repr((self._words, [self.prompt(index) for index in range(min(samples, 16))]))
         return hashlib.sha256(f"prompts {text}".encode()).hexdigest()

@@ -389,8 +389,7 @@ def _configurations(table: Any) -> Iterator[Mapping[str, Any]]:
 def _torchao(configuration: Mapping[str, Any]) -> Names:
     name = str(configuration["_type"])
     if not name.startswith("Intx"):
-        fitting = (names for start, names in TORCHAO_TYPES.items() if name.startswith(start))
-        return next(fitting, ())
+        return next((names for start, names in TORCHAO_TYPES.items() if name.startswith(start)), ())
     dtype = (configuration.get("_data") or {}).get("weight_dtype") or {}
     written = str(dtype.get("_data", dtype) if isinstance(dtype, Mapping) else dtype)
     return _integers(written.rpartition(".")[2].removeprefix("int"))

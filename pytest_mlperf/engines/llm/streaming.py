@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from array import array
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
@@ -256,10 +257,8 @@ class Streams:
             self._thread.join(CLOSE_S)
 
     def _live(self) -> None:
-        try:
+        with contextlib.closing(self.loop):
             self.loop.run_forever()
-        finally:
-            self.loop.close()
 
     def _begin(
         self, ids: Sequence[int], indices: Sequence[int], sink: Sink, issued_s: float

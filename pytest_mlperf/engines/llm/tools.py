@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from pytest_mlperf.core.errors import Rule, SuiteError, text_of
 from pytest_mlperf.core.extension import Dataset
+from pytest_mlperf.core.foreign_text import json_in
 from pytest_mlperf.engines import broken, is_deep, one_of, refused_sample, require_module
 from pytest_mlperf.engines.llm.generation import packed
 
@@ -251,7 +252,7 @@ def _pieces(text: str) -> tuple[str, list[str]]:
 def _of_json(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Iterator[Called]:  # noqa: ARG001
     """Yield the calls of an answer that has each as a JSON object with name and arguments."""
     for piece in _pieces(text)[1]:
-        called = _json(piece.strip(), None)
+        called = json_in(piece.strip(), None)
         name = called.get("name") if isinstance(called, dict) else None
         if isinstance(called, dict) and isinstance(name, str) and "arguments" in called:
             yield name, called["arguments"], piece
@@ -283,8 +284,7 @@ def _tagged(text: str, schemas: Mapping[str, Mapping[str, Any]]) -> Called:
         if not end:
             return "", text, text
         written = value.partition(PARAMETER_END)[0].removeprefix("\n").removesuffix("\n")
-        schema = schemas.get(name, {}).get(parameter.strip())
-        arguments[parameter.strip()] = _typed(written, schema)
+        arguments[parameter.strip()] = _typed(written, schemas.get(name, {}).get(parameter.strip()))
     return name, arguments, text
 
 
@@ -313,7 +313,7 @@ def _typed(text: str, schema: Any) -> Any:
         return {"true": True, "false": False}.get(text.lower(), text)
     if kind in ("integer", "number"):
         return _number(text, whole=kind == "integer")
-    value = _json(text, text)
+    value = json_in(text, text)
     return _literal(text) if value is text else value
 
 
@@ -327,13 +327,6 @@ def _number(text: str, *, whole: bool) -> Any:
     if not math.isfinite(value):
         return text
     return int(value) if value.is_integer() else value
-
-
-def _json(text: str, default: Any) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return default
 
 
 def _literal(text: str) -> Any:

@@ -115,8 +115,7 @@ def payload(block: bytes) -> bytes:
     for line in lines:
         if not line.startswith(FIELDS):
             raise Failed("malformed event", f"not a line of an event: {shown(line)}")
-    data = [line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")]
-    return b"\n".join(data)
+    return b"\n".join([line[5:].removeprefix(b" ") for line in lines if line.startswith(b"data:")])
 
 
 @dataclass(kw_only=True, slots=True)

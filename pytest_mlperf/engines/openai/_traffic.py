@@ -335,10 +335,6 @@ class Traffic:
         self._tokenizer = tokenizer
         self._session_header = session_header
 
-    def _header(self, session: str) -> bytes:
-        name = self._session_header
-        return f"{name}: {session}\r\n".encode() if name and session else b""
-
     async def answer(self, request: StreamedRequest) -> None:
         try:
             await self._answer(request, self._run_of(request.sink))
@@ -380,10 +376,11 @@ class Traffic:
         answer = StreamedAnswer(keeps=request.sink.wants_output or self.kept is not None)
         body = self._bodies[request.index]
         flight = Flight(run, request, body, answer, self._report, task)
-        session = session_of(request.sink, request.sample)
+        name, session = self._session_header, session_of(request.sink, request.sample)
+        header = f"{name}: {session}\r\n".encode() if name and session else b""
         run.begin(flight)
         try:
-            await self._client.stream(body.of(session), answer, flight, self._header(session))
+            await self._client.stream(body.of(session), answer, flight, header)
         except Failed as failure:
             run.failed(flight, failure)
         except RunError as error:

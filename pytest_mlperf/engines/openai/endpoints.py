@@ -314,8 +314,7 @@ class EndpointsEngine(OpenAiEngine):
         asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
         config = folder.with_name(f"{folder.name}.json")
         config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
-        scores = len(content["datasets"]) > 1
-        self._follow(config, folder, expected_s, alive, scores=scores)
+        self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
     def _write_prompts(self, file: Path) -> None:
         chat = self._options.api == "chat"

@@ -225,8 +225,7 @@ class TensorRunner(TaskRunner):
                 'task = "tensor" needs an output with the batch as first dimension'
             )
         result = result.astype(result.dtype.newbyteorder("<"), copy=False)
-        ends = pairwise(accumulate(rows, initial=0))
-        return [result[first:end].tobytes() for first, end in ends]
+        return [result[first:end].tobytes() for first, end in pairwise(accumulate(rows, initial=0))]
 
 
 PRECISIONS: tuple[PrecisionName, ...] = ("fp64", "fp32", "bf16", "fp16", "fp8", "int8", "int4")

@@ -146,8 +146,7 @@ def _read(
         return boxes[:, :CORNERS], boxes[:, CORNERS], boxes[:, CORNERS + 1].astype(np.int64)
     centres, halves = boxes[:2].T, boxes[2:CORNERS].T / 2
     classes = boxes[CORNERS:].argmax(axis=0)
-    scores = boxes[CORNERS:].max(axis=0)
-    return np.hstack([centres - halves, centres + halves]), scores, classes
+    return np.hstack([centres - halves, centres + halves]), boxes[CORNERS:].max(axis=0), classes
 
 
 def suppress(

@@ -375,8 +375,7 @@ class TensorRtLlmEngine(LibraryEngine):
         undo.callback(streams.close)
         self._put = streams.put
         if sampling.matters:
-            version = str(package.__version__)
-            streams.run(sampling.find_out(requests.ask, version))
+            streams.run(sampling.find_out(requests.ask, str(package.__version__)))
             self._facts["min_tokens"] = COUNTED[sampling.counted]
 
     def _settings(self, model: Any) -> Mapping[str, str]:
@@ -406,6 +405,4 @@ class TensorRtLlmEngine(LibraryEngine):
 def _worded(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    if isinstance(value, list):
-        return ",".join(map(str, value))
-    return str(value)
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -92,8 +92,7 @@ class TorchEngine(TokenBase):
             tokenizer, fact = tokenizer_for("torch", self._folder, self._dataset)
             reader = self._chats(tokenizer)
             architecture = read_config(self._folder).architecture
-            sees = isinstance(reader, PictureChats)
-            kind = PICTURES if sees else text_kind(architecture)
+            kind = PICTURES if isinstance(reader, PictureChats) else text_kind(architecture)
             loaded = open_model(self._folder, self._options, self._precision, kind)
         self._facts |= {**fact, **loaded.facts}
         self._generation = dataclasses.replace(self._generation, eos=loaded.eos)
@@ -117,9 +116,7 @@ class TorchEngine(TokenBase):
             chats, facts = tool_chats("torch", self._folder, tokenizer, self._options)
             self._facts |= facts
             return chats
-        if has_chats(self._dataset):
-            return picture_chats("torch", self._folder, tokenizer)
-        return None
+        return picture_chats("torch", self._folder, tokenizer) if has_chats(self._dataset) else None
 
     def _build(self, model: Any, undo: ExitStack) -> None:
         from pytest_mlperf.engines.torch._batching import (

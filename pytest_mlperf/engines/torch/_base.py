@@ -314,8 +314,7 @@ def quantization_table(config: Any) -> Mapping[str, Any]:
     table = getattr(config, "quantization_config", None)
     if table is None:
         return {}
-    plain = table if isinstance(table, dict) else table.to_dict()
-    return dict(plain)
+    return dict(table if isinstance(table, dict) else table.to_dict())
 
 
 def check_quantised(folder: Path, quantization: Mapping[str, Any], precision: str) -> None:

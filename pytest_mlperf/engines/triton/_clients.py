@@ -275,8 +275,7 @@ class HttpClient:
     ) -> None:
         """Connect at the first request; `binary` arrays go as bytes behind the JSON, not in it."""
         kind = http.client.HTTPSConnection if address.secure else http.client.HTTPConnection
-        host = address.host.strip("[]")
-        self._connection = kind(host, address.port, timeout=timeout_s)
+        self._connection = kind(address.host.strip("[]"), address.port, timeout=timeout_s)
         self._connection.auto_open = 0
         self._base = f"{address.path}/v2"
         self._model = f"models/{quote(model, safe='')}"

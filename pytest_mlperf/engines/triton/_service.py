@@ -332,8 +332,7 @@ class Service:
             if self._options.serve is not None:
                 port = free_port()
                 self._server = opening.enter_context(self._new_server(grpc_port=port))
-                http = self._options.protocol == "http"
-                url = self._server.url if http else f"{HOST}:{port}"
+                url = self._server.url if self._options.protocol == "http" else f"{HOST}:{port}"
                 self._address = Address.of(self._options.protocol, url)
             first = self._connect()
             try:

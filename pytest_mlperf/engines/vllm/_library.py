@@ -387,18 +387,14 @@ class AsyncBackend:
             self._streams.close()
             raise
         self.settled = self._llm.vllm_config
-        self._room = self._ahead(int(arguments.get("data_parallel_size") or 1))
+        self._room: AbstractAsyncContextManager[Any] = contextlib.nullcontext()
+        if self._prompts.has_media:
+            # Samples wait until vLLM may need them soon. What is made of a picture is many times
+            # its file: of all at once, as in Offline, it would fill the machine's memory.
+            copies = int(arguments.get("data_parallel_size") or 1)
+            at_once = copies * self.settled.scheduler_config.max_num_seqs
+            self._room = asyncio.Semaphore(AHEAD * at_once)
         self.put = self._streams.put
-
-    def _ahead(self, copies: int) -> AbstractAsyncContextManager[Any]:
-        """Return what keeps samples back until vLLM may need them soon.
-
-        What is made of a picture is many times its file: of all samples at once, as in Offline, it
-        would fill the machine's memory.
-        """
-        if not self._prompts.has_media:
-            return contextlib.nullcontext()
-        return asyncio.Semaphore(AHEAD * copies * self.settled.scheduler_config.max_num_seqs)
 
     def close(self) -> None:
         """End vLLM's processes, then the loop, whose tasks vLLM still uses for that."""
@@ -422,8 +418,7 @@ class AsyncBackend:
                 return
             if isinstance(error, MlperfError):
                 raise
-            step = f"sample {request.index} of the data set"
-            raise _failed(step, error, self._log) from error
+            raise _failed(f"sample {request.index} of the data set", error, self._log) from error
 
     async def _ask(self, request: StreamedRequest) -> tuple[Any, list[int], SeenRequest]:
         """Return the last output, all tokens, and when the first and the last came."""

@@ -64,18 +64,14 @@ class _Reporting:
     def __init__(self, config: pytest.Config) -> None:
         self._config = config
 
-    def _plain(self, report: Any) -> Any:
-        hook = self._config.hook
-        return hook.pytest_report_to_serializable(config=self._config, report=report)
-
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        _send("report", report=self._plain(report))
+        plain = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
+        _send("report", report=plain)
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             _send("uncollected", cause=report.longreprtext)
 
     def pytest_unconfigure(self, config: pytest.Config) -> None:
-        output = getattr(config, "workeroutput", {})
-        _send("finished", notices=output.get("mlperf_notices"))
+        _send("finished", notices=getattr(config, "workeroutput", {}).get("mlperf_notices"))

@@ -135,8 +135,11 @@ class Fleet:
                 if self._waiting or self._running:
                     self._take(self._next())
         except HeadLostError as error:
-            address = self._state.options.on
-            self._give_up(f"the cluster at {address} was lost: {error}")
+            cause = f"the cluster at {self._state.options.on} was lost: {error}"
+            for group in list(self._running.values()):
+                self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
+            while self._waiting:
+                self._lose(self._waiting.pop(0), f"{cause}; this case was not begun")
         finally:
             for notice in sorted(self._notices):
                 self._state.notice(notice)
@@ -269,9 +272,3 @@ class Fleet:
             group.reported.add(item.nodeid)
             self._relay.lost(item, cause)
             stop_where_asked(self._session)
-
-    def _give_up(self, cause: str) -> None:
-        for group in list(self._running.values()):
-            self._over(group, f"{cause}; this case ran on node {self._names[group.node]}")
-        while self._waiting:
-            self._lose(self._waiting.pop(0), f"{cause}; this case was not begun")

@@ -158,8 +158,7 @@ def _samples(result: CaseResult) -> Iterator[tuple[str, dict[str, str], float]]:
 
 
 def _label(text: str) -> str:
-    shown = visible(text, keep="\n")
-    return shown.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return visible(text, keep="\n").replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 
 # --- github-action-benchmark -----------------------------------------------------------------
@@ -266,14 +265,13 @@ def _benchmark(result: CaseResult) -> dict[str, Any] | None:
 
 
 def _about(verdict: Verdict) -> dict[str, Any]:
-    scores = verdict.accuracy.scores if verdict.accuracy else {}
     return {
         "case": verdict.case.id,
         "outcome": str(verdict.outcome),
         "runs": len(verdict.runs),
         "metrics": {name: _metric(name, verdict.runs) for name in verdict.runs[-1].metrics},
         "baseline": {m.metric: m.baseline for m in verdict.metrics if m.baseline is not None},
-        "accuracy": dict(scores),
+        "accuracy": dict(verdict.accuracy.scores) if verdict.accuracy else {},
         "gate": verdict.gate.in_words if verdict.gate else None,
     }
 

@@ -95,8 +95,7 @@ def junit(results: Results, absent: Iterable[Absent], message: Message) -> str:
 
 
 def _case(suite: ET.Element, result: CaseResult, message: Message) -> None:
-    seconds = sum(run.duration_s for run in result.verdict.runs)
-    test = _test(suite, result.test, seconds=seconds)
+    test = _test(suite, result.test, seconds=sum(run.duration_s for run in result.verdict.runs))
     _properties(test, properties(result))
     if result.failed:
         first = f"{result.verdict.outcome} {result.verdict.headline}"

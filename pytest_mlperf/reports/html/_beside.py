@@ -416,8 +416,7 @@ def page_of(
     Args:
         store: Of earlier sessions; "": there is none.
     """
-    beside = _Search(file.resolve().parent, root).beside(results, store)
-    return render(results, beside, absent)
+    return render(results, _Search(file.resolve().parent, root).beside(results, store), absent)
 
 
 class _Search:
@@ -437,9 +436,12 @@ class _Search:
         folders = {result.test: self._folders(result) for result in results.cases}
         last = {test: pairs[-1][1] for test, pairs in folders.items() if pairs}
         speed = [r for r in results.cases if r.verdict.kind == "performance" and r.test in last]
+        asked = [result for result in results.cases if result.test in records]
+        # Each file takes several commands of git; failed cases come first.
+        first = sorted(asked, key=lambda one: not one.failed)[:ASKED]
         return RunFiles(
             records=records,
-            versions=self._versions(results, records),
+            versions={one.test: self._accepted(one, records[one.test]) for one in first},
             percentiles={
                 one.test: logged
                 for one in speed
@@ -463,16 +465,8 @@ class _Search:
         runs = result.verdict.runs
         return [(run, at) for run in runs if (at := folder_below(self._folder, run.folder))]
 
-    def _versions(
-        self, results: Results, records: Mapping[str, Record]
-    ) -> dict[str, list[tuple[str, str]]]:
-        """Return when git says each engine version was accepted; failed cases come first."""
-        asked = [result for result in results.cases if result.test in records]
-        # Each file takes several commands of git.
-        first = sorted(asked, key=lambda one: not one.failed)[:ASKED]
-        return {one.test: self._accepted(one, records[one.test]) for one in first}
-
     def _accepted(self, result: CaseResult, record: Record) -> list[tuple[str, str]]:
+        """Return when git says each engine version was accepted."""
         file = self._baseline(result)
         measured = (self._try(points_of, file, []) if file else None) or []
         points = [

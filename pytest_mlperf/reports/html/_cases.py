@@ -52,8 +52,7 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
     for result in one.results:
         record = beside.records.get(result.test)
         for metric in gated(result):
-            marks = beside.versions.get(result.test, ())
-            figures += _history(metric, result, record, marks, most)
+            figures += _history(metric, result, record, beside.versions.get(result.test, ()), most)
             figures += _sessions(metric.metric, result, beside, most)
         figures += _curve(result, record)
         figures += _latencies(result, record, beside)
@@ -62,8 +61,7 @@ def figures_of(one: Grouped, beside: RunFiles, most: int) -> list[Packed]:
         runs = result.verdict.runs
         power = beside.power.get(result.test)
         if power and runs[-1].folder not in seen:
-            title_ = f"Power, clock and temperature, run {len(runs)}"
-            figures.append({"title": title_, **power})
+            figures.append({"title": f"Power, clock and temperature, run {len(runs)}", **power})
             seen.add(runs[-1].folder)
     return figures
 
@@ -161,10 +159,8 @@ def _unit(metric: str, value: float) -> tuple[str, float]:
     """Return the unit that a time is best read in, and how many of it a second is."""
     if METRICS[metric].unit != "s":
         return "", 1.0
-    for unit, factor in (("s", 1.0), ("ms", 1e3)):
-        if value * factor >= 1:
-            return unit, factor
-    return "µs", 1e6
+    units = (("s", 1.0), ("ms", 1e3))
+    return next(((unit, factor) for unit, factor in units if value * factor >= 1), ("µs", 1e6))
 
 
 @lru_cache(maxsize=10_000)
@@ -213,7 +209,9 @@ def _curve(result: CaseResult, record: Record | None) -> Iterator[Packed]:
     rows: list[list[Any]] = []
     for when, measured in (("baseline", before), ("now", runs)):
         for point, metric in sorted(judged.items()):
-            x = [_of_user(run, rate, point, of_tokens=of_tokens) for run in measured]
+            # What one of the users at the point sees.
+            speed, users = ("tps_per_user", 1.0) if of_tokens else (rate, point)
+            x = [run.get(at_point(speed, point), 0.0) / users for run in measured]
             y = [run.get(at_point(rate, point), 0.0) for run in measured]
             if not (all(x) and all(y) and x):
                 continue
@@ -272,19 +270,11 @@ def _on_step(row: Sequence[Any], rows: Sequence[Sequence[Any]]) -> bool:
     )
 
 
-def _of_user(run: Mapping[str, float], rate: str, point: float, *, of_tokens: bool) -> float:
-    """Return what one of the users at a point sees, in units of the rate a second."""
-    if of_tokens:
-        return run.get(at_point("tps_per_user", point), 0.0)
-    return run.get(at_point(rate, point), 0.0) / point
-
-
 def _ends(metric: MetricVerdict) -> list[Any]:
     """Return where the interval of a point's change ends, its tone and what is said of it."""
-    shares = (metric.low, metric.high)
     low, high = (
         None if share is None or not metric.baseline else rounded(metric.baseline * (1 + share))
-        for share in shares
+        for share in (metric.low, metric.high)
     )
     word = str(metric.outcome)
     text = word if metric.change is None else f"{word} {change(metric.change)}"
@@ -381,15 +371,13 @@ def shown(cases: Sequence[Grouped], beside: RunFiles) -> tuple[list[Packed], lis
 
 def in_words(subject: Subject) -> str:
     """Return machine and engine of an environment in a line."""
-    engine = engine_version(subject.fingerprint)
     parts = [f"{name} {value}" for name, value in subject.identity.items() if value is not None]
-    return ", ".join([*filter(None, [engine]), *parts])
+    return ", ".join([*filter(None, [engine_version(subject.fingerprint)]), *parts])
 
 
 def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Packed:
     verdict = result.verdict
     likely = causes(verdict, beside.records.get(result.test), others) if others else ()
-    notes = [*verdict.notes, *metric_notes(verdict)]
     return {
         "verdict": verdict,
         "tone": tone(verdict.outcome, failed=result.failed),
@@ -404,7 +392,7 @@ def _test(result: CaseResult, beside: RunFiles, others: Sequence[Verdict]) -> Pa
             if one
         ],
         "causes": tuple(cause.says for cause in likely),
-        "notes": list(dict.fromkeys(notes)),
+        "notes": list(dict.fromkeys([*verdict.notes, *metric_notes(verdict)])),
         "facts": _facts(result),
         "commands": list(_commands(result)),
     }

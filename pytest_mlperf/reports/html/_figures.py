@@ -253,8 +253,7 @@ def _around(reference: float, paired: PairedVerdict | None) -> list[float | None
     """Return the interval of a score in % of its reference."""
     if paired is None or paired.low is None or paired.high is None:
         return [None, None]
-    ends = (paired.low, paired.high)
-    return [rounded(100 * (paired.baseline + end) / reference) for end in ends]
+    return [rounded(100 * (paired.baseline + end) / reference) for end in (paired.low, paired.high)]
 
 
 # --- runs ------------------------------------------------------------------------------------
@@ -338,9 +337,8 @@ def energy(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
         result = max(one.results, key=lambda each: len(each.verdict.runs))
         record = next(filter(None, (beside.records.get(each.test) for each in one.results)), None)
         before = [run.metrics for run in record.runs] if record else []
-        now = [run.metrics for run in result.verdict.runs if not run.invalid]
         rows += _efficiency(place, "baseline", before)
-        rows += _efficiency(place, "now", now)
+        rows += _efficiency(place, "now", [r.metrics for r in result.verdict.runs if not r.invalid])
     return Figure(
         name="energy",
         title="Speed and energy",
@@ -423,8 +421,9 @@ def spent(cases: Sequence[Grouped], beside: RunFiles) -> Figure:
             for order, (part, seconds) in enumerate(sums.items())
             if seconds > 0
         ]
-    lacking = " Only the measured part is known: the runs' logs are not here."
-    parts = "" if beside.folder else lacking
+    parts = (
+        "" if beside.folder else " Only the measured part is known: the runs' logs are not here."
+    )
     return Figure(
         name="spent",
         title="Where the time went",

@@ -191,8 +191,7 @@ def _in_words(identity: Mapping[str, Any]) -> str:
 def _drift(history: CaseHistory, one: LevelChange) -> dict[str, Any]:
     worse = history.is_worse(one.change)
     point = history.points[one.index]
-    versions = history.versions
-    engines = list(dict.fromkeys(versions[one.index - 1 : one.index + 1]))
+    engines = list(dict.fromkeys(history.versions[one.index - 1 : one.index + 1]))
     return {
         "tone": {True: "fail", False: "good", None: "note"}[worse],
         "word": {True: "worse", False: "better", None: "changed"}[worse],

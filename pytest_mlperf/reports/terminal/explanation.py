@@ -169,10 +169,10 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
     if verdict.kind == "accuracy":
         judged = [metric for metric in verdict.metrics if metric.outcome is not None]
         first = [verdict.gate.in_words.capitalize()] if verdict.gate else []
-        lines = [line for text in (*first, *map(_gate, judged)) for line in _wrapped(text, width)]
+        lines = [line for text in (*first, *map(_gate, judged)) for line in wrapped(text, width)]
     elif verdict.kind == "performance":
-        lines = _wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)
-    lines += [line for paired in verdict.paired for line in _wrapped(_paired(paired), width)]
+        lines = wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)
+    lines += [line for paired in verdict.paired for line in wrapped(_paired(paired), width)]
     return [head, *lines, f"{INDENT}{accuracy.folder}"]
 
 
@@ -211,7 +211,7 @@ def environment(verdict: Verdict, width: int) -> list[str]:
     if subject is None:
         return []
     identity = ", ".join(f"{name} {value}" for name, value in subject.identity.items())
-    lines = _wrapped(identity, width)
+    lines = wrapped(identity, width)
     for name, value in (*subject.fingerprint.items(), *subject.surroundings.items()):
         lines += fold(f"{name} {value}", width, first=INDENT, rest=INDENT * 2)
     if speed := machine(verdict):
@@ -222,7 +222,8 @@ def environment(verdict: Verdict, width: int) -> list[str]:
 # --- words -----------------------------------------------------------------------------------
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines below a heading."""
     return fold(text, width, first=INDENT, rest=INDENT)
 
 

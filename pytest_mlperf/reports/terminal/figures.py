@@ -370,8 +370,7 @@ def light(verdict: Verdict) -> str | None:
     text = share_in_words(share, last.binds, estimated=last.estimated is not None)
     least = METRICS[last.metric].unit == "s"
     bound = f"{'at least' if least else 'at most'} {quantity(last.metric, most)}"
-    title = METRICS[last.metric].title
-    return f"{title}: {text}; {bound}"
+    return f"{METRICS[last.metric].title}: {text}; {bound}"
 
 
 def cost(verdict: Verdict) -> str | None:
@@ -379,8 +378,7 @@ def cost(verdict: Verdict) -> str | None:
     per_usd = verdict.cost
     if per_usd is None:
         return None
-    millions = per_usd.value >= 1e6
-    value = f"{per_usd.value / 1e6:.4g} M" if millions else quantity("", per_usd.value)
+    value = f"{per_usd.value / 1e6:.4g} M" if per_usd.value >= 1e6 else quantity("", per_usd.value)
     return f"{value} {per_usd.of}/USD ({price_of(per_usd, verdict.case)})"
 
 

@@ -195,8 +195,7 @@ def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> 
 def _metric(case: Case, tests: Iterable[Tests]) -> str:
     """Return what speed is in a scenario: what a claim in [[pairs]] is about by default."""
     runs = chain.from_iterable(test.verdict.runs for own in tests for test in own.values())
-    tokens = any("ttft_p50" in run.metrics for run in runs)
-    return gated_metrics(case.scenario, tokens=tokens)[0]
+    return gated_metrics(case.scenario, tokens=any("ttft_p50" in run.metrics for run in runs))[0]
 
 
 def _entry(
@@ -315,8 +314,7 @@ def _speed(result: CaseResult, before: CaseResult | None, metric: str) -> Speed 
         return None
     if not then or (before is not None and _other_rate(result, before)):
         return Speed(value=geometric_mean(now))
-    lower = METRICS[metric].direction is Direction.LOWER
-    over, under = (then, now) if lower else (now, then)
+    over, under = (then, now) if METRICS[metric].direction is Direction.LOWER else (now, then)
     several = min(len(now), len(then)) > 1
     return Speed(
         value=geometric_mean(now),

@@ -136,8 +136,7 @@ class _Making:
         remembered = memory.recall()
         if remembered and (built := store.find(remembered)):
             return _checkpoint(built)
-        files = model_files(step.source)
-        source = digests(step.source, files, self._show)
+        source = digests(step.source, model_files(step.source), self._show)
         self._calibrate()
         made_of = {
             **_decided(step, about),
@@ -180,6 +179,9 @@ class _Making:
             self._store.making(key) as target,
         ):
             self._machine = place.conditions.machine
+            # Of a pipeline, whose parts lie in folders, a builder writes all.
+            its_own = {*CONFIGURATIONS, *(name for name in source if "/" in name)}
+            weights = (WEIGHTS, f"{WEIGHTS}.index.json")
             spec = {
                 "target": step.target,
                 "recipe": step.recipe,
@@ -187,7 +189,7 @@ class _Making:
                 "source": str(step.source.resolve()),
                 "folder": str(target.resolve()),
                 "prompts": str(self._prompts.resolve()) if self._prompts else "",
-                "beside": [name for name in source if not _is_builders_own(name)],
+                "beside": [n for n in source if n not in its_own and not n.endswith(weights)],
                 "refused": PICKLES,
             }
             done = self._run("build", spec, BUILT, there=step.python)
@@ -222,15 +224,6 @@ class _Making:
             environment={**self._machine.environment(self._accelerator), **QUIET},
             suite=self._step.suite,
         ).run()
-
-
-def _is_builders_own(name: str) -> bool:
-    """Whether a builder writes this file itself; a tokenizer's files, say, are copied.
-
-    Of a pipeline, whose parts lie in folders, it writes all.
-    """
-    weights = name.endswith((WEIGHTS, f"{WEIGHTS}.index.json"))
-    return weights or "/" in name or name in CONFIGURATIONS
 
 
 def _checkpoint(built: Built) -> Checkpoint:

@@ -37,8 +37,7 @@ def main(file: str) -> None:
         os._exit(FAILED)
     spec = json.loads(Path(file).read_text("utf-8"))
     # In place of the folder of this script, whose modules would hide others of the same names.
-    code = str(Path(__file__).absolute().parents[3])
-    sys.path[:1] = [code]
+    sys.path[:1] = [str(Path(__file__).absolute().parents[3])]
     importlib.import_module("pytest_mlperf.run.child.protocol").import_as_parent(
         spec["import_path"]
     )
@@ -46,8 +45,7 @@ def main(file: str) -> None:
     importlib.import_module("pytest_mlperf.run.child.reporter").guard_group()
     reporter = importlib.import_module("pytest_mlperf.run.child.reporter").Reporter(descriptor)
     with reporter.blaming("build"):
-        answer = TASKS[spec["task"]](spec, reporter)
-        reporter.event("done", **answer)
+        reporter.event("done", **TASKS[spec["task"]](spec, reporter))
     # Libraries leave threads and processes behind that would hold up an orderly end.
     importlib.import_module("pytest_mlperf.run.child.reporter").leave(0)
 

@@ -516,9 +516,7 @@ def _hint(code: int, phase: str) -> str:
             "; the log shows where. LoadGen itself crashes when a thread that completed many "
             "samples ends during the run: complete from threads that outlive it"
         )
-    if code == -signal.SIGKILL:
-        return f"; {OUT_OF_MEMORY}"
-    return ""
+    return f"; {OUT_OF_MEMORY}" if code == -signal.SIGKILL else ""
 
 
 def _of_build(kind: str, build: Build) -> str:

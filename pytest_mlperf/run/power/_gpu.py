@@ -209,8 +209,7 @@ class GpuLog:
         if not read:
             return None
         before = next((value for time_s, value in reversed(read) if time_s <= begin_s), read[0][1])
-        after = next((value for time_s, value in read if time_s >= end_s), read[-1][1])
-        return before, after
+        return before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
 
     def series(self, name: str, begin_s: float, end_s: float) -> tuple[Reading, ...]:
         """Return a slower quantity through a window, e.g. "sm_mhz", "temperature_c"."""

@@ -47,8 +47,9 @@ def link_doubts(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason]
         text = f"NVLink was trained anew, and carried nothing meanwhile: {_times(trained)}"
         invalid.append(Reason(key=Key.NVLINK_RECOVERY, text=text))
     signs = []
-    ill, turned = _fabric(*(gpu.fabric_health(begin_s, end_s) or (0, 0)))
-    if turned:
+    masks = gpu.fabric_health(begin_s, end_s) or (0, 0)
+    ill, later = ([word for at, word in ILLS.items() if mask >> at & 3 == 1] for mask in masks)
+    if turned := [word for word in later if word not in ill]:
         text = f"NVSwitch fell ill during the run: {', '.join(turned)}"
         invalid.append(Reason(key=Key.NVSWITCH, text=text))
     if ill:
@@ -69,14 +70,6 @@ ILLS = {
     6: "an access timed out and is being recovered",
 }
 """What the health mask of a fabric says in two bits each, of which 1 is yes, 2 no, 0 not told."""
-
-
-def _fabric(before: int, after: int) -> tuple[list[str], list[str]]:
-    """Return what was wrong with the switches before a window, and what only after it."""
-    was, came = (
-        [word for at, word in ILLS.items() if mask >> at & 3 == 1] for mask in (before, after)
-    )
-    return was, [word for word in came if word not in was]
 
 
 def _lacking(links: Mapping[int, bool], product: str) -> str:

@@ -98,8 +98,7 @@ def watched_exporter(exporter: Exporter) -> Iterator[ExporterLog]:
     log = ExporterLog()
 
     def take(time_s: float, pages: Sequence[bytes]) -> None:
-        gpus = read_exporter(pages[0], exporter.chosen)
-        log.looks.append(ExporterLook(time_s=time_s, gpus=gpus))
+        log.looks.append(ExporterLook(time_s=time_s, gpus=read_exporter(pages[0], exporter.chosen)))
 
     with Scraper([exporter.url], take, period_s=LOOK_S) as scraper:
         log.failures = scraper.failures

@@ -401,8 +401,7 @@ def _hand(
     joined = b"".join(outputs)
     sizes = list(map(len, outputs))
     address = ctypes.cast(ctypes.c_char_p(joined), ctypes.c_void_p).value or 0
-    addresses = accumulate(sizes, initial=address)
-    take(list(map(response, ids, addresses, sizes, *counts)))
+    take(list(map(response, ids, accumulate(sizes, initial=address), sizes, *counts)))
 
 
 def _joined(arrays: Iterable[array[float]]) -> array[float]:

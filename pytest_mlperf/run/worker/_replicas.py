@@ -458,13 +458,11 @@ class ReplicatedEngine(Engine):
 
     def _over(self, replica: ReplicaProcess, ids: Any) -> Sequence[Any]:
         """Return the samples that a replica has done with, and hand it what waits for that."""
-        place = isinstance(ids, tuple)
-        samples = replica.lists.ids(ids) if place else self._unpacked(replica, ids)
+        samples = replica.lists.ids(ids) if isinstance(ids, tuple) else self._unpacked(replica, ids)
         more = None
         with self._lock:
             replica.tally.take(replica.alive_s, len(samples))
-            took_s = replica.alive_s - replica.given_s
-            replica.answer_s = min(took_s, FORGOTTEN * replica.answer_s)
+            replica.answer_s = min(replica.alive_s - replica.given_s, FORGOTTEN * replica.answer_s)
             if self._waiting and replica.open < self._waiting.part:
                 more = self._next_part(replica)
         if more:  # before the sink, so that the replica does not wait for it

@@ -136,8 +136,7 @@ class TokenTimes:
         mean_s = decode_s / (tokens - 1)
         least_s = min(TOGETHER * mean_s, TOGETHER_S)
         self._gaps.extend(gaps)
-        together = sum(map(least_s.__ge__, gaps))
-        self._together += together
+        self._together += sum(map(least_s.__ge__, gaps))
         with_first = next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
         after = tokens - 1 - with_first
         if after and mean_s > AT_ONCE_S:

@@ -348,8 +348,7 @@ class SlotSink(GuardedSink):
                     placed_s = request.from_s if self._until_s < math.inf else now_s
                     decode_s = None if first_s is None else now_s - first_s
                     served = now_s <= self._until_s
-                    row = (sample, served, request.counts, placed_s, tokens, decode_s)
-                    self._ended.append(row)
+                    self._ended.append((sample, served, request.counts, placed_s, tokens, decode_s))
                 if request.counts and self.records is not None:
                     record = self._record(request, "ok", first_s, now_s, tokens)
                     self.records.append(record)

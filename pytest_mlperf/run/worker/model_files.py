@@ -53,8 +53,7 @@ def _files(path: Path) -> Iterator[Path]:
         return
     files: list[Path] = []
     for file in path.rglob("*"):
-        inside = file.relative_to(path).parts
-        if any(part.startswith((".", "__pycache__")) for part in inside):
+        if any(part.startswith((".", "__pycache__")) for part in file.relative_to(path).parts):
             continue
         if file.name.endswith(".mlperf.toml") or len(files) > MOST_FILES:
             return

@@ -67,8 +67,7 @@ class ReplicaSink:
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:
         """Pass on why samples ended."""
-        texts = [*map(str, reasons)]
-        self._put((wire.ENDED, perf_counter(), [*ids], texts, prompt_tokens))
+        self._put((wire.ENDED, perf_counter(), [*ids], [*map(str, reasons)], prompt_tokens))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Pass on artefacts, where they are kept."""
@@ -236,8 +235,7 @@ class Replica:
                     self.sessions.update(sessions)
                     if self._asked is self._engine:
                         self._late_s.append(perf_counter() - issued_s)
-                    sink = self._sink(flags)
-                    self._asked.submit(samples, wire.unpacked(indices), sink)
+                    self._asked.submit(samples, wire.unpacked(indices), self._sink(flags))
                 case (wire.LOAD, indices):
                     self.lists = wire.Lists()
                     self._engine.load_samples(wire.unpacked(indices))

@@ -60,9 +60,7 @@ class Toolchain:
 
 def source(language: str, code: str, test: str, entry_point: str) -> str:
     """Return the whole program: the answer, then its test."""
-    if language == "python":
-        return f"{code}\n{test}\ncheck({entry_point})"
-    return code + test
+    return f"{code}\n{test}\ncheck({entry_point})" if language == "python" else code + test
 
 
 def toolchain(language: str) -> Toolchain:

@@ -128,8 +128,7 @@ class StepResult:
 def readable_python() -> tuple[str, dict[str, str]]:
     """Return the Python that runs this, without its venv, and what commands must see to use it."""
     program = os.path.realpath(getattr(sys, "_base_executable", None) or sys.executable)
-    folder = os.path.realpath(Path(sysconfig.get_path("stdlib")).parent)
-    return program, shown(program, folder)
+    return program, shown(program, os.path.realpath(Path(sysconfig.get_path("stdlib")).parent))
 
 
 def shown(*paths: str) -> dict[str, str]:

@@ -65,13 +65,18 @@ class FunctionCallsScorer(ModelFreeScorer[NoOptions]):
             subsets.append(subset)
             right.append(_is_right(outputs[sample], subset, allowed, functions))
         scores = 100.0 * np.array(right, np.float64)
-        weights = _weights(np.array(subsets))
+        named = np.array(subsets)
+        weights = _weights(named)
         value = float(weights @ scores)
+        # Each sample moves the mean of its own subset, or of all live.
+        strata = np.where(np.isin(named, LIVE), "live", named)
+        deviations = np.empty(len(scores))
+        for stratum in np.unique(strata):
+            chosen = strata == stratum
+            deviations[chosen] = scores[chosen] - scores[chosen].mean()
+        pseudo = value + len(scores) * weights * deviations
         return Scores(
-            per_sample={
-                "accuracy": scores.tolist(),
-                "normalized": _pseudo(scores, weights, np.array(subsets), value),
-            },
+            per_sample={"accuracy": scores.tolist(), "normalized": pseudo.tolist()},
             aggregate={"accuracy": 100.0 * sum(right) / len(right), "normalized": value},
             whole=frozenset({"normalized"}),
         )
@@ -124,21 +129,3 @@ def _weights(subsets: NDArray[np.str_]) -> NDArray[np.float64]:
                 chosen = np.isin(subsets, names)
                 weights[chosen] = 1 / (len(present) * len(category) * len(part) * chosen.sum())
     return weights
-
-
-def _pseudo(
-    scores: NDArray[np.float64],
-    weights: NDArray[np.float64],
-    subsets: NDArray[np.str_],
-    value: float,
-) -> list[float]:
-    """Return the pseudo-values: each sample moves the mean of its own subset, or of all live."""
-    import numpy as np
-
-    strata = np.where(np.isin(subsets, LIVE), "live", subsets)
-    deviations = np.empty(len(scores))
-    for stratum in np.unique(strata):
-        chosen = strata == stratum
-        deviations[chosen] = scores[chosen] - scores[chosen].mean()
-    pseudo: list[float] = (value + len(scores) * weights * deviations).tolist()
-    return pseudo

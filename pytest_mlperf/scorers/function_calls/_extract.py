@@ -8,6 +8,8 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from pytest_mlperf.core.foreign_text import json_in
+
 LONGEST = 4096
 """Characters of an answer that is searched for calls in prose; 1,024 tokens have about as many."""
 
@@ -30,7 +32,7 @@ def tool_calls(text: str) -> list[dict[str, Any]] | None:
             return None
         arguments = function.get("arguments", "{}")
         if isinstance(arguments, str):
-            arguments = _parsed(arguments, arguments)
+            arguments = json_in(arguments, arguments)
         calls.append(_call(function.get("name", ""), arguments))
     return calls or None
 
@@ -47,19 +49,12 @@ def calls_in(text: str) -> list[dict[str, Any]]:
 
 
 def _list(text: str) -> list[Any]:
-    value = _parsed(text, None)
+    value = json_in(text, None)
     return value if isinstance(value, list) else []
 
 
-def _parsed(text: str, default: Any) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError):
-        return default
-
-
 def _call(name: Any, arguments: Any) -> dict[str, Any]:
-    parsed = _parsed(arguments, {}) if isinstance(arguments, str) else arguments
+    parsed = json_in(arguments, {}) if isinstance(arguments, str) else arguments
     return {name if isinstance(name, str) else "": parsed}
 
 
@@ -114,7 +109,6 @@ def _arguments(inside: str) -> dict[str, Any]:
 def _value(node: ast.expr) -> Any:
     """Return a literal, which nothing is computed for, or the text of anything else."""
     try:
-        value = ast.literal_eval(node)
-        return json.loads(json.dumps(value))
+        return json.loads(json.dumps(ast.literal_eval(node)))
     except (ValueError, TypeError, RecursionError, MemoryError):
         return ast.unparse(node)

@@ -48,9 +48,7 @@ def java_value(text: str, kind: str, nested: str | None = None) -> Any:
         match = re.search(r"new\s+\w+\[\]\s*\{(.*?)\}", text)
         parts = [part.strip() for part in match[1].split(",") if part.strip()] if match else []
         return [_java_element(part, nested) for part in parts] if match else text
-    if kind == "HashMap":
-        return _hash_map(text)
-    return _literal(text, kind)
+    return _hash_map(text) if kind == "HashMap" else _literal(text, kind)
 
 
 def _array_list(text: str, nested: str | None) -> Any:
@@ -70,8 +68,7 @@ def _java_element(text: str, nested: str | None) -> Any:
 
 
 def _hash_map(text: str) -> Any:
-    content = r"new\s+HashMap<.*?>\s*\(\)\s*+\{\s*+\{?+([^}]*+)\}"
-    if match := re.search(content, text, re.DOTALL):
+    if match := re.search(r"new\s+HashMap<.*?>\s*\(\)\s*+\{\s*+\{?+([^}]*+)\}", text, re.DOTALL):
         pairs = re.findall(r"put\(\"(.*?)\",\s*(.*?)\)", match[1])
         return {key: _java_guess(value.strip()) for key, value in pairs}
     return {} if re.search(r"new\s+HashMap<.*?>\s*\(\)", text) else text

@@ -53,7 +53,10 @@ def read_statistics(path: Path) -> Statistics:
     import numpy as np
 
     try:
-        _require_small(path)
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > LARGEST:
+            raise ValueError(f"it unpacks to {size:,} bytes, and at most {LARGEST:,} are read")
         with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
             mean = np.asarray(file["mu"], np.float64)
             covariance = np.asarray(file["sigma"], np.float64)
@@ -70,13 +73,6 @@ def read_statistics(path: Path) -> Statistics:
     if not np.allclose(covariance, covariance.T, rtol=1e-6, atol=1e-9):
         raise _wrong(path, "sigma is not symmetric, so it is no covariance")
     return Statistics(mean=mean, covariance=covariance)
-
-
-def _require_small(path: Path) -> None:
-    with zipfile.ZipFile(path) as archive:
-        size = sum(member.file_size for member in archive.infolist())
-    if size > LARGEST:
-        raise ValueError(f"it unpacks to {size:,} bytes, and at most {LARGEST:,} are read")
 
 
 def frechet(features: NDArray[np.float64], real: Statistics) -> Frechet:

@@ -307,14 +307,11 @@ def main() -> None:
     for line in sys.stdin.read().splitlines():
         target, answer = json.loads(line)
         signal.setitimer(signal.ITIMER_PROF, float(sys.argv[1]))
-        print(int(_same_here(target, answer)), end="", flush=True)
-
-
-def _same_here(target: str, answer: str) -> bool:
-    try:
-        return same(target, answer)
-    except (MemoryError, RecursionError):
-        return False
+        try:
+            right = same(target, answer)
+        except (MemoryError, RecursionError):
+            right = False
+        print(int(right), end="", flush=True)
 
 
 if __name__ == "__main__":

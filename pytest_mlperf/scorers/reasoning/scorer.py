@@ -87,6 +87,8 @@ class DeepSeekScorer:
         part: part for part in ("gpqa", "mmlu_pro", MATHEMATICS, "aime", PROGRAMS)
     }
     special: ClassVar[bool] = False
+    _choice = staticmethod(choice)
+    _program = staticmethod(program)
 
     def __init__(self, *, model: str | None, **options: Any) -> None:
         """Choose how outputs are read.
@@ -144,8 +146,7 @@ class DeepSeekScorer:
         checked = language.require_tables(self.name, references, FIELDS, "graded")
         kinds = [self._part(sample, one["metric"]) for sample, one in enumerate(checked)]
         decoded = self._decoder.decode(outputs)
-        targets = [one["target"] for one in checked]
-        right = self._grade(kinds, decoded.texts, targets)
+        right = self._grade(kinds, decoded.texts, [one["target"] for one in checked])
         graded = [kind for kind in self.metrics if kind in kinds and self._grades(kind)]
         rows = {
             part: [
@@ -224,12 +225,6 @@ class DeepSeekScorer:
                 return letter is not None and letter == target.upper()
         return False
 
-    def _choice(self, text: str, options: str) -> str | None:
-        return choice(text, options)
-
-    def _program(self, text: str) -> str | None:
-        return program(text)
-
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         del names
         row = [100.0 * one for one in right]
@@ -261,12 +256,8 @@ class GptOssScorer(DeepSeekScorer):
     name: ClassVar[str] = "gpt_oss"
     parts: ClassVar[Mapping[str, str]] = {**DeepSeekScorer.parts, "mmlu": "mmlu_pro"}
     special: ClassVar[bool] = True
-
-    def _choice(self, text: str, options: str) -> str | None:
-        return final_choice(text, options)
-
-    def _program(self, text: str) -> str | None:
-        return final_program(text)
+    _choice = staticmethod(final_choice)
+    _program = staticmethod(final_program)
 
     def _all(self, names: Sequence[str], right: Sequence[bool]) -> Scores:
         of_all, of_right = (

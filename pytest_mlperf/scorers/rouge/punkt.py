@@ -74,5 +74,4 @@ class Punkt:
             model.ortho_context[word] = int(flags)
 
     def _lines(self, name: str) -> list[str]:
-        text = (self.folder / name).read_text("utf-8")
-        return [line for line in text.split("\n") if line]
+        return [line for line in (self.folder / name).read_text("utf-8").split("\n") if line]

@@ -83,16 +83,13 @@ def shown_url(url: str) -> str:
     parts = urlsplit(url)
     user, at, host = parts.netloc.rpartition("@")
     query = "&".join(p for p in parts.query.split("&") if not p.lower().startswith("password="))
-    address = f"{user.partition(':')[0]}{at}{host}"
-    return urlunsplit((parts.scheme, address, parts.path, query, ""))
+    return urlunsplit((parts.scheme, f"{user.partition(':')[0]}{at}{host}", parts.path, query, ""))
 
 
 def connect(url: str, *, write: bool) -> Backend:
     """Return a connection; without `write` a SQLite file must be there."""
     require_url(url)
-    if _scheme(url) in POSTGRES:
-        return _Postgres(url)
-    return _Sqlite(_file(url), write=write)
+    return _Postgres(url) if _scheme(url) in POSTGRES else _Sqlite(_file(url), write=write)
 
 
 def _scheme(url: str) -> str:
@@ -185,8 +182,7 @@ class _Sqlite:
         except sqlite3.Error as error:
             # SQLITE_BUSY_SNAPSHOT and its like extend the name of what they are.
             name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
-            reason = _SQLITE_REASONS.get(name, text_of(error))
-            raise StoreError(f"{self._file}: {reason}") from None
+            raise StoreError(f"{self._file}: {_SQLITE_REASONS.get(name, text_of(error))}") from None
         except OSError as error:
             raise StoreError(f"{self._file}: {error.strerror or error}") from None
 

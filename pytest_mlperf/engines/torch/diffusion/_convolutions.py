@@ -32,8 +32,7 @@ class MatrixConvolution(torch.nn.Linear):
         below = self._below(self._rounded(inputs.permute(0, 2, 3, 1)))
         rows = below.reshape(-1, self.in_features)
         multiply = self._int8 if self._is_int8 else self._fp8
-        product = multiply(rows, inputs.dtype).unflatten(0, below.shape[:3])
-        return product.permute(0, 3, 1, 2)
+        return multiply(rows, inputs.dtype).unflatten(0, below.shape[:3]).permute(0, 3, 1, 2)
 
     @property
     def _is_int8(self) -> bool:

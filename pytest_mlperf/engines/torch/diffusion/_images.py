@@ -61,7 +61,8 @@ def open_pipeline(
     device = devices.find_device(options.device, engine=ENGINE)
     check_index(folder)
     quantization = read_json(folder / "unet" / "config.json").get("quantization_config")
-    variant = _variant(folder)
+    names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
+    variant = "fp16" if names and all(".fp16" in name for name in names) else None
     files = [file for part in sorted(MODELS) for file in weights_of(folder / part, variant)]
     checkpoint_dtype = _own_dtype(files) if precision in QUANTISED else None
     dtype = devices.base_dtype(precision, checkpoint_dtype, device)
@@ -206,11 +207,6 @@ def load_scheduler(place: Path, kind: Any) -> Any:
         return kind.from_pretrained(place, local_files_only=True)
     except Exception as error:  # as above
         raise broken(place, f"the scheduler cannot be made: {text_of(error)}") from error
-
-
-def _variant(folder: Path) -> str | None:
-    names = [file.name for file in (folder / "unet").glob("*.safetensors*")]
-    return "fp16" if names and all(".fp16" in name for name in names) else None
 
 
 def weights_of(place: Path, variant: str | None = None) -> list[Path]:

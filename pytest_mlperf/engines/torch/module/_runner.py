@@ -161,8 +161,7 @@ def join(samples: Sequence[Tree], batching: Batching) -> Tree:
 def move(tree: Tree, device: Any, dtype: Any) -> Tree:
     """Return a batch on a device, floats in the module's type."""
     if isinstance(tree, torch.Tensor):
-        target = dtype if tree.is_floating_point() else tree.dtype
-        return tree.to(device, target, non_blocking=True)
+        return tree.to(device, dtype if tree.is_floating_point() else tree.dtype, non_blocking=True)
     if isinstance(tree, dict):
         return {name: move(each, device, dtype) for name, each in tree.items()}
     return [move(each, device, dtype) for each in tree]

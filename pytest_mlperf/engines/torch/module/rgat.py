@@ -127,8 +127,7 @@ class Rgat(torch.nn.Module):
                     f"{self._sizes.features}; use the data that the model is made for"
                 )
         self._features = features
-        counts = {kind: len(rows) for kind, rows in features.items()}
-        self._neighbours = Neighbours(edges, counts)
+        self._neighbours = Neighbours(edges, {kind: len(rows) for kind, rows in features.items()})
 
     def prepare(self, sample: Any) -> dict[str, Any]:
         """Return the paper of a sample of the data set igbh."""
@@ -142,8 +141,7 @@ class Rgat(torch.nn.Module):
 
     def scores(self, paper: Any) -> Any:
         """Return the score of each class, (papers, classes)."""
-        fan_outs = self._sizes.fan_outs[::-1]
-        levels = self._neighbours.around(paper.numpy(), fan_outs, self.seed)
+        levels = self._neighbours.around(paper.numpy(), self._sizes.fan_outs[::-1], self.seed)
         hidden = [
             {kind: self._loaded(kind, nodes) for kind, nodes in level.nodes.items()}
             for level in levels

@@ -126,8 +126,7 @@ def truncated(log: Path) -> tuple[bytes, str]:
 
 
 def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, bytes]]:
-    attributes = _attributes(entry)
-    chosen, constant = as_conf(attributes, leaf.scenario)
+    chosen, constant = as_conf(_attributes(entry), leaf.scenario)
     case = entry.result.verdict.case
     table = {**form.implementation}
     if not table.get("weight_data_types"):
@@ -142,8 +141,7 @@ def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, b
 def _attributes(entry: Entry) -> Mapping[str, object]:
     file = entry.run / "run.json"
     try:
-        attributes = json.loads(file.read_bytes())["settings"]["loadgen"]
-        return dict(attributes)
+        return dict(json.loads(file.read_bytes())["settings"]["loadgen"])
     except (OSError, ValueError, KeyError, TypeError):
         raise MlperfError(f"{file} does not say what LoadGen was told: measure again") from None
 
