@@ -44,13 +44,13 @@ datetime.datetime = _Jumping
 
 
 def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
-    """Durations come from monotonic clocks. Eight places read `time.time`.
+    """Durations come from monotonic clocks. Nine places read `time.time`.
 
     The samplers of GPUs and of the host, beside a monotonic one: LoadGen writes its window in UTC;
     a wall clock that was set meanwhile makes the energy unknown. Our own loops, for when a window,
     a benchmark of pytest-benchmark or a harness's point began. And the memories of builds and of
-    weights' digests, for the age of a file's stamp;
-    a node of a fleet likewise.
+    weights' digests, for the age of a file's stamp; a node of a fleet likewise. What watches
+    whether the wall clock is set.
     """
     uses = {
         str(path.relative_to(PACKAGE))
@@ -64,6 +64,7 @@ def test_nothing_reads_the_wall_clock_to_measure_time() -> None:
 
     assert uses == {
         "engines/__init__.py",
+        "hardware/clock.py",
         "hardware/rapl.py",
         "hardware/sampler.py",
         "plugin/benchmark_process.py",

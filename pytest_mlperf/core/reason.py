@@ -30,6 +30,7 @@ class Key(StrEnum):
     POWER_LIMIT_CHANGED = "power_limit_changed"
     ABOVE_PHYSICAL_LIMIT = "above_physical_limit"
     CLIENT_LATE = "client_late"
+    CLOCK_SET = "clock_set"
     MACHINE_BUSY = "machine_busy"
     TOO_FEW_REQUESTS = "too_few_requests"
     CONCURRENCY_NOT_HELD = "concurrency_not_held"

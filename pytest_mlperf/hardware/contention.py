@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from pytest_mlperf.hardware.clock import ClockWatch
+
 TICK_S = 1 / os.sysconf("SC_CLK_TCK")
 """Unit of the processor times in /proc."""
 
@@ -459,14 +461,21 @@ def _lines(path: Path) -> Iterator[str]:
 
 
 class Window:
-    """The totals of a machine when a run begins and when it ends."""
+    """The totals of a machine when a run begins and when it ends, and its clock between."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
         self._edges: list[UsageTotals] = []
+        self._clock = ClockWatch()
+        self._looks = 0
 
     def look(self) -> None:
         """Read at an edge; a kernel that tells what nobody expects costs no run."""
+        self._looks += 1
+        if self._looks == 1:
+            self._clock.start()
+        elif self._looks == 2:
+            self._clock.stop()
         with contextlib.suppress(OSError, ValueError, IndexError):
             self._edges.append(self._watch.read())
 
@@ -474,6 +483,11 @@ class Window:
     def seen(self) -> dict[str, Any] | None:
         """What happened between, by the names of `Contention`; None where an edge is missing."""
         return self._watch.between(*self._edges) if len(self._edges) == 2 else None
+
+    @property
+    def clock_moved_s(self) -> float:
+        """How far the wall clock was set between, seconds."""
+        return self._clock.moved_s
 
     @property
     def peak_bytes(self) -> int | None:

@@ -16,6 +16,7 @@ from pytest_mlperf.run.child.events import (
     by_name,
     is_count,
     is_duration,
+    is_number,
     is_text,
     optional,
     record,
@@ -23,7 +24,13 @@ from pytest_mlperf.run.child.events import (
 from pytest_mlperf.run.child.process import Child
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.figures import Figures, Findings, load_findings, together
+from pytest_mlperf.run.figures import (
+    Figures,
+    Findings,
+    clock_findings,
+    load_findings,
+    together,
+)
 from pytest_mlperf.run.reading import Evidence, energy_findings
 
 SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
@@ -37,6 +44,7 @@ ANSWER = {
     "window_s": record(begin=is_duration, end=is_duration),
     "ended_s": is_duration,
     "contention": optional(CONTENTION),
+    "clock_moved_s": is_number,
     "facts": by_name(is_text),
 }
 """What such a pytest sends when its test has passed."""
@@ -119,6 +127,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         duration_s=finished["total_s"],
     )
     load = load_findings(job, finished["contention"])
+    clock = clock_findings(job, finished["clock_moved_s"], figures.duration_s)
     # What a window holds beside the rounds makes an energy per call that nobody measured.
     energy = [
         replace(one, metrics={})
@@ -126,7 +135,7 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
     ]
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
     return Run(
-        **together(figures, *energy, load, beside),
+        **together(figures, *energy, load, clock, beside),
         within_se={n: se for n, se in finished["within_se"].items() if n in job.limits},
         target_qps=0.0,
         session=conditions.session,

@@ -13,9 +13,10 @@ from pytest_mlperf.core.job import Job
 from pytest_mlperf.core.judge.sample import ZERO
 from pytest_mlperf.core.judge.stragglers import slowest
 from pytest_mlperf.core.measurement import ReplicaRun
-from pytest_mlperf.core.metrics import SLOWEST_REPLICA
+from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
 from pytest_mlperf.core.numbers import LEAST, MOST
-from pytest_mlperf.core.reason import Reason, Sign, SignKey
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.run.logs import Detail
 from pytest_mlperf.run.worker.clocks import GOODPUT
@@ -176,6 +177,24 @@ def client_findings(
     if note is None:
         return Findings()
     return Findings.signed([Sign(key=SignKey.CLIENT_LATE, text=note)])
+
+
+CLOCK_SHARE = 0.1
+"""The wall clock may move by so much of the smallest limit's share of a window."""
+
+
+def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
+    """Return that the wall clock was set or slewed while something was measured, if so.
+
+    Args:
+        moved_s: How far, see `RunFinished`.
+        window_s: The shortest window that it may have been in.
+    """
+    smallest = min(job.limits.values(), default=min(each.limit for each in METRICS.values()))
+    if abs(moved_s) <= max(LEAST_S, CLOCK_SHARE * smallest * window_s):
+        return Findings()
+    text = f"the wall clock was set by {moved_s:+,.4g} s meanwhile, and LoadGen measures by it"
+    return Findings(invalid=(Reason(key=Key.CLOCK_SET, text=text),))
 
 
 def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:

@@ -40,6 +40,7 @@ from pytest_mlperf.run.figures import (
     Figures,
     Findings,
     client_findings,
+    clock_findings,
     figures,
     load_findings,
     replica_findings,
@@ -195,7 +196,11 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     unlike = Findings.signed([Sign(key=SignKey.GPUS_DIFFER, text=text)] if differing else [])
     client = client_findings(figures.metrics, result["client"], job)
     load = load_findings(job, result["contention"])
-    witnesses = [validity, figures, *energy, beside, unlike, client, load]
+    windows_s = [one.duration_s for one in timed.points] if isinstance(timed, CurveLog) else ()
+    clock = clock_findings(
+        job, result["clock_moved_s"], min(windows_s, default=result["duration_s"])
+    )
+    witnesses = [validity, figures, *energy, beside, unlike, client, load, clock]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
     if evidence.server:
         shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")

@@ -184,6 +184,7 @@ OF_WORKER: Mapping[str, Fields] = {
             finishes=by_name(is_count),
             replicas=each(REPLICA),
             peak_bytes=optional(is_count),
+            clock_moved_s=is_number,
         ),
     },
     "ready": {},

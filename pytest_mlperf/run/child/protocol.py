@@ -162,6 +162,7 @@ class RunFinished:
         replicas: What each replica did, see `ReplicaRun`; empty: there are none.
         peak_bytes: What worker, replicas and servers had in memory at most, see
             `hardware.contention.peak_bytes`; None: not told.
+        clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
     """
 
     issued: int
@@ -178,3 +179,4 @@ class RunFinished:
     finishes: Mapping[str, int] = field(default_factory=dict)
     replicas: Sequence[Mapping[str, Any]] = ()
     peak_bytes: int | None = None
+    clock_moved_s: float = 0.0

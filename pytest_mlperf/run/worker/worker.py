@@ -28,6 +28,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings
 from pytest_mlperf.engines import devices
+from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
 from pytest_mlperf.registry import imported
 from pytest_mlperf.run.child.protocol import RunFinished, WorkerSpec, import_as_parent
@@ -79,6 +80,9 @@ SERVER_SHARES = (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1)
 
 SERVER_PROBE_S = 2.0
 """Length of one such try."""
+
+CLOCK_SHARE = 0.01
+"""Share of a probe's window by which the wall clock may move: rates are tried in steps of 15 %."""
 
 HEADROOM = 0.8
 """A rate is taken when the limited latency stays below this share of its limit."""
@@ -316,8 +320,15 @@ class EngineWorker:
         folder = self._folder / "probe" / f"{settings.target_qps:.6g}-qps"
         folder.mkdir(parents=True)
         sink = self._sink = loadgen.make_sink(plan, self._fail_engine, folder)
+        window = Window(self._watch)
         with self._progress("probe", sink), self._reporter.blaming("loadgen"):
-            loadgen.run(plan, folder, self._engine, sink)
+            loadgen.run(plan, folder, self._engine, sink, at_edges=window.look)
+            if abs(window.clock_moved_s) > max(LEAST_S, CLOCK_SHARE * sink.duration_s):
+                raise RunError(
+                    "loadgen",
+                    f"the wall clock was set by {window.clock_moved_s:+.4g} s while a rate was "
+                    "looked for, and LoadGen measures by it: run it again",
+                )
         self._require_no(sink.faults)
         return parse_detail(folder / DETAIL)
 
@@ -487,6 +498,7 @@ def result_of(
         accepted_drafts=drafts,
         contention=window.seen,
         peak_bytes=window.peak_bytes,
+        clock_moved_s=window.clock_moved_s,
         finishes=dict(sink.ends.most_common(MOST_FINISHES)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
     )
