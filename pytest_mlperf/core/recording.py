@@ -100,8 +100,12 @@ def new_record(
     qps_source: Literal["suite", "probe"] | None,
     limits: Mapping[str, float],
     rule: RuleR,
+    skips_first_run: bool = False,
 ) -> Record:
-    """Return the record that these runs make, or extend by "append", and what it can prove."""
+    """Return the record that these runs make, or extend by "append", and what it can prove.
+
+    Where first runs do not count, those of an older record that has them are left out.
+    """
     base = Record(
         identity=dict(subject.identity),
         target_qps=target_qps,
@@ -111,9 +115,14 @@ def new_record(
         minimum_detectable_change={},
         history=old.history if old else (),
         surroundings=dict(subject.surroundings),
+        skips_first_run=skips_first_run,
     )
     if action == "append" and old:
         base = append_runs(old, tuple(fresh), subject.fingerprint)
+        if skips_first_run and not old.skips_first_run:
+            first = {run.session: run for run in reversed(old.runs)}
+            later = tuple(run for run in old.runs if run is not first[run.session])
+            base = dataclasses.replace(base, runs=(*later, *fresh), skips_first_run=True)
     entry = HistoryEntry(
         date=fresh[-1].started[:10],
         commit=fresh[-1].commit,
@@ -149,7 +158,9 @@ def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, 
     are oldest first.
     """
     first = {run.session: run.warmed for run in reversed(before)}
-    ours, theirs = now[0].warmed if now else None, set(first.values())
+    ours, theirs = None, set(first.values())
+    if now:  # of a session that is recorded already, the first run that it kept
+        ours = first.get(now[0].session, now[0].warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
     words = {True: "after other work", False: "of a session"}
