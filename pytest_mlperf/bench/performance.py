@@ -43,6 +43,7 @@ from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     MISSES,
     detectable_notes,
+    failing_today,
     lacking,
     provable,
     recorded,
@@ -360,7 +361,9 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
-    beside += [*fresh.notes, *filter(None, [lacking(record)])]
+    interleaves = case.planned.engine.baseline_engine is not None
+    today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
+    beside += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         load = load_in_words(case.runs)
         beside.append(f"recorded under load: {load}; sessions on an idle machine prove more")

@@ -138,6 +138,7 @@ def test_an_outlier_is_replaced_by_a_further_run_and_told(lab: Lab) -> None:
     assert values(verdict) == [*rates]
     assert noted(verdict, "run 4 of 9 is an outlier, 60 samples/s: not recorded")
     assert verdict.headline.startswith("8 runs in ")
+    assert noted(verdict, "a smaller drop from 4 days on, or at once by interleaving")
 
 
 def test_a_machine_that_is_really_disturbed_records_nothing(lab: Lab) -> None:

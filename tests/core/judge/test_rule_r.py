@@ -14,10 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_mlperf.core.baseline import SessionNoise
+from pytest_mlperf.core.judge.formulas import squares
 from pytest_mlperf.core.judge.rule_r import (
     Judged,
     RuleR,
     Value,
+    drop_final_at_once,
     judge,
     minimum_detectable_change,
 )
@@ -334,3 +336,30 @@ def test_no_spread_is_too_small_to_judge_by(spread: float, rule: RuleR) -> None:
     assert found.decision is Decision.FAIL
     assert found.sd >= rule.floor_sd
     assert found.low < found.change < found.high < 0
+
+
+@pytest.mark.parametrize(("prior_sd", "runs"), [(0.007, 8), (0.007, 5), (0.05, 8)])
+def test_the_drop_that_fails_on_the_first_day_does_so_19_times_in_20(
+    prior_sd: float, runs: int
+) -> None:
+    """A tenth less does not: new runs scatter as the baseline's do, drawn to what is expected."""
+    noise, rule = random.Random(11), RuleR(prior_sd=prior_sd)
+    logs = [noise.gauss(0, 0.009) for _ in range(runs)]
+    baseline = values(*map(math.exp, logs))
+    drop = drop_final_at_once(baseline, rule=rule)
+    sd = math.sqrt((4 * 0.75 * prior_sd**2 + squares(logs)) / (4 + runs - 1))
+    found = dict.fromkeys((0.9, 1.0, 1.1), 0)
+    for times in found:
+        for _ in range(400):
+            mean = fmean(logs) + -times * drop
+            now = values(*(math.exp(noise.gauss(mean, sd)) for _ in range(RULE.max_runs)))
+            judged = judge(baseline, now, direction=HIGHER, limit=0.03, rule=rule)
+            found[times] += judged.decision is Decision.FAIL
+
+    assert found[0.9] < 0.9 * 400 < 0.93 * 400 <= found[1.0] <= 0.98 * 400 < found[1.1]
+
+
+def test_the_drop_that_fails_on_the_first_day_follows_its_formula() -> None:
+    """Eight equal runs: s² = 4·0.75·0.7 %²/11·(11 + 1.96²)/12; t(0.5 %, 12) by scipy."""
+    expected = 3.054539589 * 0.004065463 * math.sqrt(1 / 8 + 1 / 2 + 32)
+    assert drop_final_at_once(values(*[9.0] * 8), rule=RULE) == pytest.approx(expected, rel=1e-4)
