@@ -28,6 +28,7 @@ from pytest_mlperf.core.errors import BaselineError, MlperfError
 from pytest_mlperf.core.judge.rule_r import RuleR, Value
 from pytest_mlperf.core.judge.ruling import Ruling, rule_on, values
 from pytest_mlperf.core.judge.sample import countable, unrecordable
+from pytest_mlperf.core.judge.screening import Screened, screened
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.core.promise import APPEND
@@ -165,11 +166,29 @@ def _read(path: Path, changed_ns: int) -> Results | None:
         return None
 
 
+def screen(case: CaseRuns, count: int, old: Record | None) -> Screened:
+    """Replace runs that may not be recorded by further ones, at most half as many, at least two.
+
+    Args:
+        count: Runs to record; as many were made already.
+        old: What they are recorded behind.
+    """
+    made, most = count, count + max(count // 2, APPEND_RUNS)
+    while True:
+        fresh = screened(case.runs[:made], case.planned.limits, case.rule, old)
+        newly = fresh.skips_first_run and not (old and old.skips_first_run)
+        if len(fresh.runs) >= count or made >= most + newly:
+            return fresh
+        made += 1
+        if made > len(case.runs):
+            case.add_run()
+
+
 def write(
     case: CaseRuns,
     action: Update,
+    fresh: Screened,
     *,
-    runs: Sequence[Run] | None = None,
     reason: str = "first baseline",
     unless: Callable[[Record], bool] = lambda _: False,
 ) -> Record:
@@ -178,7 +197,6 @@ def write(
     Another session may have recorded since this one began: its runs and its history stay.
 
     Args:
-        runs: The runs to write; default: all of the case.
         reason: Kept in the history where the user gave none.
         unless: Whether what is there now shall stay as it is.
     """
@@ -198,7 +216,6 @@ def write(
             )
         if now and unless(now):
             return baseline
-        fresh = case.runs if runs is None else runs
         return with_record(baseline, _new_record(case, action, fresh, reason, now))
 
     record = find(baselines.update(case.file, put), identity)
@@ -212,20 +229,21 @@ def code_since(policy: Policy, then: str | None, now: str | None) -> str | None:
 
 
 def _new_record(
-    case: CaseRuns, action: Update, fresh: Sequence[Run], reason: str, old: Record | None
+    case: CaseRuns, action: Update, fresh: Screened, reason: str, old: Record | None
 ) -> Record:
     assert case.subject is not None
     planned = case.planned
     record = new_record(
-        tuple(map(baseline_run, fresh)),
+        tuple(map(baseline_run, fresh.runs)),
         old,
         action="append" if action == "append" else "replace" if old else "record",
         reason=case.policy.reason or reason,
         subject=case.subject,
         target_qps=case.rate,
         qps_source=case.rate_source,
-        limits=countable(fresh, planned.limits, old if action == "append" else None),
+        limits=countable(fresh.runs, planned.limits, old if action == "append" else None),
         rule=case.rule,
+        skips_first_run=fresh.skips_first_run,
     )
     noise = noise_of_sessions(
         record,
@@ -267,10 +285,11 @@ def grow(case: CaseRuns, answer: Ruling) -> Ruling:
     record, session = case.record, case.runs[0].session
     if record is None or record.days >= DAYS or session in record.sessions:
         return answer
-    if reason := _refused(case, record, answer) or _disturbed(case, record):
-        stays = f"baseline not grown ({record.days} of {DAYS} days): {reason}"
+    fresh = _refused(case, record, answer) or _fresh(case, record)
+    if isinstance(fresh, str):
+        stays = f"baseline not grown ({record.days} of {DAYS} days): {fresh}"
         return replace(answer, notes=(*answer.notes, stays))
-    return _grown(case, answer)
+    return _grown(case, answer, record, fresh)
 
 
 def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
@@ -292,16 +311,19 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
     return None
 
 
-def _disturbed(case: CaseRuns, record: Record) -> str | None:
-    """Make the runs that are missing, and return why they may not be kept, or None."""
+def _fresh(case: CaseRuns, record: Record) -> Screened | str:
+    """Make the runs that are missing, and return those to add, or why none may be added."""
     try:
         while len(case.runs) < APPEND_RUNS:
             case.add_run()
+        fresh = screen(case, APPEND_RUNS, record)
     except Unjudgeable as error:
         return f"INVALID: {error.run.invalid[0]}"
     if any(run.limit_missed for run in case.runs):
         return "a latency limit was missed"
-    if unfit := unrecordable(case.runs[:APPEND_RUNS], case.planned.limits, record):
+    few = len(fresh.runs) < APPEND_RUNS
+    unfit = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together" if few else ""
+    if unfit := unfit or unrecordable(fresh.runs, case.planned.limits, record):
         return unfit
     if control := case.compare_machine():
         return control.in_words
@@ -311,20 +333,18 @@ def _disturbed(case: CaseRuns, record: Record) -> str | None:
         ruling = rule_on(case.runs, record, limits, case.rule, Outcome.POWER_DROP)
         if ruling.outcome is Outcome.POWER_DROP:
             return f"this session is {Outcome.POWER_DROP}"
-    return None
+    return fresh
 
 
-def _grown(case: CaseRuns, answer: Ruling) -> Ruling:
-    before = case.record
-    assert before is not None
-    session, runs = case.runs[0].session, case.runs[:APPEND_RUNS]
+def _grown(case: CaseRuns, answer: Ruling, before: Record, fresh: Screened) -> Ruling:
+    session, runs = case.runs[0].session, fresh.runs
 
     def unless(now: Record) -> bool:
         """Whether another session completed or replaced it meanwhile."""
         return now.days >= DAYS or now.runs[0] != before.runs[0]
 
     reason = "one more session of the same build"
-    record = write(case, "append", runs=runs, reason=reason, unless=unless)
+    record = write(case, "append", fresh, reason=reason, unless=unless)
     if session not in record.sessions:
         others = "baseline not grown: another session completed or replaced it meanwhile"
         return replace(answer, notes=(*answer.notes, others))
@@ -336,6 +356,7 @@ def _grown(case: CaseRuns, answer: Ruling) -> Ruling:
     notes = (
         f"{headline} in {case.policy.shown(case.file)}; {provable(record)}: commit it",
         f"judged{by} before it was added: {answer.outcome} {answer.headline}",
+        *fresh.notes,
         *filter(None, [same_day(record)]),
     )
     return Ruling(

@@ -39,6 +39,7 @@ from pytest_mlperf.core.errors import (
 )
 from pytest_mlperf.core.judge.disturbance import load_notes
 from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.judge.screening import in_words
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.judge.together import FALLS
 from pytest_mlperf.core.measurement import Accuracy, GpuRun, Run
@@ -502,8 +503,13 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     behind = stragglers([(run.replicas, run.gpus) for run in case.runs])
     seen = case.runs[-1].server if case.runs else {}
     server = server_in_words(seen) if seen else ""
+    skipped = [
+        f"the first run does not count, as in the baseline: {in_words(run, case.planned.limits)}"
+        for run in case.left_out
+    ]
     lines = (
         *case.planned.suite.gaps,
+        *skipped,
         *(one.text for one in behind),
         *energy_notes(case.runs),
     )

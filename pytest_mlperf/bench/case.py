@@ -117,6 +117,9 @@ class CaseRuns(CaseRunner):
         timed = bool({"performance", "efficiency"} & set(kinds)) and not self.runs
         if timed:
             self.add_run(ask=self.scores.ask if accuracy and together else None)
+            if self.record and self.record.skips_first_run and self.policy.update != "replace":
+                self.left_out.append(self.runs.pop())
+                self.add_run()
         if accuracy and not (timed and together):
             self.process(performance=False, ask=self.scores.ask)
 

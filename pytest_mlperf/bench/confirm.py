@@ -344,13 +344,13 @@ def confirm(
     *,
     failing: Outcome = Outcome.PERF_DROP,
 ) -> Ruling:
-    """Return the answer of a drop after it was measured again beside the baseline's own build.
+    """Return an answer after it was measured again beside the baseline's own build.
 
-    An answer that is no drop, and one that needs no confirmation by the policy, is returned as it
-    is. So is a drop, with the reason, where the other build cannot be had, broke, or is not the
+    One that needs no confirmation by the policy, as most that are no drop, is returned as it is. So
+    is a drop, with the reason, where the other build cannot be had, broke, or is not the
     baseline's: what is proven stays proven until something better speaks.
     """
-    if not _may_confirm(answer, policy):
+    if not _may_confirm(case, answer, policy):
         return answer
     dropped = _dropped(case, answer, policy)
     if not dropped:
@@ -391,11 +391,18 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 # --- what is to be confirmed -----------------------------------------------------------------
 
 
-def _may_confirm(answer: Ruling, policy: Policy) -> bool:
-    """Whether an answer says that something dropped, and the policy wants that confirmed."""
-    drops = answer.outcome in DROPS or any(map(_leans, answer.metrics))
+def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
+    """Whether an answer says what the policy wants confirmed, which is mostly a drop."""
+    leanings = _leanings(case, policy)
+    drops = answer.outcome in DROPS or any(_leans(metric, leanings) for metric in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
     return judged and drops and policy.confirm != "never"
+
+
+def _leanings(case: CaseRuns, policy: Policy) -> tuple[str, ...]:
+    """Return what is confirmed of what is provisional: an ok takes 6 to 9 runs more."""
+    named = case.planned.engine.baseline_engine is not None
+    return ("drop", "ok") if named and policy.confirm == "always" else ("drop",)
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
@@ -405,7 +412,8 @@ def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, Metric
     """
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
-    return {m.metric: m for m in answer.metrics if _to_confirm(m, policy)}
+    ok = _leanings(case, policy)[1:]
+    return {m.metric: m for m in answer.metrics if _to_confirm(m, policy) or _leans(m, ok)}
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
@@ -416,10 +424,10 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
     return policy.confirm == "always" or (policy.confirm == "auto" and (few or _leans(metric)))
 
 
-def _leans(metric: MetricVerdict) -> bool:
-    """Whether a metric would be a drop but for what sessions differ by, or for load."""
+def _leans(metric: MetricVerdict, leanings: Collection[str] = ("drop",)) -> bool:
+    """Whether a metric would be a drop, or ok, but for what sessions differ by, or for load."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return undecided and metric.leans == "drop"
+    return undecided and metric.leans in leanings
 
 
 # --- answers ---------------------------------------------------------------------------------
@@ -455,6 +463,9 @@ def _decided(
     if also:
         about = replace(about, state=Turns.UNDECIDED)
         return _ended(answer, about, f"not confirmed by A/B: {turns} {how}{also}")
+    passed = all(metric.leans == "ok" for metric in dropped.values())
+    if passed and not all_excluded:
+        return _ended(answer, about, f"not decided by A/B: {turns} {how}")
     metrics = tuple(
         _settled(m, ratios[m.metric]) if m.metric in ratios else m for m in answer.metrics
     )
@@ -466,6 +477,7 @@ def _decided(
     else:
         headline = f"{METRICS[name].title} {in_short} by A/B; {limit} excluded"
         note = f"not confirmed by A/B: {turns}: {SMALL if worse(ratios) else AS_SLOW}; {how}"
+        note = f"decided by A/B: {turns} {how}" if passed else note
     outcomes = [m.outcome for m in metrics if m.outcome is not None]
     now = replace(answer, outcome=worst(outcomes), headline=headline, metrics=metrics)
     return _ended(replace(now, notes=(before, *answer.notes)), about, note)
@@ -479,7 +491,7 @@ def worse(ratios: Mapping[str, Ratio]) -> list[str]:
 def _proven(answer: Ruling, proven: list[str], failing: Outcome) -> Ruling:
     """Return an answer whose drop is there beside the baseline's own build as well."""
     metrics = tuple(
-        replace(m, confirmed=True, outcome=failing, leans=None, note="" if _leans(m) else m.note)
+        replace(m, confirmed=True, outcome=failing, leans=None, note="" if m.leans else m.note)
         if m.metric in proven
         else m
         for m in answer.metrics

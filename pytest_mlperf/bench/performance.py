@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
-from pytest_mlperf.bench.baseline import grow, write
+from pytest_mlperf.bench.baseline import grow, screen, write
 from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import ALONE, Phase, Update
@@ -18,7 +18,6 @@ from pytest_mlperf.core.judge.disturbance import (
     explains_miss,
     is_loaded,
     load_in_words,
-    outlying,
 )
 from pytest_mlperf.core.judge.ruling import (
     Ruling,
@@ -44,14 +43,12 @@ from pytest_mlperf.core.recording import (
     APPEND_RUNS,
     MISSES,
     detectable_notes,
+    failing_today,
     lacking,
     provable,
     recorded,
 )
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome, beside_accuracy
-
-OUTLIER_EXTRA_RUNS = 2
-"""Runs added at most when the leave-one-out screen rejects one; all of them are kept."""
 
 REPLACE = 'or record anew with --mlperf-update=replace --mlperf-reason "..."'
 
@@ -349,24 +346,24 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
         case.add_run()
     if missed := _limit_missed(case):
         return missed
-    for _ in range(OUTLIER_EXTRA_RUNS):
-        if outlying(case.runs, case.planned.limits, case.rule) is None:
-            break
-        case.add_run()
+    old = case.record if action == "append" else None
+    fresh = screen(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")
-    old = case.record if action == "append" else None
     if unfit := unrecordable(case.runs, case.planned.limits, old):
         notes = remedies(case.runs, case.planned.limits, old)
         return invalid(case, f"nothing recorded: {unfit}", *notes)
-    if outlier := outlying(case.runs, case.planned.limits, case.rule):
-        note = "the machine was disturbed during one run; record again when it is quiet"
-        return invalid(case, f"nothing recorded: {outlier}", note)
-    case.record = record = write(case, action)
-    metrics = recorded(record, countable(case.runs, case.planned.limits), len(case.runs))
+    if len(fresh.runs) < least:
+        note = "the machine was disturbed; record again when it is quiet"
+        few = f"only {len(fresh.runs)} of {len(case.runs)} runs belong together"
+        return invalid(case, f"nothing recorded: {few}", *fresh.notes, note)
+    case.record = record = write(case, action, fresh)
+    metrics = recorded(record, countable(case.runs, case.planned.limits), len(fresh.runs))
     headline = f"{len(record.runs)} runs in {case.policy.shown(case.file)}"
     beside = [f"recorded beside another: {case.formerly.in_words}"] if case.formerly else []
-    beside += filter(None, [lacking(record)])
+    interleaves = case.planned.engine.baseline_engine is not None
+    today = failing_today(record, case.planned.limits, case.rule, interleaves=interleaves)
+    beside += [*fresh.notes, *filter(None, [lacking(record), today])]
     if is_loaded(record.runs, case.rule.tolerated):
         load = load_in_words(case.runs)
         beside.append(f"recorded under load: {load}; sessions on an idle machine prove more")

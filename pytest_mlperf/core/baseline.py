@@ -155,6 +155,8 @@ class Record:
             compared with anything.
         session_noise: What sessions of this build and machine were seen to differ by when the
             record was written, by metric; empty: nobody saw two.
+        skips_first_run: First runs of sessions were unlike the later ones: the record has none of
+            them, and each session makes one that does not count.
     """
 
     identity: dict[str, Property]
@@ -166,6 +168,7 @@ class Record:
     history: tuple[HistoryEntry, ...]
     surroundings: dict[str, str] = field(default_factory=dict)
     session_noise: dict[str, SessionNoise] = field(default_factory=dict)
+    skips_first_run: bool = False
 
     def __post_init__(self) -> None:
         if not self.runs:

@@ -19,11 +19,18 @@ from pytest_mlperf.core.baseline import (
 )
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.contention import late_share
-from pytest_mlperf.core.judge.rule_r import RuleR, minimum_detectable_change
+from pytest_mlperf.core.judge.formulas import raw
+from pytest_mlperf.core.judge.rule_r import (
+    GATING_RUNS,
+    RuleR,
+    drop_final_at_once,
+    minimum_detectable_change,
+    sharing,
+)
 from pytest_mlperf.core.judge.ruling import values
 from pytest_mlperf.core.measurement import Run, Subject
 from pytest_mlperf.core.metrics import METRICS
-from pytest_mlperf.core.numbers import percent
+from pytest_mlperf.core.numbers import change, percent
 from pytest_mlperf.core.verdict import GateState, MetricVerdict, Outcome, Verdict
 
 
@@ -50,6 +57,27 @@ def lacking(record: Record) -> str | None:
         f"{has} of {DAYS} days: on each further day --mlperf-update=missing adds a session of "
         "the same build"
     )
+
+
+def failing_today(
+    record: Record, limits: Mapping[str, float], rule: RuleR, *, interleaves: bool
+) -> str | None:
+    """Return how large a drop fails against a record of one day; None if it has more days.
+
+    Args:
+        interleaves: The suite names the build of the baseline.
+    """
+    if record.days > 1 or len(record.runs) < GATING_RUNS:
+        return None
+    drops = []
+    for name in filter(record.minimum_detectable_change.__contains__, limits):
+        sample = values(record.runs, name, rule.tolerated)
+        drop = -drop_final_at_once(sample, rule=sharing(rule, name, limits))
+        drops.append(f"{change(raw(drop, METRICS[name].direction))} in {METRICS[name].title}")
+    smaller = f"a smaller drop from {DAYS} days on, or at once by interleaving (baseline_engine)"
+    if interleaves:
+        smaller = "a smaller drop is measured again by interleaving, which is final"
+    return f"today a change of {' or '.join(drops)} fails; {smaller}" if drops else None
 
 
 Action = Literal["record", "append", "replace"]
@@ -100,8 +128,12 @@ def new_record(
     qps_source: Literal["suite", "probe"] | None,
     limits: Mapping[str, float],
     rule: RuleR,
+    skips_first_run: bool = False,
 ) -> Record:
-    """Return the record that these runs make, or extend by "append", and what it can prove."""
+    """Return the record that these runs make, or extend by "append", and what it can prove.
+
+    Where first runs do not count, those of an older record that has them are left out.
+    """
     base = Record(
         identity=dict(subject.identity),
         target_qps=target_qps,
@@ -111,9 +143,14 @@ def new_record(
         minimum_detectable_change={},
         history=old.history if old else (),
         surroundings=dict(subject.surroundings),
+        skips_first_run=skips_first_run,
     )
     if action == "append" and old:
         base = append_runs(old, tuple(fresh), subject.fingerprint)
+        if skips_first_run and not old.skips_first_run:
+            first = {run.session: run for run in reversed(old.runs)}
+            later = tuple(run for run in old.runs if run is not first[run.session])
+            base = dataclasses.replace(base, runs=(*later, *fresh), skips_first_run=True)
     entry = HistoryEntry(
         date=fresh[-1].started[:10],
         commit=fresh[-1].commit,
@@ -149,7 +186,9 @@ def first_runs(now: Sequence[Run], before: Sequence[BaselineRun]) -> tuple[str, 
     are oldest first.
     """
     first = {run.session: run.warmed for run in reversed(before)}
-    ours, theirs = now[0].warmed if now else None, set(first.values())
+    ours, theirs = None, set(first.values())
+    if now:  # of a session that is recorded already, the first run that it kept
+        ours = first.get(now[0].session, now[0].warmed)
     if ours is None or None in theirs or ours in theirs or not theirs:
         return ()
     words = {True: "after other work", False: "of a session"}

@@ -255,7 +255,8 @@ class Options:
         "auto|always|never",
         "measure a drop again in turns with the build of its baseline, where that can be had "
         "(baseline_engine in the suite): a PROVISIONAL one and one from a baseline of fewer than 4 "
-        "days (auto, the default), every one (always, also without a value), or none",
+        "days (auto, the default), every one, and with baseline_engine a PROVISIONAL ok (always, "
+        "also without a value), or none",
         "auto",
         convert=auto_always_never,
         bare="always",

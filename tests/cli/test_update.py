@@ -129,6 +129,37 @@ def test_a_session_that_was_added_elsewhere_is_added_here(say: Say) -> None:
     )
 
 
+def test_outliers_and_unlike_first_runs_are_left_out_and_told(say: Say) -> None:
+    """Fewer than five runs that belong together are refused.
+
+    A session that was judged made a first run that did not count, and is none now.
+    """
+    usual = (100.0, 101.0, 100.5, 99.8, 100.2, 100.1, 100.4)
+
+    save(measured(*usual[:3], 60.0, *usual[3:]))
+    shown = say.ends(0, "update", *WRITE)
+    assert "  run 4 of 8 is an outlier, 60 samples/s: not recorded\n  7 runs -> " in shown
+    assert [run.metrics["throughput"] for run in stored().records[0].runs] == [*usual]
+
+    FILE.unlink()
+    save(measured(90.0, *usual, outcome=Outcome.RECORDED))
+    assert "  the first run of a session is −10.3 % off the later" in say.ends(0, "update", *WRITE)
+    assert "these very runs" in say.ends(0, "update", *WRITE)
+    chosen = ("--case", CASE.id)
+    save(measured(*(value + 0.01 for value in usual), outcome=Outcome.OK))
+    say.ends(0, "update", *WRITE, *chosen)
+    assert (len(stored().records[0].runs), stored().records[0].skips_first_run) == (7, True)
+    anew = [value + 0.02 for value in usual]
+    save(measured(*anew, outcome=Outcome.RECORDED))
+    say.ends(0, "update", *WRITE, *chosen)
+    assert not stored().records[0].skips_first_run
+
+    FILE.unlink()
+    save(measured(100.0, 100.1, 60.0, 100.2, 100.1))
+    assert "only 4 of 5 runs belong together; run it again" in say.ends(1, "update", *WRITE)
+    assert not FILE.exists()
+
+
 def test_a_baseline_that_stays_is_replaced_by_better_values_and_keeps_its_history(say: Say) -> None:
     accept(measured())
     again = measured(100.2, outcome=Outcome.OK)

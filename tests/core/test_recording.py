@@ -22,6 +22,7 @@ from pytest_mlperf.core.recording import (
     changes,
     detectable_notes,
     empty_baseline,
+    failing_today,
     new_record,
     provable,
     set_by,
@@ -146,6 +147,35 @@ def test_a_longer_baseline_proves_smaller_changes_and_of_what_was_not_measured_n
     assert provable(short).startswith("can prove changes of ")
     nothing = "can prove no change: no gated metric has enough queries a run"
     assert provable(recorded((1.0, 1.01), limits={})) == nothing
+
+
+def test_what_fails_on_the_first_day_is_told_until_there_are_more_days() -> None:
+    """Fewer than five runs gate nothing."""
+    first, few = recorded((100.0, 101.0) * 4), recorded((100.0, 101.0))
+    other = replace(first.runs[0], session="20261121-cd34", started="2026-11-21T10:11:12+00:00")
+    limits = {"throughput": 0.03, "latency_p50": 0.05}
+
+    told = [
+        failing_today(record, limits, RULE, interleaves=interleaves)
+        for record in (first, few, replace(first, runs=(*first.runs, other)))
+        for interleaves in (False, True)
+    ]
+
+    assert told == [
+        "today a change of −10.5 % in samples/s fails; a smaller drop from 4 days on, or at once "
+        "by interleaving (baseline_engine)",
+        "today a change of −10.5 % in samples/s fails; a smaller drop is measured again by "
+        "interleaving, which is final",
+        *[None] * 4,
+    ]
+    times: dict[str, Any] = {"metrics": {"latency_p50": 0.01}, "within_se": {}}
+    slower = replace(
+        first,
+        runs=tuple(replace(run, **times) for run in first.runs),
+        minimum_detectable_change={"latency_p50": 0.02},
+    )
+    note = failing_today(slower, limits, RULE, interleaves=False) or ""
+    assert note.startswith("today a change of +7.4 % in p50 latency fails; ")
 
 
 def test_what_changed_since_the_baseline_is_listed_by_key() -> None:

@@ -406,6 +406,39 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
     assert handicaps[:2] == handicaps[3:1:-1] != handicaps[2:4]
 
 
+def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
+    lab: Lab, simulation: Simulation
+) -> None:
+    """It takes six runs and more, so only where all is confirmed, and beside a build that is named.
+
+    What the pairs leave open stays as it was; a drop that they prove is one.
+    """
+    metric = fallen(Outcome.PROVISIONAL, low=-0.1, high=0.1, leans="ok", note="one day")
+    passed = ruling_of([metric])
+
+    for engine, mode in ((OTHER_BUILD, "auto"), (OTHER_BUILD, "never"), ("", "always")):
+        assert lab.confirm(lab.case(engine), passed, mode) is passed  # type: ignore[arg-type]
+    assert simulation.tasks == []
+
+    final = lab.confirm(lab.case(OTHER_BUILD), passed)
+    assert final.outcome is final.metrics[0].outcome is Outcome.OK
+    assert final.headline.endswith(" by A/B; −40 % excluded")
+    assert final.notes[0].startswith("decided by A/B: ")
+    assert final.notes[1].startswith("against the stored baseline: PROVISIONAL samples/s")
+
+    simulation.now = (RATE / 2, 0.505 * RATE)
+    proven = lab.confirm(lab.case(OTHER_BUILD), passed)
+    assert proven.outcome is proven.metrics[0].outcome is Outcome.PERF_DROP
+    assert (proven.metrics[0].leans, proven.metrics[0].note) == (None, "")
+
+    simulation.now = simulation.then = (RATE, 0.6 * RATE)
+    undecided = lab.confirm(
+        lab.case(OTHER_BUILD, limit="1%"), ruling_of([replace(metric, limit=0.01)])
+    )
+    assert undecided.outcome is undecided.metrics[0].outcome is Outcome.PROVISIONAL
+    assert undecided.notes[0].startswith("not decided by A/B: 5 pairs")
+
+
 def test_a_provisional_drop_that_the_baseline_s_build_has_too_is_none(
     lab: Lab, simulation: Simulation
 ) -> None:

@@ -211,7 +211,7 @@ def test_a_baseline_that_cannot_be_read_is_an_error_before_anything_is_measured(
 ) -> None:
     """Whether it is judged by or recorded."""
     baseline = project.baseline(near(RATE))
-    text = baseline.read_text("utf-8").replace("first", "other")
+    text = baseline.read_text("utf-8").replace('"first"', '"other"')
     baseline.unlink()
     rows = {
         "damaged": ("{", "is not JSON: line 1, column 2"),

@@ -106,7 +106,7 @@ def record(folder: Path) -> Measured:
                 text=True,
                 check=False,
             )
-            if last or "the machine was disturbed during one run" not in done.stdout:
+            if last or "the machine was disturbed" not in done.stdout:
                 break
     assert done.returncode == 0, done.stdout + done.stderr
     return Measured(runner)

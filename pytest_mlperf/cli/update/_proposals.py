@@ -26,6 +26,7 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.judge.ruling import is_worse
 from pytest_mlperf.core.judge.sample import countable, unrecordable
+from pytest_mlperf.core.judge.screening import screened
 from pytest_mlperf.core.noise.calibration import USUAL_RUNS
 from pytest_mlperf.core.numbers import change, points, quantity
 from pytest_mlperf.core.recording import Action, baseline_run, empty_baseline, new_record, why_never
@@ -153,7 +154,7 @@ def _speed(
     verdict, case = result.verdict, result.verdict.case
     file, old = recorded(root, result)
     fresh = tuple(map(baseline_run, verdict.runs))
-    if old and all(run in old.runs for run in fresh):
+    if old and any(run in old.runs for run in fresh):
         return Kept(reason="these very runs are in the baseline already")
     if not terms.baselines:
         _same_place(result, file)
@@ -307,6 +308,7 @@ class PerformanceProposal:
     old: Record | None
     new: Record
     limits: Mapping[str, float]
+    notes: tuple[str, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -337,6 +339,7 @@ class PerformanceProposal:
         for metric in self.limits:
             if self._means(metric)[1]:
                 yield f"  {self._step(metric)}"
+        yield from (f"  {note}" for note in self.notes)
         yield f"  {len(self.new.runs)} runs -> {relative(self.file)}"
 
     def write(self) -> None:
@@ -412,22 +415,31 @@ def record_of(
     assert verdict.subject is not None
     rule = rule_beside(file, case.accelerator, verdict.subject.identity, USUAL_RUNS)[0]
     extended = old if action == "append" else None
+    fresh = screened(verdict.runs, result.limits, rule, extended)
+    if extended is None and len(fresh.runs) < GATING_RUNS:
+        few = f"only {len(fresh.runs)} of {len(verdict.runs)} runs belong together"
+        raise BaselineError(f"{few}; run it again")
+    # A session that was judged has left out its own first run already.
+    skipped = old is not None and old.skips_first_run and verdict.outcome is not Outcome.RECORDED
     source: Literal["suite", "probe"] | None = None
     if result.target_qps is not None:  # a rate that was found is none that was offered
         source = "probe" if result.qps_source == "probe" else "suite"
     new = new_record(
-        tuple(map(baseline_run, verdict.runs)),
+        tuple(map(baseline_run, fresh.runs)),
         old,
         action=action,
         reason=reason,
         subject=verdict.subject,
         target_qps=result.target_qps,
         qps_source=source,
-        limits=countable(verdict.runs, result.limits, extended),
+        limits=countable(fresh.runs, result.limits, extended),
         rule=rule,
+        skips_first_run=fresh.skips_first_run or skipped,
     )
     noise = noise_of_sessions(
         new, old, file, case=case, profile=result.profile, metrics=limits, rule=rule
     )
     new = dataclasses.replace(new, session_noise=noise)
-    return PerformanceProposal(result=result, file=file, old=old, limits=limits, new=new)
+    return PerformanceProposal(
+        result=result, file=file, old=old, limits=limits, new=new, notes=fresh.notes
+    )

@@ -1,17 +1,13 @@
-"""What a busy machine explains: latency limits that were missed, and runs unlike the others."""
+"""What a busy machine explains: latency limits that were missed, and gaps between two sides."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from statistics import fmean
 
 from pytest_mlperf.core.baseline import BaselineRun
 from pytest_mlperf.core.contention import busiest, in_words
-from pytest_mlperf.core.judge.formulas import squares, t_isf
-from pytest_mlperf.core.judge.rule_r import RuleR, Value, log_scale, moderated_sd
-from pytest_mlperf.core.judge.ruling import lost_of, share_of, values
-from pytest_mlperf.core.judge.sample import countable
+from pytest_mlperf.core.judge.ruling import lost_of, share_of
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, Direction
 from pytest_mlperf.core.numbers import percent
@@ -99,47 +95,3 @@ def load_notes(
         "as undisturbed",
     )
     return tuple(note for note in notes if note)
-
-
-_OUTLIER = 0.01
-
-
-def outlier(
-    baseline: Sequence[Value], *, rule: RuleR, direction: Direction = Direction.HIGHER
-) -> int | None:
-    """Return the index of the one run that does not belong to the others, or None.
-
-    A single bad baseline run hides every later drop, so it is refused when it is recorded: each
-    run is compared with the mean of the others. Below three runs nothing can be told. A distance
-    that load explains is none.
-    """
-    n0 = len(baseline)
-    if n0 < 3:
-        return None
-    logs, lost = list(map(log_scale(direction), baseline)), [run.lost for run in baseline]
-    df = rule.prior_df + n0 - 2
-    scores = []
-    for i, x in enumerate(logs):
-        others = logs[:i] + logs[i + 1 :]
-        sd = moderated_sd([*baseline[:i], *baseline[i + 1 :]], squares(others), df, rule)
-        mean, given_back = fmean(others), (math.fsum(lost) - lost[i]) / (n0 - 1)
-        gap = max(0.0, x - mean - given_back, mean - x - lost[i])
-        scores.append(gap / (sd * math.sqrt(1 + 1 / (n0 - 1))))
-    worst = max(range(n0), key=scores.__getitem__)
-    return worst if scores[worst] > t_isf(_OUTLIER / (2 * n0), df) else None
-
-
-def outlying(runs: Sequence[Run], limits: Mapping[str, float], rule: RuleR) -> str | None:
-    """Return which run the leave-one-out screen rejects, in words.
-
-    A metric that is only reported, for want of queries, rejects none.
-    """
-    for metric in countable(runs, limits):
-        # Without the margin, as a baseline keeps a run's load without it.
-        sample = values(runs, metric, rule.tolerated, margin=False)
-        direction = METRICS[metric].direction
-        index = outlier(sample, rule=rule, direction=direction) if len(sample) > 2 else None
-        if index is not None:
-            number = [n for n, run in enumerate(runs, 1) if metric in run.metrics][index]
-            return f"run {number} of {len(runs)} is an outlier in {METRICS[metric].title}"
-    return None

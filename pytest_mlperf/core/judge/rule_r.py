@@ -6,12 +6,13 @@ import math
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean
+from statistics import NormalDist, fmean
 from typing import Literal
 
 from pytest_mlperf.core.baseline import SessionNoise
-from pytest_mlperf.core.judge.formulas import bound_of, raw, squares, t_isf, t_sf
+from pytest_mlperf.core.judge.formulas import bound_of, raw, scatter, squares, t_isf, t_sf
 from pytest_mlperf.core.judge.standing import (
+    WIDEST,
     Decision,
     Sample,
     Standing,
@@ -288,6 +289,24 @@ def minimum_detectable_change(baseline: Sequence[Value], *, rule: RuleR) -> floa
     if not baseline:
         raise ValueError("a baseline without runs detects nothing; record at least one run")
     return -math.expm1(-_detectable(baseline, log_scale(), rule))
+
+
+def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
+    """Return the logarithmic drop that is final against one session with probability 1 - beta.
+
+        D = t(α/2, ν + 1)·√(v·(ν + z²)/(ν + 1)·(1/n + 1/2 + 2·`WIDEST`²))
+
+    of two new runs against n, whose variance v is moderated with ν degrees of freedom. Within z,
+    the quantile of a normal distribution, the new runs scatter with probability 1 - beta.
+
+    Source: `FinalWord.holds_to`, which must reach `WIDEST` (`standing`).
+    """
+    groups = scatter(by_session(baseline, log_scale()))
+    within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)
+    df, prior = rule.prior_df + groups.run_df, (1 - rule.session_share) * rule.prior_sd**2 + within
+    variance = max((rule.prior_df * prior + groups.inside) / df, rule.floor_sd**2)
+    of_mean = 1 / len(baseline) + 1 / 2 + 2 * WIDEST**2
+    return t_isf(rule.alpha / 2, df + 1) * math.sqrt(variance * (df + z * z) / (df + 1) * of_mean)
 
 
 def _standing(

@@ -16,7 +16,6 @@ from pytest_mlperf.core.judge.disturbance import (
     is_loaded,
     load_in_words,
     load_notes,
-    outlier,
 )
 from pytest_mlperf.core.judge.rule_r import Judged, RuleR, Value, judge
 from pytest_mlperf.core.judge.ruling import rule_on, values
@@ -235,14 +234,3 @@ def test_load_that_nobody_knows_is_told() -> None:
         assert len(notes) == len(told), notes
         assert all(note.startswith(words) for note, words in zip(notes, told, strict=True)), notes
         assert load_notes(runs, before, math.inf) == ()
-
-
-def test_a_run_that_its_load_explains_is_no_outlier() -> None:
-    quiet = [Value(value=100 * math.exp(noise)) for noise in NOISE]
-    for value, lost, found in ((80, 0.0, 8), (80, 0.3, None), (80, 0.1, 8), (130, 0.5, 8)):
-        assert outlier([*quiet, Value(value=value, lost=lost)], rule=RULE) == found, (value, lost)
-    loaded = [Value(value=80 * math.exp(noise), lost=0.3) for noise in NOISE]
-    assert outlier([*loaded, Value(value=100)], rule=RULE) is None
-    slower = Value(value=0.13, lost=0.3)
-    times = [Value(value=0.1 * math.exp(noise)) for noise in NOISE]
-    assert outlier([*times, slower], rule=RULE, direction=Direction.LOWER) is None

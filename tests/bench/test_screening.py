@@ -1,0 +1,208 @@
+"""Sessions that record replace their outliers, and make no first run count that is unlike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.bench.bench import Bench
+from pytest_mlperf.bench.policy import Policy, Update
+from pytest_mlperf.core.baseline import Record
+from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.measurement import Subject
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from pytest_mlperf.hardware.machine import Machine
+from pytest_mlperf.run.child.process import Patience
+from pytest_mlperf.run.conditions import Conditions
+from pytest_mlperf.run.measure import ProcessResult, ProcessTask
+from pytest_mlperf.stores import baselines
+from pytest_mlperf.suite.plan import plan_suite
+from tests.core.made import make_run, on_day, present
+
+QUIET = (100.0, 100.3, 99.8, 100.1, 99.7, 100.2, 99.9, 100.0)
+
+SUITE = """
+schema = 1
+round = "v4.1"
+[workload]
+name = "mine"
+dataset = { use = "synthetic", samples = 32 }
+[[engines]]
+use = "null"
+accelerators = ["cpu"]
+options = { latency_s = 0.001 }
+[[scenarios]]
+name = "Offline"
+target_qps = 100
+[limits]
+throughput = { max_drop = "30%" }
+"""
+
+
+@dataclass
+class Lab:
+    """A suite whose runs reach given rates, a session a day."""
+
+    folder: Path
+    rates: Iterator[float] = field(default_factory=lambda: iter(()))
+    day: int = -1
+    made: int = 0
+
+    def measure(
+        self, job: Job, conditions: Conditions, show: Callable[[str], None], task: ProcessTask
+    ) -> ProcessResult:
+        """Stand for `pytest_mlperf.run.measure.measure`."""
+        del job, show, task
+        self.made += 1
+        return ProcessResult(
+            run=make_run(
+                metrics={"throughput": next(self.rates)},
+                session=conditions.session,
+                started=on_day(self.day),
+                folder=str(self.folder / f"run-{self.made}"),
+            ),
+            accuracy=None,
+            scored=None,
+            unscored=None,
+            subject=Subject(identity={}, fingerprint={}),
+            target_qps=100.0,
+            probed=False,
+        )
+
+    def session(
+        self, *rates: float, update: Update | None = "missing", baseline_runs: int = 8
+    ) -> Verdict:
+        """Return the verdict of one more session; each run reaches the next rate."""
+        self.rates, self.day, self.made = iter(rates), self.day + 1, 0
+        (self.folder / "s.mlperf.toml").write_text(SUITE, "utf-8")
+        (planned,) = plan_suite(self.folder / "s.mlperf.toml")
+        conditions = Conditions(
+            folder=self.folder,
+            session=f"session {self.day}",
+            commit=None,
+            handicap=0.0,
+            patience=Patience(),
+            lease_limit_s=1.0,
+            machine=Machine(cpu={}),
+            control=False,
+        )
+        policy = Policy(
+            update=update,
+            baseline_runs=baseline_runs,
+            reason="as it was",
+            baselines=self.folder,
+            accuracy=self.folder,
+            root=self.folder,
+        )
+        bench = Bench(conditions, policy, lambda _: None)
+        return bench.verdict(planned, "performance", {"performance"})
+
+    @property
+    def record(self) -> Record:
+        """The record of the only case."""
+        (file,) = self.folder.glob("cpu/quick/mine/*.json")
+        return present(baselines.load(file)).records[0]
+
+    def kept(self, session: int = 0) -> list[float]:
+        """Return what the record has of a session."""
+        runs = self.record.runs
+        return [r.metrics["throughput"] for r in runs if r.session == f"session {session}"]
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Lab:
+    found = Lab(tmp_path)
+    monkeypatch.setattr("pytest_mlperf.bench.runner.measure", found.measure)
+    return found
+
+
+def noted(verdict: Verdict, text: str) -> bool:
+    return any(text in note for note in verdict.notes)
+
+
+def values(verdict: Verdict) -> Sequence[float]:
+    return [run.metrics["throughput"] for run in verdict.runs]
+
+
+def test_an_outlier_is_replaced_by_a_further_run_and_told(lab: Lab) -> None:
+    """The results keep it; the record and what it can prove do not."""
+    rates = (*QUIET[:3], 60.0, *QUIET[3:])
+
+    verdict = lab.session(*rates)
+
+    assert verdict.outcome is Outcome.RECORDED
+    assert lab.kept() == [*QUIET]
+    assert values(verdict) == [*rates]
+    assert noted(verdict, "run 4 of 9 is an outlier, 60 samples/s: not recorded")
+    assert verdict.headline.startswith("8 runs in ")
+    assert noted(verdict, "a smaller drop from 4 days on, or at once by interleaving")
+
+
+def test_a_machine_that_is_really_disturbed_records_nothing(lab: Lab) -> None:
+    """After half as many further runs."""
+    rates = (*QUIET[:6], 50.0, 51.0, 50.5, 49.9, 50.1, 50.3, 1.0)
+
+    verdict = lab.session(*rates)
+
+    assert verdict.outcome is Outcome.INVALID
+    assert lab.made == 12
+    assert verdict.headline == "nothing recorded: only 6 of 12 runs belong together"
+    assert noted(verdict, "record again when it is quiet")
+    assert not [*lab.folder.glob("cpu/quick/mine/*.json")]
+
+
+@pytest.mark.parametrize("update", ["missing", "append"])
+def test_a_session_that_is_added_is_screened_too(lab: Lab, update: Update) -> None:
+    """A third run decides which of two is the outlier; one that differs as a whole is kept."""
+    lab.session(*QUIET)
+
+    outlier = lab.session(100.1, 60.0, 99.9, update=update)
+    whole = lab.session(80.0, 80.2, update=update)
+    disturbed = lab.session(60.0, 100.0, 30.0, 170.0, 10.0, update=update)
+
+    assert outlier.outcome is whole.outcome is Outcome.RECORDED
+    assert lab.kept(1) == [100.1, 99.9]
+    assert noted(outlier, "run 2 of 3 is an outlier, 60 samples/s: not recorded")
+    assert lab.kept(2) == [80.0, 80.2]
+    assert lab.kept(3) == []
+    assert "runs belong together" in " ".join((disturbed.headline, *disturbed.notes))
+
+
+def test_an_unlike_first_run_counts_in_no_session(lab: Lab) -> None:
+    """Neither where one is added nor where it is judged; recording anew looks again."""
+    first = lab.session(70.0, *QUIET)
+    grown = lab.session(70.0, 100.1, 100.2)
+    judged = lab.session(70.0, 100.0, update=None)
+    dropped = lab.session(50.0, *[65.0] * 5, update=None)
+
+    assert noted(first, "the first run of a session is −30.0 % off the later ones in samples/s")
+    assert lab.record.skips_first_run
+    assert (lab.kept(), lab.kept(1)) == ([*QUIET], [100.1, 100.2])
+    assert values(grown) == [100.1, 100.2]
+    assert values(judged) == [100.0]
+    assert judged.metrics[0].now == pytest.approx(100.0)
+    assert noted(judged, "the first run does not count, as in the baseline: 70 samples/s")
+    assert dropped.outcome is Outcome.PERF_DROP
+    assert not any("first_run" in line for line in (*first.changed, *judged.changed))
+
+    anew = lab.session(*QUIET, update="replace")
+    assert len(anew.runs) == len(lab.record.runs) == 8
+    assert (anew.outcome, noted(anew, "does not count")) == (Outcome.RECORDED, False)
+
+
+def test_first_runs_of_older_sessions_are_left_out_once_they_are_seen_to_differ(lab: Lab) -> None:
+    """With two runs each it takes three sessions; the last one makes a further run."""
+    for first, later in ((94.0, 100.0), (94.2, 100.1)):
+        lab.session(first, *[later] * 4, baseline_runs=2)
+    before = lab.record
+
+    last = lab.session(93.8, 99.9, 99.8, 100.1, 100.0)
+
+    assert last.outcome is Outcome.RECORDED
+    assert noted(last, "recorded without it")
+    assert not before.skips_first_run
+    assert lab.record.skips_first_run
+    assert [lab.kept(session) for session in range(3)] == [[100.0], [100.1], [99.9, 99.8]]
