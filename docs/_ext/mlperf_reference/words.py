@@ -218,13 +218,13 @@ OUTCOMES: Mapping[str, str] = {
 ENVIRONMENT: Mapping[str, str] = {
     "APPTAINER_CONTAINER": "Its last part is recorded as the machine's container.",
     "CI": "Set to anything: a missing model or data set fails in place of being skipped, and so "
-    "GITHUB_EVENT_NAME": "Beginning with pull_request: the session leaves nothing for the next one "
-    "to know. So it is where GITHUB_HEAD_REF, CI_MERGE_REQUEST_IID or CHANGE_ID is set.",
     "does a missing baseline of an official case on a named accelerator.",
     "CUDA_DEVICE_ORDER": "`PCI_BUS_ID` is needed where `CUDA_VISIBLE_DEVICES` holds numbers and "
     "GPUs of several products are in the machine.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; others are left alone. Workers get their "
     "case's GPUs in it, by number in PCI order, or by UUID beside MIG.",
+    "GITHUB_EVENT_NAME": "Beginning with pull_request: the session leaves nothing for the next "
+    "one to know. So it is where GITHUB_HEAD_REF, CI_MERGE_REQUEST_IID or CHANGE_ID is set.",
     "KUBERNETES_SERVICE_HOST": "Set: the machine is recorded as a Kubernetes container.",
     "MKL_NUM_THREADS": "Of the control's matrix product on a CPU; another value is another "
     "control.",
