@@ -7,14 +7,15 @@ import re
 from dataclasses import replace
 from pathlib import Path
 from statistics import NormalDist
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from pytest_mlperf.bench.baseline import screen
 from pytest_mlperf.core.baseline import SessionNoise, surer
 from pytest_mlperf.core.judge._mean_change import usual_loss
-from pytest_mlperf.core.judge.disturbance import outlier
 from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.many import rule_among
 from pytest_mlperf.core.judge.rule_a import ScorePairs, judge_pairs
@@ -28,6 +29,7 @@ from pytest_mlperf.core.judge.standing import Decision, final_until
 from pytest_mlperf.core.metrics import Direction
 from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.run.worker._sink import batch_means_error
+from tests.core.made import make_run
 from tests.docs.pages import DOCS
 
 pytestmark = pytest.mark.slow
@@ -153,8 +155,8 @@ def test_the_package_says_the_same_of_every_world(
 
 
 def test_what_a_baseline_knows_on_arrays_is_the_shipped_one(lib: Any) -> None:
-    """Quantiles, for how long it is final, and whether it is recorded at all."""
-    standing, two_days = lib("decisions_lib.standing"), lib("decisions_lib.two_days")
+    """Quantiles, and for how long it is final."""
+    standing = lib("decisions_lib.standing")
     for p in (0.05, 0.005, 1e-6):
         for df in (1.0, 1.3, 2.7, 14.0, 60.0):
             assert standing.t_isf_at(p, np.array([df]))[0] == pytest.approx(t_isf(p, df), rel=1e-6)
@@ -164,14 +166,26 @@ def test_what_a_baseline_knows_on_arrays_is_the_shipped_one(lib: Any) -> None:
         keeps = standing.final_for(x0, np.array(days))
         for logs, kept in zip(x0, keeps, strict=True):
             assert final_until(zip(map(float, days), logs, strict=True)) == max(days) + kept
-    logs = 0.006 * rng.standard_normal((200, 8)) - 0.03 * (rng.random((200, 8)) < 0.05)
-    refused = two_days.has_outlier(logs, RuleR())
-    none = np.zeros(8)
-    for i, own in enumerate(logs):
-        assert (outlier(values(own, none, none, ("a",) * 8), rule=RuleR()) is not None) == refused[
-            i
-        ]
-    assert 0 < refused.mean() < 1
+
+
+def test_what_is_recorded_on_arrays_is_what_the_screen_keeps(lib: Any) -> None:
+    """One run in twenty is an outlier, or the first run of each session is slow."""
+    recording = lib("decisions_lib.recording")
+    rng = np.random.default_rng(4)
+    own = np.arange(8 + recording.spare(8))
+    for slow in (0.0, 0.03):
+        logs = 0.006 * rng.standard_normal((150, len(own)))
+        logs -= 0.05 * (rng.random(logs.shape) < 0.05) + slow * (own == 0)
+        columns = recording.chosen(logs, [own], [8], RuleR())
+        for x, found in zip(logs, columns, strict=True):
+            runs = [make_run(metrics={"throughput": math.exp(value)}, session="a") for value in x]
+            case: Any = SimpleNamespace(
+                runs=runs, planned=SimpleNamespace(limits={"throughput": 0.03}), rule=RuleR()
+            )
+            kept = screen(case, 8, None).runs
+            expected = [runs.index(run) for run in kept] if len(kept) >= 8 else [-1] * 8
+            assert found.tolist() == expected[:8]
+        assert (columns[:, 0] == 1).mean() > (0.9 if slow else 0.0)
 
 
 def test_a_provisional_drop_is_red_on_the_second_day(lib: Any) -> None:

@@ -14,12 +14,10 @@ import numpy as np
 from decisions_lib import rule, standing
 from decisions_lib.noise import Bools, Floats
 from decisions_lib.performance import SEED
+from decisions_lib.recording import chosen, spare
 from decisions_lib.worlds import DAYS_NOW, DESIGNS, NAMED, RUNS, Slots, World
-from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.rule_r import RuleR
 from pytest_mlperf.core.noise import uncalibrated
-
-_OUTLIER = 0.01
 
 
 @dataclass(frozen=True)
@@ -95,34 +93,25 @@ def rule_of(world: World) -> RuleR:
 def recorded(
     rng: np.random.Generator, world: World, of: Slots, cases: int, settings: RuleR
 ) -> Floats:
-    """Return log values of cases whose baseline is recorded: those with an outlier are not.
+    """Return log values of cases whose baseline is recorded, as far as they count.
 
-    A session of fewer than three runs is not looked at.
+    Runs that the screen rejects are replaced, and a baseline that is refused is recorded anew.
+    Where first runs do not count, those of now do not either.
     """
-    large = [at for at in np.unique(of.session[~of.now]) if (of.session == at).sum() > 2]
+    numbers = np.unique(of.session[~of.now])
+    sizes = [int((of.session == at).sum()) for at in numbers]
+    wide = world.slots([size + spare(size) for size in sizes], runs=RUNS + 1)
+    sessions = [np.flatnonzero(wide.session == at) for at in numbers]
+    now = [np.flatnonzero(wide.session == at) for at in np.unique(wide.session[wide.now])]
     kept: list[Floats] = []
     while sum(map(len, kept)) < cases:
-        logs = world.draw(rng, cases, of)
-        for at in large:
-            logs = logs[~has_outlier(world.seen(logs)[:, of.session == at], settings)]
-        kept.append(logs)
+        logs = world.draw(rng, cases, wide)
+        columns = chosen(world.seen(logs), sessions, sizes, settings)
+        skips = (columns[:, 0] != sessions[0][0])[:, None]
+        judged = [np.where(skips, own[1:], own[:-1]) for own in now]
+        whole = np.concatenate([columns, *judged], axis=1)
+        kept.append(np.take_along_axis(logs, whole, axis=1)[columns[:, 0] >= 0])
     return np.concatenate(kept)[:cases]
-
-
-def has_outlier(x0: Floats, settings: RuleR) -> Bools:
-    """Return which sessions have a run that does not belong to the others.
-
-    Source: `pytest_mlperf.core.judge.disturbance.outlier`, of runs without load.
-    """
-    n0 = x0.shape[1]
-    df = settings.prior_df + n0 - 2
-    sums, squares = x0.sum(axis=1, keepdims=True), (x0**2).sum(axis=1, keepdims=True)
-    mean = (sums - x0) / (n0 - 1)
-    own = squares - x0**2 - (n0 - 1) * mean**2
-    sd = rule.moderated(np.zeros(1), np.maximum(own, 0.0), df, settings)
-    score = np.abs(x0 - mean) / (sd * np.sqrt(1 + 1 / (n0 - 1)))
-    found: Bools = score.max(axis=1) > t_isf(_OUTLIER / (2 * n0), df)
-    return found
 
 
 def days(world: World, of: Slots, logs: Floats, settings: RuleR) -> list[rule.Decided]:

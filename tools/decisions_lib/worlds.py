@@ -54,17 +54,18 @@ class Slots:
         return self.days[self.session]
 
 
-def slots(design: Sequence[int], *, age: int = 1, one_day: bool = False) -> Slots:
+def slots(design: Sequence[int], *, age: int = 1, one_day: bool = False, runs: int = RUNS) -> Slots:
     """Return the runs of a baseline and of `DAYS_NOW` days.
 
     Args:
         design: Runs of each session of the baseline.
         age: Days from its last session to the first one of now.
         one_day: All its sessions are of one day.
+        runs: Of each day.
     """
     days = [0 if one_day else number for number in range(len(design))]
     days += [days[-1] + age + later for later in range(DAYS_NOW)]
-    sizes = [*design, *[RUNS] * DAYS_NOW]
+    sizes = [*design, *[runs] * DAYS_NOW]
     session = np.repeat(np.arange(len(sizes)), sizes)
     place = np.concatenate([np.arange(size) for size in sizes])
     return Slots(session, place, np.array(days), session >= len(design))
@@ -100,9 +101,9 @@ class World:
     designs: tuple[str, ...] = tuple(DESIGNS)
     promised: bool = True
 
-    def slots(self, design: Sequence[int]) -> Slots:
+    def slots(self, design: Sequence[int], *, runs: int = RUNS) -> Slots:
         """Return the runs to draw for a baseline of so many runs of each session."""
-        return slots(design, age=self.age, one_day=self.one_day)
+        return slots(design, age=self.age, one_day=self.one_day, runs=runs)
 
     def draw(self, rng: np.random.Generator, cases: int, of: Slots) -> Floats:
         """Return log values of runs of one build; see `seen`."""
