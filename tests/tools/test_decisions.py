@@ -185,7 +185,7 @@ def test_what_is_recorded_on_arrays_is_what_the_screen_keeps(lib: Any) -> None:
             kept = screen(case, 8, None).runs
             expected = [runs.index(run) for run in kept] if len(kept) >= 8 else [-1] * 8
             assert found.tolist() == expected[:8]
-        assert (columns[:, 0] == 1).mean() > (0.9 if slow else 0.0)
+        assert (columns[:, 0] == 1).mean() > (0.5 if slow else 0.0)
 
 
 def test_a_provisional_drop_is_red_on_the_second_day(lib: Any) -> None:

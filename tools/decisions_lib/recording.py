@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -12,7 +13,7 @@ from pytest_mlperf.core.judge.formulas import t_isf
 from pytest_mlperf.core.judge.rule_r import RuleR, Value, log_scale
 from pytest_mlperf.core.judge.screening import SCREEN, first_run_effect, outliers
 
-LOOSE = 3.0
+LOOSE = 1.1
 """Cases whose runs are this many times likelier than `SCREEN` are screened one by one."""
 
 Columns = NDArray[np.int64]
@@ -45,24 +46,41 @@ def _odd(x: Floats, sessions: Sequence[Columns], sizes: Sequence[int], settings:
     """Return which cases the screen may change; far more than it does."""
     odd = np.zeros(len(x), bool)
     weights, effects, scatters, count = [], [], np.zeros(len(x)), 0
-    prior = settings.prior_df * settings.prior_sd**2
     for own, size in zip(sessions, sizes, strict=True):
         runs = x[:, own[:size]]
-        mean = runs.mean(axis=1, keepdims=True)
-        inside = ((runs - mean) ** 2).sum(axis=1)
-        rest = (size * mean - runs) / (size - 1)
-        others = np.maximum(inside[:, None] - (size - 1) / size * (runs - rest) ** 2, 0.0)
-        df = settings.prior_df + count + size - 2
-        sd = np.sqrt((prior + scatters[:, None] + others) / df)
-        far = np.abs(runs - rest) / (np.maximum(sd, settings.floor_sd) * np.sqrt(size / (size - 1)))
-        if count or size > 2:
-            odd |= far.max(axis=1) > t_isf(LOOSE * SCREEN / (2 * size), df)
+        odd |= _outlying(runs, scatters, count, settings)
         later = runs[:, 1:]
         scatters = scatters + ((later - later.mean(axis=1, keepdims=True)) ** 2).sum(axis=1)
         count += size - 1
         weights.append(1 - 1 / size)
         effects.append(runs[:, 0] - later.mean(axis=1))
         odd |= _first_run(np.array(weights), np.stack(effects, axis=1), scatters, count, settings)
+    return odd
+
+
+def _outlying(runs: Floats, scatters: Floats, count: int, settings: RuleR) -> Bools:
+    """Return where a run of a session may be an outlier, see `outliers`.
+
+    Args:
+        scatters: Sums of squares inside the sessions before, with `count` degrees of freedom.
+    """
+    odd, left = np.zeros(len(runs), bool), np.ones(runs.shape, bool)
+    cases, size = np.arange(len(runs)), runs.shape[1]
+    for number in range(size, size - (size - 1 if count else size // 2), -1):
+        df = settings.prior_df + count + number - 2
+        if count + number <= 2:
+            break
+        mean = (runs * left).sum(axis=1, keepdims=True) / number
+        inside = (left * (runs - mean) ** 2).sum(axis=1, keepdims=True)
+        rest = (number * mean - runs) / (number - 1)
+        others = np.maximum(inside - (number - 1) / number * (runs - rest) ** 2, 0.0)
+        prior = settings.prior_df * settings.prior_sd**2
+        sd = np.sqrt((prior + scatters[:, None] + others) / df)
+        far = np.abs(runs - rest) / np.maximum(sd, settings.floor_sd)
+        far = np.where(left, far * math.sqrt((number - 1) / number), -1.0)
+        worst = far.argmax(axis=1)
+        odd |= far[cases, worst] > t_isf(LOOSE * SCREEN / (2 * number), df)
+        left[cases, worst] = False
     return odd
 
 
@@ -112,17 +130,21 @@ def _each(
             values = [
                 Value(value=float(np.exp(x[column])), session=str(number)) for column in runs[:made]
             ]
-            odd = outliers(values, kept, scale, settings)
+            odd, unlike = set(outliers(values, kept, scale, settings)), False
             if not skips:
                 clean = [one for n, one in enumerate(values) if not n or n not in odd]
                 chance = 1.0 if not kept and 0 in odd else SCREEN
-                if first_run_effect([*kept, *clean], scale, settings, chance) is not None:
-                    raise _UnlikeError
+                unlike = first_run_effect([*kept, *clean], scale, settings, chance) is not None
+            if unlike:
+                odd = {0, *(n + 1 for n in outliers(values[1:], kept, scale, settings))}
             left = [n for n in range(made) if n not in odd]
             if len(left) >= size:
                 break
-            if made >= size + spare(size) - 1:
+            if made >= size + spare(size) - (not unlike):
                 raise _RefusedError
             made += 1
+        if unlike and kept:
+            raise _UnlikeError
+        skips = skips or unlike
         kept += [values[n] for n in left[:size]]
         yield runs[left[:size]]
