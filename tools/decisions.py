@@ -4,11 +4,11 @@
     python tools/decisions.py --full           # or: make decisions-full
     python tools/decisions.py --rows 4x2 walk  # only rows whose names hold all of these words
 
-Prints tables and what was required of them, and returns 1 where something is missed. Without
-`--full` these are the promises of speed: noises of every kind on two days, the first day, and 2,000
-cases that the package itself judges as well. With it everything else is simulated too, beside the
-rules of other tools; docs/decisions.md gets its tables and its plot, and docs/decisions.csv every
-row. The seed is fixed: equal versions of this project and of numpy give equal figures.
+Prints the tables of docs/decisions.md, and returns 1 where a promise is broken. The promises of
+speed are simulated at full size, and 2,000 cases of them are judged by the package itself as well;
+all else at half size. With `--full` everything has its full size; docs/decisions.md gets its tables
+and its plot, and docs/decisions.csv every row. The seed is fixed: equal versions of this project
+and of numpy give equal figures.
 """
 
 from __future__ import annotations
@@ -22,12 +22,14 @@ from concurrent.futures import Executor, ProcessPoolExecutor, ThreadPoolExecutor
 from pathlib import Path
 
 from decisions_lib import everything, plot, report, speed, two_days
-from decisions_lib.promises import Required
+from decisions_lib.required import Required, in_full, in_lines
 from decisions_lib.tables import Table, as_csv, fill
 from decisions_lib.worlds import NAMED
 
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "docs" / "decisions.md"
+PART = 0.5
+"""Share of its full size at which all but the promises of speed is simulated without `--full`."""
 
 
 def pool_of(workers: int) -> Executor:
@@ -50,22 +52,19 @@ def rows_of(words: Sequence[str], cases: int) -> Table:
 
 
 def simulate(pool: Executor, scale: float, page: Path | None) -> list[Required]:
-    """Simulate, print the tables, and return what was required; with a page, of everything."""
-    waiting = speed.begin(pool, scale)
-    beside = everything.begin(pool, scale) if page else None
-    found = waiting()
-    required, tables = speed.required(found), speed.tables(found)
-    rest = beside() if beside else None
-    if rest:
-        required, tables = [*report.required(rest), *required], {**report.tables(rest), **tables}
-    tables = {"required": report.of_required(required), **tables}
-    for name, table in tables.items():
-        print(f"{name}\n\n{table.markdown}\n")
-    if page and rest:
-        page.write_text(fill(page.read_text("utf-8"), tables), "utf-8")
+    """Simulate, print the tables, and return what was required; with a page, fill it as well."""
+    first = speed.begin(pool, scale)
+    second = everything.begin(pool, scale if page else PART * scale)
+    of_speed, rest = first(), second()
+    required = [*speed.required(of_speed), *report.required(rest)]
+    parts = {"required": in_lines(required), **speed.page(of_speed), **report.page(rest)}
+    for name, part in parts.items():
+        print(f"{name}\n\n{part.markdown}\n")
+    if page:
+        page.write_text(fill(page.read_text("utf-8"), parts), "utf-8")
         page.with_suffix(".svg").write_bytes(plot.draw(rest))
-        every = {**tables, "worlds": speed.every_figure(found.rows)}
-        page.with_suffix(".csv").write_text(as_csv(every), "utf-8")
+        rows = {"required": in_full(required), **report.tables(rest), **speed.tables(of_speed)}
+        page.with_suffix(".csv").write_text(as_csv(rows), "utf-8")
         print(f"{page}, its plot and its rows written")
     return required
 
@@ -74,7 +73,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the tables; return 1 where a requirement is missed."""
     assert __doc__
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--full", action="store_true", help="simulate everything, write the page")
+    parser.add_argument("--full", action="store_true", help="at full size; write the page")
     parser.add_argument("--rows", nargs="+", metavar="WORD", help="only rows with these words")
     parser.add_argument("--scale", type=float, default=1.0, help="share of the full size")
     parser.add_argument("--workers", type=int, default=2, help="processes (default 2)")

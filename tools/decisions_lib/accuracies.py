@@ -232,6 +232,7 @@ class Row:
         samples: Share of the samples used, by margin.
         plain: The plain paired test on all samples.
         trt: TensorRT-LLM's rule, by its settings.
+        passes: How many.
     """
 
     drop: float
@@ -240,6 +241,7 @@ class Row:
     samples: Mapping[float, float]
     plain: float
     trt: Mapping[str, float]
+    passes: int
 
 
 def row(found: Differences, drop: float) -> Row:
@@ -257,6 +259,7 @@ def row(found: Differences, drop: float) -> Row:
             name: float(tensorrt_llm(change, found.at[-1], *settings).mean())
             for name, settings in TRT_SETTINGS.items()
         },
+        passes=len(found.sums),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from decisions_lib import (
@@ -13,10 +13,16 @@ from decisions_lib import (
     two_sides,
     whole_data,
 )
-from decisions_lib.promises import above
-from decisions_lib.tables import Table, percent
+from decisions_lib.required import Figure, Required, of_rows, one
+from decisions_lib.rule import RULE
+from decisions_lib.tables import Prose, Table, percent, span
 
 CURVES = 20_000
+FALSE_RED = "200 unchanged cases: a session has a red one"
+UNCHANGED_FAILS = "accuracy: unchanged scores fail"
+MARGIN_PASSES = "accuracy: a drop of the margin passes"
+"""Lines of the page that other requirements share."""
+
 DAYS = (0.0, 0.02, 0.03)
 """Drops of one pair of many that are followed from day to day; 0: of none."""
 
@@ -73,38 +79,152 @@ def whole(scale: float) -> list[whole_data.Row]:
     return whole_data.rows(max(50, round(scale * whole_data.PASSES)))
 
 
-def broken(found: Further) -> list[tuple[str, int, list[str]]]:
-    """Return what is promised, of how many rows, and the rows that do not keep it."""
-    red = [row for row in found.many if row.interval is not None]
+def required(found: Further) -> Iterator[Required]:
+    """Yield what is promised of them, as it was found."""
+    yield from _of_many(found.many, found.days)
+    yield from _of_curves(found.curves)
+    for line, promised in (
+        ("`compare`, interleaving, `[[pairs]]`: false drop", RULE.alpha),
+        ("the same: false ok, or truth outside the interval", RULE.beta),
+    ):
+        yield from of_rows(
+            line,
+            (
+                Figure(
+                    name=f"{row.command}, {row.noise}",
+                    found=row.found,
+                    bound=promised,
+                    cases=row.cases,
+                    kept=row.met,
+                )
+                for row in found.two
+                if row.promised == promised
+            ),
+        )
     every: list[rare.Row | whole_data.Row] = [*found.rare, *found.whole]
-    scores = [
-        f"{row.what}, {row.samples:,} samples"
-        for row in every
-        if above(row.passed, 0.05, row.passes) or above(row.failed, 0.01, row.passes)
-    ]
-    missed = [row.text for row in found.two if not row.met]
-    return [
-        ("a false red in a session of 200 cases", len(red), [r.name for r in red if not r.holds]),
-        (
-            "a false red in a session of 200 cases, with suspects of the last",
-            len(found.days),
-            [f"one pair falls by {day.drop:.0%}" for day in found.days if not day.holds],
-        ),
-        (
-            "curves: false drops, and drops of the limit",
-            len(found.curves),
-            [row.noise for row in found.curves if not row.holds],
-        ),
-        ("compare, trends, runs in turns", len(found.two), missed),
-        ("accuracy, rare breaks, groups, mAP and AUC", len(found.rare) + len(found.whole), scores),
-    ]
+    names = {row: f"{row.what}, {row.samples:,} samples, {row.passes} passes" for row in every}
+    for line, bound, shares in (
+        (UNCHANGED_FAILS, 0.01, {row: row.failed for row in every}),
+        (MARGIN_PASSES, 0.05, {row: row.passed for row in every}),
+    ):
+        yield from of_rows(
+            line,
+            (
+                Figure(name=names[row], found=share, bound=bound, cases=row.passes)
+                for row, share in shares.items()
+            ),
+        )
 
 
-# --- tables --------------------------------------------------------------------------------------
+def _of_many(many: Sequence[many_cases.Row], days: Sequence[many_days.Days]) -> Iterator[Required]:
+    quiet = [row for row in many if row.interval is not None]
+    figures = [
+        Figure(
+            name=row.name,
+            found=row.red or 0.0,
+            bound=many_cases.PROMISED,
+            cases=row.count,
+            kept=row.holds,
+        )
+        for row in quiet
+    ]
+    figures += [
+        Figure(
+            name=f"one pair falls by {day.drop:.0%}, suspects of the last day",
+            found=day.red,
+            bound=many_cases.PROMISED,
+            cases=day.count,
+            kept=day.holds,
+        )
+        for day in days
+    ]
+    yield from of_rows(FALSE_RED, figures)
+
+
+def _of_curves(rows: Sequence[curves.Row]) -> Iterator[Required]:
+    for line, bound, shares in (
+        ("curves: unchanged is a drop", RULE.alpha, {r: r.failed for r in rows}),
+        ("curves: -5 % at one point is ok", RULE.beta, {r: r.missed for r in rows}),
+    ):
+        yield from of_rows(
+            line,
+            (
+                Figure(name=row.noise, found=share, bound=bound, cases=row.cases)
+                for row, share in shares.items()
+            ),
+        )
+    for row in rows:
+        if row.noise == curves.TOO_NOISY:
+            continue
+        for where, share, bound in (
+            ("-3 % at all points", row.everywhere, 0.95),
+            ("-5 % at one point", row.at_one, 0.90),
+        ):
+            line = "curves: drops are found, noisy machine left out"
+            text = f"curves, {row.noise}: {where} is found"
+            yield one(line, text, share, bound, at_most=False, cases=row.cases)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def page(found: Further) -> dict[str, Prose]:
+    """Return the sentences of the page by name."""
+    return {
+        "curves": Prose(_curves(found.curves)),
+        "two-sides": Prose(_two_sides(found.two)),
+    }
+
+
+def _curves(rows: Sequence[curves.Row]) -> str:
+    (noisy,) = (row for row in rows if row.noise == curves.TOO_NOISY)
+    sure = [row for row in rows if row is not noisy]
+    return (
+        f"Of curves of {curves.POINTS} points, in five noises, {span(r.failed for r in rows)} % of "
+        f"the unchanged ones are a drop, and a drop of 5 % at one point is ok in "
+        f"{span(row.missed for row in rows)} %. Where runs vary by up to 1 %, a drop of 3 % at all "
+        f"points is found in {span(row.everywhere for row in sure)} % and one of 5 % at one point "
+        f"in {span(row.at_one for row in sure)} %; at 2.2 %, in {percent(noisy.everywhere)} and "
+        f"{percent(noisy.at_one)} %. PROVISIONAL verdicts are included."
+    )
+
+
+def _two_sides(rows: Sequence[two_sides.Row]) -> str:
+    def of(*words: str) -> str:
+        return span(row.found for row in rows if any(word in row.command for word in words))
+
+    pairs = [row.runs for row in rows if row.runs is not None and row.command.startswith("A/B")]
+    return (
+        f"`pytest-mlperf compare` calls unchanged builds a drop in {of('unchanged is a drop')} % "
+        f"and a drop of the limit ok in {of('drop of the limit is ok')} %. With 200 unchanged "
+        f"cases it exits with 1 in {of('exit 1')} %. Interleaving confirms unchanged builds in "
+        f"{of('is confirmed')} % and excludes a drop of the limit in {of('is excluded')} %, also "
+        f"on machines that drift, with {min(pairs):.1f} to {max(pairs):.1f} pairs. `[[pairs]]` "
+        f"refutes a claim that is just true in {of('is refuted')} % and proves one that is just "
+        f"false in {of('is proven')} %."
+    )
+
+
+def of_scores(few: Sequence[rare.Row], whole: Sequence[whole_data.Row]) -> str:
+    """Return what is found of few broken outputs, of groups, and of whole data sets, in words."""
+    groups = [row for row in few if row.what.startswith("groups")]
+    others = [row for row in few if row not in groups]
+    return (
+        f"If the other outputs hardly change besides, a drop of the margin passes in "
+        f"{span(row.passed for row in others)} %, and unchanged scores fail in "
+        f"{span(row.failed for row in others)} %; if groups of samples share an effect, in "
+        f"{span(row.passed for row in groups)} and {span(row.failed for row in groups)} % (of "
+        f"{groups[0].passes} passes); mAP and AUC of few or unequal samples in "
+        f"{span(row.passed for row in whole)} and {span(row.failed for row in whole)} % (of "
+        f"{whole[0].passes})."
+    )
+
+
+# --- every row -----------------------------------------------------------------------------------
 
 
 def tables(found: Further) -> dict[str, Table]:
-    """Return the tables by name."""
+    """Return every row by the name of its table."""
     return {
         "many cases": Table(
             ("200 cases x 3 metrics", "sessions with a false red", "by rule R and BH alone",

@@ -95,6 +95,7 @@ class Row:
         found: Dropped cases that are red; None where nothing fell.
         found_by_rule_alone: The same without what all pairs show.
         suspected: Dropped pairs that are SUSPECT.
+        count: Of sessions.
     """
 
     name: str
@@ -102,6 +103,7 @@ class Row:
     interval: tuple[float, float] | None
     red_by_rule_alone: float | None
     suspects: float
+    count: int
     found: float | None = None
     found_by_rule_alone: float | None = None
     suspected: float | None = None
@@ -153,6 +155,7 @@ def _row(name: str, noise: Noise, fell: Bools, drop: float, count: int) -> Row:
         interval=None if some else wilson(int(wrong.sum()), count),
         red_by_rule_alone=None if fell.all() else float((alone & ~fell).any(axis=(1, 2)).mean()),
         suspects=float((doubted & ~fell).sum(axis=(1, 2)).mean()),
+        count=count,
         found=float((failed & fell).any(axis=2)[:, cases].mean()) if some else None,
         found_by_rule_alone=float((alone & fell).any(axis=2)[:, cases].mean()) if some else None,
         suspected=float(doubted[:, fell].mean()) if some else None,

@@ -37,6 +37,7 @@ class Days:
         first: Share that are red on the first day.
         red: Sessions with a false red, second suspicions among them.
         low: Lower end of its 95 % interval.
+        count: Of sessions, day after day.
     """
 
     drop: float
@@ -45,6 +46,7 @@ class Days:
     first: float | None
     red: float
     low: float
+    count: int
 
     @property
     def holds(self) -> bool:
@@ -88,4 +90,5 @@ def _summary(drop: float, fell: Bools, red: Bools, plain: Bools) -> Days:
         first=None if target is None else float(red[0, :, target].mean()),
         red=float(wrong.mean()),
         low=float(wrong.mean() - 1.96 * wrong.std() / np.sqrt(len(wrong))),
+        count=red.shape[0] * len(wrong),
     )

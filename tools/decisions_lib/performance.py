@@ -55,6 +55,7 @@ class Cell:
         fail: Share of drops that are final.
         ok: Share of ok that are final.
         runs: Used on average.
+        cases: Simulated.
     """
 
     found: float
@@ -62,6 +63,7 @@ class Cell:
     fail: float
     ok: float
     runs: float
+    cases: int
 
     @property
     def inconclusive(self) -> float:
@@ -125,7 +127,14 @@ def cell(found: rule.Decided) -> Cell:
     """Return the shares of what was decided."""
     fail, ok = found.share(rule.FAIL), found.share(rule.PASS)
     passed = ok + found.share(rule.SEEMS_OK)
-    return Cell(found=found.found, passed=passed, fail=fail, ok=ok, runs=found.mean_runs)
+    return Cell(
+        found=found.found,
+        passed=passed,
+        fail=fail,
+        ok=ok,
+        runs=found.mean_runs,
+        cases=len(found.runs),
+    )
 
 
 def unchanged(noise: Noise, sessions: Sequence[str], size: Size, rng: np.random.Generator) -> Cell:
@@ -135,8 +144,9 @@ def unchanged(noise: Noise, sessions: Sequence[str], size: Size, rng: np.random.
         base = recorded(noise, sessions, size.cases, rng)
         x1, errors = candidates(noise, (size.cases,), rng)
         batches.append(cell(rule.decide(base, x1, errors)))
-    names = [field.name for field in fields(Cell)]
-    return Cell(**{name: fmean(getattr(one, name) for one in batches) for name in names})
+    shares = [field.name for field in fields(Cell) if field.name != "cases"]
+    means = {name: fmean(getattr(one, name) for one in batches) for name in shares}
+    return Cell(**means, cases=sum(one.cases for one in batches))
 
 
 def recorded(

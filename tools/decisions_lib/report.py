@@ -1,67 +1,184 @@
-"""Tables of what was simulated, and what was required of it."""
+"""The page, the rows behind it and what is required, but for the promises of speed."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from decisions_lib import further
 from decisions_lib.accuracies import CORRELATION, Row
 from decisions_lib.everything import CORRELATIONS, Found
 from decisions_lib.performance import DROPS, SWEEP, first
-from decisions_lib.promises import Required, counted
+from decisions_lib.promises import FIRST_DAY, MOST_RUNS, NOTICED, RUNS
+from decisions_lib.required import FURTHER, Required, one
 from decisions_lib.suites import Sessions
-from decisions_lib.tables import Table, percent
+from decisions_lib.tables import Prose, Table, percent, span
+
+OTHERS = {
+    "pytest-benchmark mean:5%": "pytest-benchmark, 5 %: one run with one",
+    "TensorRT-LLM, after merge 5 %": "TensorRT-LLM, 5 %: one run with 30 days",
+    "Bencher t-test 0.99": "Bencher, t-test: one run with 10",
+    "criterion.rs": "criterion.rs: windows of two runs",
+    "Google Benchmark U test": "Google Benchmark, U test: repetitions of two runs",
+}
+"""Rules of other tools that the page shows, in its words."""
 
 
 def required(found: Found) -> list[Required]:
     """Return the requirements with the figures found."""
+    return [*_speed(found), *further.required(found.further), *_scores(found), *_many(found)]
+
+
+def _speed(found: Found) -> Iterator[Required]:
+    for name, own in found.ours.items():
+        same = own.cells[0.0]
+        line = "six more noises: unchanged code is warned of"
+        yield one(line, f"unchanged fails, noise: {name}", same.found, 0.01, cases=same.cases)
     typical = found.ours["typical"].cells
-    rows = [
-        Required(f"unchanged fails, noise: {name}", own.false_alarms, 0.01)
-        for name, own in found.ours.items()
-    ]
-    rows += [counted(what, count, bad) for what, count, bad in further.broken(found.further)]
-    rows += [
-        Required("typical noise: a 3 % drop is found", typical[0.03].found, 0.94, at_most=False),
-        Required("typical noise: a 3 % drop passes", typical[0.03].passed, 0.02),
-        Required("typical noise: runs when nothing changed", typical[0.0].runs, 1.5, share=False),
-    ]
+    fell, same = typical[0.03], typical[0.0]
+    text = "typical noise: a 3 % drop is found"
+    yield one(FIRST_DAY, text, fell.found, NOTICED, at_most=False, cases=fell.cases)
+    text = "typical noise: a 3 % drop passes"
+    yield one(FURTHER, text, fell.passed, 0.02, cases=fell.cases)
+    text = "typical noise: runs when nothing changed"
+    yield one(RUNS, text, same.runs, MOST_RUNS, share=False)
+
+
+def _scores(found: Found) -> Iterator[Required]:
     for shape, of in (
         ("every sample a little", found.little),
         ("few outputs broken", found.broken),
     ):
-        rows += _accuracy(shape, {row.drop: row for row in of})
+        yield from _accuracy(shape, {row.drop: row for row in of})
+
+
+def _many(found: Found) -> Iterator[Required]:
+    drops, share = "200 cases: dropped ones are red", "200 cases: unchanged ones among the red"
     for r in CORRELATIONS:
-        nothing, all_ = found.sessions[r, "nothing"], found.sessions[r, "all"]
-        name = f"200 cases, correlation {r:g}"
-        rows += [
-            Required(f"{name}: a false red in a session", nothing.false_red, 0.05),
-            Required(f"{name}: dropped cases found", all_.found or 0.0, 0.80, at_most=False),
-            Required(f"{name}: dropped pairs found", all_.found_pairs or 0.0, 0.80, at_most=False),
-            Required(f"{name}: false share of the red", all_.false_share, 0.05),
-        ]
-    return rows
+        nothing, fell = found.sessions[r, "nothing"], found.sessions[r, "all"]
+        name, count = f"200 cases, correlation {r:g}", fell.count
+        red = f"{name}: a false red in a session"
+        yield one(further.FALSE_RED, red, nothing.false_red, 0.05, cases=nothing.count)
+        for what, of in (("cases", fell.found), ("pairs", fell.found_pairs)):
+            text = f"{name}: dropped {what} found"
+            yield one(drops, text, of or 0.0, 0.80, at_most=False, cases=count)
+        yield one(share, f"{name}: false share of the red", fell.false_share, 0.05, cases=count)
 
 
-def _accuracy(shape: str, by_drop: Mapping[float, Row]) -> list[Required]:
+def _accuracy(shape: str, by_drop: Mapping[float, Row]) -> Iterator[Required]:
     nothing, quarter, half = by_drop[0.0], by_drop[0.25], by_drop[0.5]
-    return [
-        Required(f"{shape}: unchanged fails", max(nothing.fail.values()), 0.015),
-        Required(f"{shape}: unchanged, plain paired test", nothing.plain, 0.015),
-        Required(f"{shape}: margin 0.5, 0.5 points fail", half.fail[0.5], 0.96, at_most=False),
-        Required(f"{shape}: margin 0.5, 0.5 points pass", half.passed[0.5], 0.05),
-        Required(f"{shape}: margin 0.25, 0.25 points fail", quarter.fail[0.25], 0.94, False),
-        Required(f"{shape}: margin 0.25, 0.25 points pass", quarter.passed[0.25], 0.05),
-        Required(f"{shape}: 0.25 points, plain paired test", quarter.plain, 0.99, at_most=False),
-        Required(f"{shape}: unchanged, samples at margin 0.5", nothing.samples[0.5], 0.12),
+    text, cases = f"{shape}: unchanged fails", nothing.passes
+    yield one(further.UNCHANGED_FAILS, text, max(nothing.fail.values()), 0.01, cases=cases)
+    for margin, row, least in ((0.5, half, 0.96), (0.25, quarter, 0.94)):
+        line = "accuracy: a drop of the margin fails"
+        text = f"{shape}: margin {margin:g}, {margin:g} points fail"
+        yield one(line, text, row.fail[margin], least, at_most=False, cases=cases)
+        text = f"{shape}: margin {margin:g}, {margin:g} points pass"
+        yield one(further.MARGIN_PASSES, text, row.passed[margin], 0.05, cases=cases)
+    text = f"{shape}: unchanged, plain paired test"
+    yield one(FURTHER, text, nothing.plain, 0.015, cases=cases)
+    text = f"{shape}: 0.25 points, plain paired test"
+    yield one(FURTHER, text, quarter.plain, 0.99, at_most=False, cases=cases)
+    text = f"{shape}: unchanged, samples at margin 0.5"
+    yield one(FURTHER, text, nothing.samples[0.5], 0.12, cases=cases)
+
+
+# --- the page ------------------------------------------------------------------------------------
+
+
+def page(found: Found) -> dict[str, Table | Prose]:
+    """Return the parts of the page by name."""
+    return {
+        **further.page(found.further),
+        "unlucky": _unlucky(found),
+        "accuracy": Prose(f"{_few_accuracies(found).markdown}\n\n{_broken(found)}"),
+        "many-cases": _few_sessions(found),
+        "others": _few_others(found),
+    }
+
+
+def _unlucky(found: Found) -> Prose:
+    return Prose(
+        "- *One in a hundred is an average over baselines.* A baseline whose runs happened to be "
+        "fast makes more false alarms until it is recorded anew. Of a hundred baselines five have "
+        f"{_unluckiest(found)} % or more warnings, if sessions differ by 0.5 %."
+    )
+
+
+def _unluckiest(found: Found) -> str:
+    return percent(found.ours["session"].unlucky_baseline)
+
+
+def _broken(found: Found) -> str:
+    by_drop = {row.drop: row for row in found.broken}
+    margins = by_drop[0.5].fail[0.5], by_drop[0.25].fail[0.25]
+    return (
+        f"If few outputs are broken instead, {span(margins)} % of drops of the margin fail. "
+        f"{further.of_scores(found.further.rare, found.further.whole)}"
+    )
+
+
+def _few_accuracies(found: Found) -> Table:
+    rows = [
+        (
+            f"{row.drop:g}",
+            *(f"{percent(row.fail[m])} / {percent(row.passed[m])}" for m in (0.5, 0.25)),
+            percent(row.plain),
+            percent(row.trt["ROUGE"]),
+        )
+        for row in found.little
+        if row.drop <= 1
     ]
+    head = (
+        "points lost",
+        "margin 0.5: fails / passes",
+        "margin 0.25",
+        "plain paired test",
+        "TensorRT-LLM's test",
+    )
+    return Table(head, rows)
 
 
-# --- tables ------------------------------------------------------------------------------------
+def _few_sessions(found: Found) -> Prose:
+    nothing, fell, alone = (
+        [of for (_, name), of in found.sessions.items() if name == "nothing"],
+        [of for (_, name), of in found.sessions.items() if name == "all"],
+        found.alone.values(),
+    )
+    noises = [row.red for row in found.further.many if row.interval is not None and row.red]
+    return Prose(
+        f"Of sessions of an unchanged build, with 200 cases of 3 metrics, "
+        f"{span(of.false_red for of in nothing)} % have a red test, and at most "
+        f"{percent(max(noises))} % in 13 more noises; if each metric were judged alone, "
+        f"{span(alone)} % would. If 5 cases fall by 3 %, {span(of.found or 0.0 for of in fell)} % "
+        f"of them are red on day 1, {span(of.suspected or 0.0 for of in fell)} % of their metrics "
+        f"are SUSPECT, and {span(of.false_share for of in fell)} % of what is red is unchanged. If "
+        f"all 200 fall by 3 %, {_all_fell(found)} % are red."
+    )
+
+
+def _all_fell(found: Found) -> str:
+    return span(row.found or 0.0 for row in found.further.many if row.name == "200 cases −3 %")
+
+
+def _few_others(found: Found) -> Table:
+    ours, noisy = (found.ours[name] for name in ("typical", "noisy"))
+    own = ours.false_alarms, noisy.false_alarms, ours.cells[0.03].found
+    words = "**pytest-mlperf**, 3 %: 1 to 5 runs with 8"
+    rows = [(words, *map(percent, own), _drop(ours.detected))]
+    typical, beside = (found.others[name] for name in ("typical", "noisy"))
+    for name, words in OTHERS.items():
+        curve = typical[name]
+        shares = curve[0], beside[name][0], curve[SWEEP.index(0.03)]
+        rows.append((words, *map(percent, shares), _drop(first(curve))))
+    head = ("rule", "unchanged, typical", "unchanged, noisy", "-3 %", "95 % from")
+    return Table(head, rows)
+
+
+# --- every row -----------------------------------------------------------------------------------
 
 
 def tables(found: Found) -> dict[str, Table]:
-    """Return the tables of the page by name."""
+    """Return every row by the name of its table."""
     return {
         "ours": _ours(found),
         **further.tables(found.further),
@@ -75,20 +192,6 @@ def tables(found: Found) -> dict[str, Table]:
 
 def _drop(drop: float | None) -> str:
     return f"{100 * drop:g} %" if drop is not None else f"over {100 * SWEEP[-1]:g} %"
-
-
-def of_required(required: Sequence[Required]) -> Table:
-    """Return what was required as a table."""
-    rows = []
-    for one in required:
-        shown, bound = (
-            (f"{percent(one.found)} %", f"{percent(one.bound)} %")
-            if one.share
-            else (f"{one.found:.2f}", f"{one.bound:g}")
-        )
-        sign = "at most" if one.at_most else "at least"
-        rows.append((one.text, f"{sign} {bound}", shown, "yes" if one.met else "**no**"))
-    return Table(("what", "required", "found", "met"), rows)
 
 
 def _ours(found: Found) -> Table:

@@ -36,6 +36,7 @@ class Sessions:
         suspected: Share of the dropped pairs that were suspect.
         false_share: Share of unchanged pairs among those that failed, mean over sessions.
         runs: Runs per case.
+        count: Of sessions.
     """
 
     false_red: float
@@ -45,6 +46,7 @@ class Sessions:
     suspected: float | None
     false_share: float
     runs: float
+    count: int
 
 
 def sessions(
@@ -87,6 +89,7 @@ def sessions(
         suspected=float(np.mean(suspected)) if fell else None,
         false_share=float(np.mean(shares)),
         runs=float(np.mean(runs)),
+        count=count,
     )
 
 

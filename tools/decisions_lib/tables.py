@@ -1,10 +1,10 @@
-"""Tables: as Markdown in a page, and as lines of a CSV file."""
+"""Tables and sentences: as Markdown in a page, and tables as lines of a CSV file."""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -18,8 +18,15 @@ class Table:
     @property
     def markdown(self) -> str:
         """Return it as Markdown."""
-        rule = ["---", *["---:"] * (len(self.head) - 1)]
-        return "\n".join(f"| {' | '.join(cells)} |" for cells in (self.head, rule, *self.rows))
+        head, *rows = (f"| {' | '.join(cells)} |" for cells in (self.head, *self.rows))
+        return "\n".join((head, f"|---|{'--:|' * (len(self.head) - 1)}", *rows))
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Sentences, or a list, with figures in them."""
+
+    markdown: str
 
 
 def percent(share: float | None) -> str:
@@ -28,6 +35,12 @@ def percent(share: float | None) -> str:
         return ""
     value = 100 * share
     return f"{value:.2f}" if 0 < value < 1.995 else f"{value:.1f}" if value < 99.95 else "100"
+
+
+def span(shares: Iterable[float]) -> str:
+    """Return the least and the largest of some shares, in per cent."""
+    found = list(shares)
+    return " to ".join(dict.fromkeys(map(percent, (min(found), max(found)))))
 
 
 def as_csv(tables: Mapping[str, Table]) -> str:
@@ -39,16 +52,16 @@ def as_csv(tables: Mapping[str, Table]) -> str:
     return file.getvalue()
 
 
-def fill(page: str, made: Mapping[str, Table]) -> str:
-    """Return a page with its tables replaced; prose is left as it is.
+def fill(page: str, made: Mapping[str, Table | Prose]) -> str:
+    """Return a page with what is between its marks replaced; all else is left as it is.
 
     Raises:
-        ValueError: The page has no place for a table.
+        ValueError: The page has no place for it.
     """
-    for name, table in made.items():
-        begin, end = f"<!-- {name} -->", f"<!-- end {name} -->"
+    for name, part in made.items():
+        begin, end = f"<!--{name}-->", f"<!--/{name}-->"
         if begin not in page or end not in page:
             raise ValueError(f"the page has no place for {name!r}: {begin} ... {end}")
         head, rest = page.split(begin, 1)
-        page = f"{head}{begin}\n{table.markdown}\n{end}{rest.split(end, 1)[1]}"
+        page = f"{head}{begin}\n{part.markdown}\n{end}{rest.split(end, 1)[1]}"
     return page

@@ -26,6 +26,7 @@ class Shares:
 
     Attributes:
         fail, seems_drop, ok, seems_ok: By word, on the first day; PROVISIONAL ones lean this way.
+        ok_by_one: The part of `ok` that is said after one run.
         runs: Runs used on the first day, on average.
         again: Red on the second day.
         red: Red on either day.
@@ -35,6 +36,7 @@ class Shares:
     seems_drop: float
     ok: float
     seems_ok: float
+    ok_by_one: float
     runs: float
     again: float
     red: float
@@ -43,6 +45,11 @@ class Shares:
     def noticed(self) -> float:
         """Warned of or red on the first day."""
         return self.fail + self.seems_drop
+
+    @property
+    def ok_by_more(self) -> float:
+        """The part of `ok` that is said after two runs or more."""
+        return self.ok - self.ok_by_one
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -149,6 +156,7 @@ def shares(days: Sequence[rule.Decided]) -> Shares:
         seems_drop=seems_drop,
         ok=ok,
         seems_ok=seems_ok,
+        ok_by_one=float(((days[0].decision == rule.PASS) & (days[0].runs == 1)).mean()),
         runs=days[0].mean_runs,
         again=float(again.mean()),
         red=float((first | again).mean()),

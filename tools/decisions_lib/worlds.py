@@ -313,9 +313,13 @@ def _same_day(of_day: float) -> World:
     return _of(name, HALF, sessions(normal(0.002)), days(normal(of_day / 100)), one_day=True)
 
 
+def walk_name(step: float, age: int) -> str:
+    """Return the name of a machine that walks, beside a baseline so many days old."""
+    return f"walk {step:g} % a day, {age} day{'s' * (age > 1)} old"
+
+
 def _walk(step: float, age: int) -> World:
-    name = f"walk {step:g} % a day, {age} day{'s' * (age > 1)} old"
-    return _of(name, runs(normal(0.009)), walk(step / 100), age=age)
+    return _of(walk_name(step, age), runs(normal(0.009)), walk(step / 100), age=age)
 
 
 def _noisier(before: float) -> World:
@@ -345,11 +349,15 @@ GAUSSIAN = (
     *(_pure(*sds) for sds in ((0.2, 0.4), (0.2, 0.8), (1.5, 1.5), (1.5, 6), (6, 6))),
     *(_quarter(sd) for sd in (0.9, 2.1, 3.5)),
 )
+STEPS, AGES = (0.2, 0.3, 0.5), (1, 7, 14)
+"""Per cent that a machine walks a day, and days from the baseline's last one."""
+
+NOISIER = tuple(_noisier(before) for before in (0.3, 0.6, 1.2))
 WANDERING = (
     _of("AR(1) 0.8 a day, 1 %", HALF, wandering(0.8, 0.01)),
     _of("AR(1) 0.95 a day, 1.5 %", HALF, wandering(0.95, 0.015)),
     _of("AR(1) 0.95 a day, 1.5 %, 10 days old", HALF, wandering(0.95, 0.015), age=10),
-    *(_walk(step, age) for step in (0.2, 0.3, 0.5) for age in (1, 7, 14)),
+    *(_walk(step, age) for step in STEPS for age in AGES),
     *(_same_day(of_day) for of_day in (0.5, 1, 2)),
 )
 MIXED = (
@@ -365,7 +373,7 @@ MIXED = (
     _of("first run -3 %, halving", HALF, first_runs(-0.03, -0.03, 0.5)),
     _of("drift -0.3 % a run", HALF, drift(-0.003)),
     _of("own drift 0.3 % a run", HALF, drift(0.0, own=0.003)),
-    *(_noisier(before) for before in (0.3, 0.6, 1.2)),
+    *NOISIER,
     _of("now a third as noisy, 2.7 to 0.9 %", runs(normal(0.027), now=1 / 3)),
     _of("steps of 0.75 %", runs(normal(0.003)), step=0.0075),
     _of("steps of 1.5 %", runs(normal(0.003)), step=0.015),
