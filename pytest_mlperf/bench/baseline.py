@@ -29,7 +29,7 @@ from pytest_mlperf.core.judge.rule_r import RuleR, Value
 from pytest_mlperf.core.judge.ruling import Ruling, rule_on, values
 from pytest_mlperf.core.judge.sample import countable, unrecordable
 from pytest_mlperf.core.judge.screening import Screened, screened
-from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.measurement import Run, day_of
 from pytest_mlperf.core.noise import session_noise
 from pytest_mlperf.core.promise import APPEND
 from pytest_mlperf.core.recording import (
@@ -305,6 +305,9 @@ def _refused(case: CaseRuns, record: Record, answer: Ruling) -> str | None:
             f"this session is {answer.outcome}, and its build is the baseline's: the machine "
             f"changed; where it stays so, {APPEND} adds it"
         )
+    now, latest = day_of(case.runs[0].started), max(run.started for run in record.runs)
+    if now is not None and now < (day_of(latest) or now):
+        return f"the baseline has a session of {latest[:10]}, later than this one: a clock was set"
     beside = changes(record.surroundings, case.subject.surroundings) if record.surroundings else ()
     if beside and any(metric.leans == "drop" for metric in answer.metrics):
         return f"slower, and {'; '.join(beside)}: that may be why"

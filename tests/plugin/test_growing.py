@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
 import re
 
@@ -108,3 +109,19 @@ def test_only_the_same_code_and_build_is_added_and_a_committed_baseline_changes_
     assert not_grown in told(other)
     assert "only a session of the same build is added" in told(other)
     assert project.recorded() == grown
+
+
+def test_a_session_whose_clock_was_set_back_adds_no_day(project: Project) -> None:
+    project.suite()
+    project.run("suites", *FIRST)
+    file, today = project.baseline_file(), dt.datetime.now(dt.UTC).date()
+    text = file.read_text("utf-8")
+    for day in (today, today - dt.timedelta(days=1)):
+        text = text.replace(f"{day}T", f"{today + dt.timedelta(days=2)}T")
+    file.write_text(text, "utf-8")
+
+    result = project.run("suites", *GROW)
+
+    said = f"the baseline has a session of {today + dt.timedelta(days=2)}, later than this one"
+    assert said in told(result)
+    assert len(project.recorded().sessions) == 1
