@@ -393,16 +393,19 @@ def not_made(verdict: Verdict, policy: Policy) -> Verdict:
 
 def _may_confirm(case: CaseRuns, answer: Ruling, policy: Policy) -> bool:
     """Whether an answer says what the policy wants confirmed, which is mostly a drop."""
-    leanings = _leanings(case, policy)
-    drops = answer.outcome in DROPS or any(_leans(metric, leanings) for metric in answer.metrics)
+    seems = any(_leans(m) or _is_open_ok(case, m, policy) for m in answer.metrics)
     judged = answer.outcome in DROPS | {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return judged and drops and policy.confirm != "never"
+    return judged and (seems or answer.outcome in DROPS) and policy.confirm != "never"
 
 
-def _leanings(case: CaseRuns, policy: Policy) -> tuple[str, ...]:
-    """Return what is confirmed of what is provisional: an ok takes 6 to 9 runs more."""
+def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
+    """Whether an ok is provisional and confirmed all the same, which takes 6 to 9 runs.
+
+    It is beside a build that the suite names, as long as the baseline has too few days.
+    """
     named = case.planned.engine.baseline_engine is not None
-    return ("drop", "ok") if named and policy.confirm == "always" else ("drop",)
+    wanted = metric.sessions_baseline < DAYS or policy.confirm == "always"
+    return metric.outcome is Outcome.PROVISIONAL and metric.leans == "ok" and named and wanted
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
@@ -412,8 +415,11 @@ def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, Metric
     """
     if sum(run.limit_missed for run in case.runs) > 1:
         return {}
-    ok = _leanings(case, policy)[1:]
-    return {m.metric: m for m in answer.metrics if _to_confirm(m, policy) or _leans(m, ok)}
+    return {
+        m.metric: m
+        for m in answer.metrics
+        if _to_confirm(m, policy) or _is_open_ok(case, m, policy)
+    }
 
 
 def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
@@ -424,10 +430,10 @@ def _to_confirm(metric: MetricVerdict, policy: Policy) -> bool:
     return policy.confirm == "always" or (policy.confirm == "auto" and (few or _leans(metric)))
 
 
-def _leans(metric: MetricVerdict, leanings: Collection[str] = ("drop",)) -> bool:
-    """Whether a metric would be a drop, or ok, but for what sessions differ by, or for load."""
+def _leans(metric: MetricVerdict) -> bool:
+    """Whether a metric would be a drop but for what sessions differ by, or for load."""
     undecided = metric.outcome in {Outcome.PROVISIONAL, Outcome.INCONCLUSIVE}
-    return undecided and metric.leans in leanings
+    return undecided and metric.leans == "drop"
 
 
 # --- answers ---------------------------------------------------------------------------------

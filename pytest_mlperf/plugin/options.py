@@ -255,8 +255,8 @@ class Options:
         "auto|always|never",
         "measure a drop again in turns with the build of its baseline, where that can be had "
         "(baseline_engine in the suite): a PROVISIONAL one and one from a baseline of fewer than 4 "
-        "days (auto, the default), every one, and with baseline_engine a PROVISIONAL ok (always, "
-        "also without a value), or none",
+        "days (auto, the default), every one (always, also without a value), or none; with "
+        "baseline_engine a PROVISIONAL ok from so few days as well, or always",
         "auto",
         convert=auto_always_never,
         bare="always",

@@ -409,18 +409,26 @@ def test_a_provisional_drop_is_red_once_runs_in_turns_prove_it(
 def test_a_provisional_ok_is_final_once_runs_in_turns_exclude_a_drop(
     lab: Lab, simulation: Simulation
 ) -> None:
-    """It takes six runs and more, so only where all is confirmed, and beside a build that is named.
+    """It takes six runs and more, so only beside a build that is named, while days are few.
 
     What the pairs leave open stays as it was; a drop that they prove is one.
     """
-    metric = fallen(Outcome.PROVISIONAL, low=-0.1, high=0.1, leans="ok", note="one day")
+    metric = fallen(
+        Outcome.PROVISIONAL, low=-0.1, high=0.1, leans="ok", note="one day", sessions_baseline=1
+    )
     passed = ruling_of([metric])
+    four = ruling_of([replace(metric, sessions_baseline=4)])
 
-    for engine, mode in ((OTHER_BUILD, "auto"), (OTHER_BUILD, "never"), ("", "always")):
-        assert lab.confirm(lab.case(engine), passed, mode) is passed  # type: ignore[arg-type]
+    for engine, mode, answer in (
+        (OTHER_BUILD, "never", passed),
+        (OTHER_BUILD, "auto", four),
+        ("", "always", passed),
+    ):
+        assert lab.confirm(lab.case(engine), answer, mode) is answer  # type: ignore[arg-type]
     assert simulation.tasks == []
+    assert lab.confirm(lab.case(OTHER_BUILD), four, "always").outcome is Outcome.OK
 
-    final = lab.confirm(lab.case(OTHER_BUILD), passed)
+    final = lab.confirm(lab.case(OTHER_BUILD), passed, "auto")
     assert final.outcome is final.metrics[0].outcome is Outcome.OK
     assert final.headline.endswith(" by A/B; −40 % excluded")
     assert final.notes[0].startswith("decided by A/B: ")
