@@ -111,7 +111,9 @@ class CaseAccuracy:
     @property
     def ask(self) -> Ask:
         """How the pass is made: until its scores decide, or over the whole data set."""
-        return Ask(looks=self._looks, enough=self._enough)
+        return Ask(
+            looks=lambda samples: looks(samples, sequential=self.sequential), enough=self._enough
+        )
 
     @property
     def sequential(self) -> bool:
@@ -132,11 +134,9 @@ class CaseAccuracy:
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
         """Return what differs from the fingerprint of the accepted scores."""
-        return (
-            changes(self.accepted.baseline.fingerprint, subject.fingerprint)
-            if self.accepted
-            else ()
-        )
+        if self.accepted is None:
+            return ()
+        return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
 
     @property
     def missing(self) -> str:
@@ -327,12 +327,10 @@ class CaseAccuracy:
         scorer = self._planned.scorer
         return _by_name(json.dumps(dataclasses.asdict(scorer))) if scorer else ""
 
-    def _looks(self, samples: int) -> Sequence[int]:
-        return looks(samples, sequential=self.sequential)
-
     def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
-        now = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
-        ruling = self._against_accepted(now)
+        ruling = self._against_accepted(
+            ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
+        )
         return ruling is not None and not ruling.more
 
 

@@ -224,19 +224,15 @@ def estimate(
     for looks in common.values():
         middle = median(change for change, _, _ in looks)
         apart += [(change - middle, se, df) for change, se, df in looks]
+    null = Null(pairs=len(firsts), shift=shift, spread=spread, allowed=allowed)
     if not apart:  # one session tells nothing of what others do: all that exceeds is theirs
-        return Null(
-            pairs=len(firsts), shift=shift, spread=spread, allowed=allowed, excess=first**2 - 1
-        )
+        return replace(null, excess=first**2 - 1)
     between = _scale(apart, two_sided=True)
     excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
     seen = sorted(abs(change) / se / between for change, se, _ in apart)
-    return Null(
-        pairs=len(firsts),
+    return replace(
+        null,
         sessions=len(common),
-        shift=shift,
-        spread=spread,
-        allowed=allowed,
         excess=excess,
         scale=max(1.0, first / math.sqrt(1 + excess)),
         seen=seen,

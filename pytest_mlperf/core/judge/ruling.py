@@ -54,6 +54,7 @@ from pytest_mlperf.core.verdict import (
     PairedVerdict,
     Unchecked,
     Verdict,
+    deciding_of,
     worst,
 )
 
@@ -311,12 +312,6 @@ def ruling_of(
         more=more,
         deciding=deciding,
     )
-
-
-def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the metric that an outcome is about; of provisional ones a drop says more."""
-    of_it = [metric for metric in metrics if metric.outcome is outcome]
-    return next((m for m in of_it if m.leans == "drop"), of_it[0] if of_it else None)
 
 
 def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
