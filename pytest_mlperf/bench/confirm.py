@@ -41,6 +41,7 @@ from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED, new_folder, same_code
 from pytest_mlperf.suite.elsewhere import earlier_build
+from pytest_mlperf.suite.plan import Planned
 
 
 class NotComparable(Exception):
@@ -220,6 +221,16 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
     return Turns.UNCHANGED if same and not unknown else Turns.NO_BUILD
 
 
+def build_of_baseline(
+    planned: Planned, conditions: Conditions
+) -> contextlib.AbstractContextManager[Build | None]:
+    """Return the build that a suite names as its baseline's, to be entered; of None: none."""
+    earlier = earlier_build(planned)
+    if earlier is None:
+        return contextlib.nullcontext(None)
+    return baseline_build(earlier, new_folder(conditions.folder, f"{planned.case.id}.{LABEL}"))
+
+
 class NoBuild(Exception):
     """The build of a baseline that the suite names cannot be had; the text says why."""
 
@@ -263,7 +274,7 @@ class Sides:
         record = case.record
         with contextlib.ExitStack() as stack:
             try:
-                build = stack.enter_context(self._build_of_baseline())
+                build = stack.enter_context(build_of_baseline(case.planned, self._conditions))
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
@@ -283,14 +294,6 @@ class Sides:
         if few := [METRICS[name].title for name in limits if name not in ratios]:
             raise NotComparable(f"too few queries a run for {', '.join(few)}")
         return ratios
-
-    def _build_of_baseline(self) -> contextlib.AbstractContextManager[Build | None]:
-        planned = self._case.planned
-        earlier = earlier_build(planned)
-        if earlier is None:
-            return contextlib.nullcontext(None)
-        folder = new_folder(self._conditions.folder, f"{planned.case.id}.{LABEL}")
-        return baseline_build(earlier, folder)
 
     def _require_same(self, before: CaseRunner, record: Record | None) -> None:
         """Make sure that a side is the baseline's, as far as its record and engine say it."""

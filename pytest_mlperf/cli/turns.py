@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out
+from pytest_mlperf.bench.confirm import NotComparable, build_of_baseline, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
@@ -28,11 +28,9 @@ from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
 from pytest_mlperf.hardware.machine import detect, split
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
-from pytest_mlperf.run.builds import LABEL, baseline_build
 from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
-from pytest_mlperf.run.project import ignored_in_git, new_folder, new_id
+from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
-from pytest_mlperf.suite.elsewhere import earlier_build
 from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, settings_of
@@ -160,10 +158,8 @@ def _side(
 ) -> CaseRunner:
     """Return a side; the build of its baseline is kept until the stack is left."""
     build, job = None, case.job
-    earlier = earlier_build(case.planned) if one.baseline else None
-    if earlier:
-        folder = new_folder(conditions.folder, f"{job.case.id}.{LABEL}")
-        build = stack.enter_context(baseline_build(earlier, folder))
+    if one.baseline:
+        build = stack.enter_context(build_of_baseline(case.planned, conditions))
     return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
 
 
