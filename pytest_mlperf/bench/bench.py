@@ -45,7 +45,7 @@ from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.judge.screening import in_words
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.judge.together import FALLS
-from pytest_mlperf.core.measurement import Accuracy, GpuRun, Run
+from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.promise import Promise, promise
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
@@ -316,8 +316,7 @@ class Bench:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
-            ruling = unjudged(case, error.run)
-            verdict = self._with_files(self._verdict(case, kind, ruling), error.run)
+            verdict = self._verdict(case, kind, unjudged(case, error.run), error.run)
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
@@ -422,8 +421,11 @@ class Bench:
 
     # --- verdicts ------------------------------------------------------------------------
 
-    def _verdict(self, case: CaseRuns, kind: Kind, answer: Ruling) -> Verdict:
+    def _verdict(
+        self, case: CaseRuns, kind: Kind, answer: Ruling, invalid_run: Run | None = None
+    ) -> Verdict:
         scores = kind == "accuracy"
+        last = invalid_run or (case.runs[-1] if case.runs else case.accuracy)
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
@@ -436,7 +438,7 @@ class Bench:
         cost = None
         if kind != "accuracy" and subject is not None and case.job.price:
             cost = cost_of(case.job, case.runs, subject.identity)
-        verdict = Verdict(
+        return Verdict(
             case=case.planned.case,
             kind=kind,
             outcome=answer.outcome,
@@ -456,6 +458,7 @@ class Bench:
             baseline_set=against.set_by,
             baseline_id=case.record.id if case.record and kind in FALLS else "",
             cost=cost,
+            folder=self._policy.shown(Path(last.folder)) if last else None,
             steady=steady(case.machine) if kind != "accuracy" and case.machine else None,
             machine=case.machine if kind != "accuracy" else (),
             promise=None if kind == "accuracy" else promised(case, answer),
@@ -463,7 +466,6 @@ class Bench:
             unchecked=answer.unchecked,
             handicap=self._conditions.handicap,
         )
-        return self._with_files(verdict, case.runs[-1] if case.runs else case.accuracy)
 
     def _since_baseline(
         self, case: CaseRuns, against: CaseRuns | CaseAccuracy
@@ -481,13 +483,6 @@ class Bench:
         lines, unknown = tree_changes(self._policy, commit, job, case.planned.path, files)
         changed = (*lines, *against.changes(subject))
         return changed, (*unknown_facts(kept.fingerprint, subject.fingerprint), *unknown)
-
-    def _with_files(self, verdict: Verdict, last: Run | Accuracy | None) -> Verdict:
-        """Return a verdict with where what a run or pass left lies, as messages show it."""
-        if last is None:
-            return verdict
-        folder = self._policy.shown(Path(last.folder))
-        return replace(verdict, folder=folder)
 
 
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:

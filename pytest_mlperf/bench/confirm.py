@@ -547,9 +547,6 @@ def in_words(metric: str, ratio: Ratio) -> str:
 
 def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
     """Return the relative change of a metric's raw value, and the ends of its interval."""
-    ends = (ratio.ratio, ratio.low, ratio.high)
     if METRICS[metric].direction is Direction.HIGHER:
-        middle, low, high = (end - 1 for end in ends)
-        return middle, low, high
-    middle, high, low = (1 / end - 1 for end in ends)
-    return middle, low, high
+        return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
+    return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

@@ -26,7 +26,7 @@ from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
-from pytest_mlperf.hardware.machine import detect, split
+from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
 from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
 from pytest_mlperf.run.project import ignored_in_git, new_id
@@ -87,31 +87,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="the side that is compared with")
     parser.add_argument("b", metavar="B", help="the side that may be worse")
     parser.add_argument("--case", metavar="ID", help="only this case of A or B")
+    add_pairs(parser, "most pairs of runs", PAIRS)
+    add_runs_dir(parser)
+
+
+def add_pairs(parser: argparse.ArgumentParser, meaning: str, default: int) -> None:
+    """Declare the option for how many pairs of runs are made at most."""
     parser.add_argument(
         "--pairs",
         type=whole(lambda pairs: pairs >= 2, "{!r} is no whole number of at least 2"),
-        default=PAIRS,
+        default=default,
         metavar="N",
-        help=f"most pairs of runs, at least 2 (default {PAIRS})",
+        help=f"{meaning}, at least 2 (default {default})",
     )
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure two sides in turns; return 1 when a drop is proven, 2 when nothing was judged."""
     a, b = argument(parsed.a), argument(parsed.b)
     pairs = list(cases(a, b, parsed.case))
-    run_id = new_id()
-    folder = _folder(parsed.runs_dir, run_id)
-    conditions = Conditions(
-        folder=folder,
-        session=run_id,
-        machine=detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs)),
-        power=False,
-        control=False,
-        watched=True,
-        warmups=WarmUps("auto", folder / NOTED),
-    )
+    folder = _folder(parsed.runs_dir, new_id())
+    machine = detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs))
+    conditions = conditions_in(folder, machine)
     policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
     results = []
     with ExitStack() as stack:
@@ -128,6 +125,19 @@ def run(parsed: argparse.Namespace) -> int:
     if Outcome.PERF_DROP in outcomes:
         return 1
     return 2 if all(one.reason for one in results) else 0
+
+
+def conditions_in(folder: Path, machine: Machine) -> Conditions:
+    """Return how runs in turns are made; what both sides have in common is not measured."""
+    return Conditions(
+        folder=folder,
+        session=folder.name,
+        machine=machine,
+        power=False,
+        control=False,
+        watched=True,
+        warmups=WarmUps("auto", folder / NOTED),
+    )
 
 
 def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:

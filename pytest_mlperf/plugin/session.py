@@ -514,8 +514,7 @@ class MlperfSession:
             lines += selection.notices(
                 self.uncollected, self.not_here, self.machine.seen, width, action=action
             )
-        if self.skipped:
-            lines += selection.skips(Counter(self.skipped.values()), width)
+        lines += selection.skips(Counter(self.skipped.values()), width)
         if self.options.plan and self._plan:
             options = self.options
             return lines + whole_plan(

@@ -444,13 +444,6 @@ def _without_baseline(
     )
 
 
-_LEANING = {
-    Decision.PROVISIONAL: Outcome.PROVISIONAL,
-    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
-}
-"""Words that may lean to another one."""
-
-
 def _compared_by_rule(
     name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
@@ -460,6 +453,8 @@ def _compared_by_rule(
         judged = _as_alone(judged, before, direction, judging)
     outcome, note = _word(judged, judging)
     used = now[: judged.runs_used]
+    # A provisional drop from too few runs of a baseline leans to nothing.
+    unsure = judged.decision is Decision.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
@@ -474,7 +469,7 @@ def _compared_by_rule(
         runs_baseline=len(before),
         note=note,
         p=judged.p_value,
-        leans=judged.leans if outcome is _LEANING.get(judged.decision) else None,
+        leans=None if unsure else judged.leans,
         holds_to=judged.holds_to,
         lacking=judged.lacking,
         stands=judged.stands,
