@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.bench.policy import Policy
@@ -296,12 +295,11 @@ class CaseAccuracy:
         self, now: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
     ) -> AccuracyBaseline:
         case, accuracy, subject = self._planned.case, now.accuracy, now.subject
-        action: Literal["record", "replace"] = "replace" if old else "record"
         entry = Accepted(
             date=dt.datetime.now(dt.UTC).date().isoformat(),
             commit=commit,
             reason=reason,
-            action=action,
+            action="replace" if old else "record",
             old=dict(old.scores) if old else {},
             new=dict(accuracy.scores),
         )

@@ -285,8 +285,11 @@ class Bisection:
                 )
         except _Broke:
             self._broken += 1
-            if self._broken == DOUBTFUL:
-                self._require_good(test)
+            if self._broken == DOUBTFUL:  # it may be the machine, on which nothing runs any more
+                self._broken = 0
+                with ExitStack() as stack:
+                    self._side(stack, test, 0, later=False).add_run()
+                self.measured += 1
             raise
         finally:
             self.seconds += time.monotonic() - began
@@ -315,13 +318,6 @@ class Bisection:
         )
         side.later = later
         return side
-
-    def _require_good(self, test: str) -> None:
-        """Make sure that it is not the machine on which nothing runs any more."""
-        self._broken = 0
-        with ExitStack() as stack:
-            self._side(stack, test, 0, later=False).add_run()
-        self.measured += 1
 
     # --- what it proves ----------------------------------------------------------------------
 

@@ -14,18 +14,8 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.core.judge.disturbance import (
-    explains_miss,
-    is_loaded,
-    load_in_words,
-)
-from pytest_mlperf.core.judge.ruling import (
-    Ruling,
-    behind_title,
-    other_length,
-    rule_on,
-    ruling_of,
-)
+from pytest_mlperf.core.judge.disturbance import explains_miss, is_loaded, load_in_words
+from pytest_mlperf.core.judge.ruling import Ruling, behind_title, other_length, rule_on, ruling_of
 from pytest_mlperf.core.judge.sample import (
     countable,
     in_part,

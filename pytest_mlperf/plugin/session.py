@@ -30,12 +30,7 @@ from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.judge.together import FALLS
-from pytest_mlperf.core.results import (
-    CaseResult,
-    Results,
-    Suspect,
-    by_case,
-)
+from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.plugin.carry import VERDICT, LeftOut, case_result, planned_of
