@@ -326,9 +326,8 @@ class CaseAccuracy:
         return _by_name(json.dumps(dataclasses.asdict(scorer))) if scorer else ""
 
     def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
-        ruling = self._against_accepted(
-            ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
-        )
+        now = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)
+        ruling = self._against_accepted(now)
         return ruling is not None and not ruling.more
 
 

@@ -60,7 +60,7 @@ class _Broke(Exception):
 class _BisectSide(CaseRunner):
     """One side; the later one may not run at all, which is told apart from a broken good one."""
 
-    later: bool
+    later = False
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
         try:

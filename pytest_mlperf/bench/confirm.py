@@ -25,7 +25,7 @@ from pytest_mlperf.core.judge.sample import countable, fewest
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.numbers import change, interval
+from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import (
@@ -97,8 +97,8 @@ def add_pair(
 def left_out(one: CaseRunner) -> str:
     """Return how many pairs were left out because of load, in words; "": none."""
     number = len(one.left_out) // (1 + REPEATS)
-    pairs = "1 pair" if number == 1 else f"{number} pairs"
-    return f"{pairs} left out: load may explain how its sides differ" if number else ""
+    reason = "left out: load may explain how its sides differ"
+    return f"{plural(number, 'pair')} {reason}" if number else ""
 
 
 def in_turns(

@@ -15,7 +15,7 @@ import pytest
 
 SUFFIX = ".mlperf.toml"
 
-T = TypeVar("T")
+Setting = TypeVar("Setting")
 
 SESSION: pytest.StashKey[Any] = pytest.StashKey()
 RUN_ID: pytest.StashKey[str] = pytest.StashKey()
@@ -35,10 +35,12 @@ def handicap(text: str) -> float:
     return share
 
 
-def checked(kind: Callable[[str], T], fits: Callable[[T], bool]) -> Callable[[str], T]:
+def checked(
+    kind: Callable[[str], Setting], fits: Callable[[Setting], bool]
+) -> Callable[[str], Setting]:
     """Return what takes a value of a kind that fits; nan fits no range."""
 
-    def convert(text: str) -> T:
+    def convert(text: str) -> Setting:
         value = kind(text)
         if not fits(value):
             raise ValueError

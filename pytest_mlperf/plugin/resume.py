@@ -8,6 +8,7 @@ from dataclasses import replace
 from email.parser import HeaderParser
 from functools import cache
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -130,9 +131,12 @@ class SessionProgress:
             if begun.settings.get(name) != ours.get(name)
         ]
         # Of a file that several results rest on, the last word counts.
-        rests_on = {file: d for one in results.values() for file, d in one.rests_on.items()}
-        changed = (file for file, d in rests_on.items() if digest_of(self._root / file) != d)
-        differing += [f"{file} was changed" for file in changed]
+        rests_on = dict(chain.from_iterable(one.rests_on.items() for one in results.values()))
+        differing += [
+            f"{file} was changed"
+            for file, digest in rests_on.items()
+            if digest_of(self._root / file) != digest
+        ]
         # On a cluster it is no machine of the nodes', whose identity a verdict names.
         for result in () if self._options.distributed else results.values():
             if (subject := result.verdict.subject) and not result.pretended:

@@ -66,7 +66,7 @@ class SessionShare:
             )
 
         low, high = math.log(inside) - 10 * log_se - 1, math.log(inside + within) + 10 * log_se + 8
-        return math.exp(_root(lambda x: chance - below(math.exp(x)), low, high))
+        return math.exp(_root(lambda log: chance - below(math.exp(log)), low, high))
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
@@ -188,7 +188,9 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
         if len(units) > 1:
             excess = variance(logs) - fmean(trigamma(unit.df / 2) for unit in units)
         weighed = DEFAULT_CASES * trigamma(default_df / 2) + (cases - 1) * excess
-        df = _df_of(weighed / (DEFAULT_CASES + cases - 1))
+        df, weighed = MOST_DF, weighed / (DEFAULT_CASES + cases - 1)
+        if weighed > trigamma(MOST_DF / 2):  # else the variances differ by no more than chance
+            df = max(FEWEST_DF, 2 * trigamma_inverse(weighed))
         return fmean(logs) + digamma(df / 2) - math.log(df / 2), df
 
     low, high = 2 * math.log(FLOOR_SD), math.log(1e4)
@@ -212,13 +214,6 @@ def _centred(unit: Unit, expected: float) -> float:
     """Return log(V / (s0² + w²)), whose mean over cases is 0 but for ν0's part."""
     ratio = max(unit.variance, FLOOR_SD**2) / (expected + unit.within)
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
-
-
-def _df_of(excess: float) -> float:
-    """Return ν0 from ψ'(ν0/2), finite where the variances differ by no more than chance."""
-    if excess <= trigamma(MOST_DF / 2):
-        return MOST_DF
-    return max(FEWEST_DF, 2 * trigamma_inverse(excess))
 
 
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
