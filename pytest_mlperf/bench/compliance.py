@@ -177,8 +177,8 @@ def _findings(
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if test == "TEST07":
         suite = case.planned.suite.workload  # of a twin its own reference
-        own = (suite.reference or {}).get("exact_match", 0.0) * suite.target
-        least = own or constants()["small"]["score"]
+        least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
+        least = least or constants()["small"]["score"]
         scores = _scores_of(case, logs.folder / "scored", {one.index: one for one in timed})
         return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
     low, high = _length(case, workload)
