@@ -8,7 +8,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from pytest_mlperf import registry
 from pytest_mlperf.bench.policy import Policy
@@ -111,7 +110,9 @@ class CaseAccuracy:
     @property
     def ask(self) -> Ask:
         """How the pass is made: until its scores decide, or over the whole data set."""
-        return Ask(looks=self._looks, enough=self._enough)
+        return Ask(
+            looks=lambda samples: looks(samples, sequential=self.sequential), enough=self._enough
+        )
 
     @property
     def sequential(self) -> bool:
@@ -132,11 +133,9 @@ class CaseAccuracy:
 
     def changes(self, subject: Subject) -> tuple[str, ...]:
         """Return what differs from the fingerprint of the accepted scores."""
-        return (
-            changes(self.accepted.baseline.fingerprint, subject.fingerprint)
-            if self.accepted
-            else ()
-        )
+        if self.accepted is None:
+            return ()
+        return changes(self.accepted.baseline.fingerprint, subject.fingerprint)
 
     @property
     def missing(self) -> str:
@@ -296,12 +295,11 @@ class CaseAccuracy:
         self, now: ScoredPass, old: AccuracyBaseline | None, *, reason: str, commit: str | None
     ) -> AccuracyBaseline:
         case, accuracy, subject = self._planned.case, now.accuracy, now.subject
-        action: Literal["record", "replace"] = "replace" if old else "record"
         entry = Accepted(
             date=dt.datetime.now(dt.UTC).date().isoformat(),
             commit=commit,
             reason=reason,
-            action=action,
+            action="replace" if old else "record",
             old=dict(old.scores) if old else {},
             new=dict(accuracy.scores),
         )
@@ -326,9 +324,6 @@ class CaseAccuracy:
     def _scorer(self) -> str:
         scorer = self._planned.scorer
         return _by_name(json.dumps(dataclasses.asdict(scorer))) if scorer else ""
-
-    def _looks(self, samples: int) -> Sequence[int]:
-        return looks(samples, sequential=self.sequential)
 
     def _enough(self, accuracy: Accuracy, scored: Scored, subject: Subject) -> bool:
         now = ScoredPass(accuracy=accuracy, scored=scored, subject=subject)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
@@ -42,7 +41,7 @@ from pytest_mlperf.core.recording import (
     same_day,
 )
 from pytest_mlperf.core.results import CaseResult, Results
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome
+from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.run.project import code_differs
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.results import read_results
@@ -256,7 +255,7 @@ def _new_record(
         runs_dir=case.policy.runs_dir,
         same_code=lambda then, now: code_since(case.policy, then, now) is None,
     )
-    return dataclasses.replace(record, session_noise=noise)
+    return replace(record, session_noise=noise)
 
 
 OUTCOMES_KEPT = frozenset(
@@ -362,19 +361,7 @@ def _grown(case: CaseRuns, answer: Ruling, before: Record, fresh: Screened) -> R
         *fresh.notes,
         *filter(None, [same_day(record)]),
     )
-    return Ruling(
-        outcome=Outcome.RECORDED,
-        headline=headline,
-        metrics=_metrics(answer.metrics, record, runs),
-        notes=(*notes, *answer.notes),
-    )
-
-
-def _metrics(
-    metrics: Sequence[MetricVerdict], record: Record, runs: Sequence[Run]
-) -> tuple[MetricVerdict, ...]:
-    """Return what was measured beside what it was judged against, as recorded."""
-    return tuple(
+    metrics = tuple(
         metric
         if metric.outcome is None
         else replace(
@@ -386,5 +373,7 @@ def _metrics(
             runs=len(runs),
             runs_baseline=len(record.runs),
         )
-        for metric in metrics
+        for metric in answer.metrics
     )
+    notes = (*notes, *answer.notes)
+    return Ruling(outcome=Outcome.RECORDED, headline=headline, metrics=metrics, notes=notes)

@@ -28,8 +28,11 @@ from pytest_mlperf.core.case import AUDITS, Case, Kind
 from pytest_mlperf.core.control import clocks_moved, steady
 from pytest_mlperf.core.energy import LABEL, Power
 from pytest_mlperf.core.energy.exporter import LABEL as EXPORTER_LABEL
+from pytest_mlperf.core.energy.exporter import ExportedEnergy
 from pytest_mlperf.core.energy.host import LABEL as HOST_LABEL
+from pytest_mlperf.core.energy.host import HostEnergy
 from pytest_mlperf.core.energy.meter import LABEL as METER_LABEL
+from pytest_mlperf.core.energy.meter import WallEnergy
 from pytest_mlperf.core.errors import (
     BaselineError,
     MlperfError,
@@ -42,7 +45,7 @@ from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.judge.screening import in_words
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.judge.together import FALLS
-from pytest_mlperf.core.measurement import Accuracy, GpuRun, Run
+from pytest_mlperf.core.measurement import GpuRun, Run
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.promise import Promise, promise
 from pytest_mlperf.core.reason import Sign, SignKey, of_each
@@ -134,42 +137,38 @@ def energy_notes(runs: Sequence[Run]) -> list[str]:
     """Return what the runs were seen to do, and what the last one used."""
     if not runs:
         return []
-    power, wall, notes = runs[-1].power, runs[-1].wall, of_all_runs(runs)
-    if power is not None and power.joules is not None and power.mean_w is not None:
-        whose = " of one GPU" if runs[-1].gpus else ""  # where there are several
+    last, notes = runs[-1], of_all_runs(runs)
+    if (power := last.power) is not None:
+        whose = " of one GPU" if last.gpus else ""  # where there are several
         peak = "" if power.peak_w is None else f", {power.peak_w:,.0f} W at most{whose}"
-        notes.append(
-            f"{power.joules:,.0f} J ({_uncertain(power.uncertainty_j)}) in {power.window_s:.1f} "
-            f"s, {power.mean_w:,.0f} W{peak}{_per_unit(runs[-1])}{_net(power)}: {LABEL}"
-        )
-        if each := [_of_gpu(gpu) for gpu in runs[-1].gpus]:
-            notes.append(f"by GPU: {', '.join(each)}")
-        notes += power.notes
+        if used := _used(power, "", f"{peak}{_per_unit(last)}{_net(power)}: {LABEL}"):
+            each = ", ".join(map(_of_gpu, last.gpus))
+            notes += [*used, *([f"by GPU: {each}"] if each else []), *power.notes]
     notes += each_once([_unknown_energy(run) for run in runs])
-    if (host := runs[-1].host) is not None:
-        if host.joules is not None and host.mean_w is not None:
-            notes.append(
-                f"{host.joules:,.0f} J ({_uncertain(host.uncertainty_j)}) in {host.window_s:.1f} "
-                f"s, {host.mean_w:,.0f} W: {HOST_LABEL}"
-            )
+    if (host := last.host) is not None:
+        notes += _used(host, "", f": {HOST_LABEL}")
         notes += [f"the host's energy: {note}" for note in host.notes]
-    if wall is not None and wall.joules is not None and wall.mean_w is not None:
-        notes.append(
-            f"{wall.joules:,.0f} J ({_uncertain(wall.uncertainty_j)}) at the wall in "
-            f"{wall.window_s:.1f} s, {wall.mean_w:,.0f} W{_per_unit(runs[-1], '_wall')}: "
-            f"{METER_LABEL}"
-        )
-    notes += wall.notes if wall is not None else ()
-    if (shown := runs[-1].exported) is not None:
-        if shown.joules is not None and shown.mean_w is not None:
-            asked = "" if shown.interval_s is None else f", asked every {shown.interval_s:.2g} s"
-            notes.append(
-                f"{shown.joules:,.0f} J ({_uncertain(shown.uncertainty_j)}) of {shown.gpus} in "
-                f"{shown.window_s:.1f} s, {shown.mean_w:,.0f} W{_per_unit(runs[-1], '_dcgm')}: "
-                f"{EXPORTER_LABEL}{asked}"
-            )
-        notes += shown.notes
+    if (wall := last.wall) is not None:
+        notes += _used(wall, " at the wall", f"{_per_unit(last, '_wall')}: {METER_LABEL}")
+        notes += wall.notes
+    if (shown := last.exported) is not None:
+        asked = "" if shown.interval_s is None else f", asked every {shown.interval_s:.2g} s"
+        behind = f"{_per_unit(last, '_dcgm')}: {EXPORTER_LABEL}{asked}"
+        notes += [*_used(shown, f" of {shown.gpus}", behind), *shown.notes]
     return list(dict.fromkeys(notes))
+
+
+def _used(
+    source: Power | HostEnergy | WallEnergy | ExportedEnergy, where: str, behind: str
+) -> list[str]:
+    """Return what a source measured, with words on where and behind it; nothing: not known."""
+    if source.joules is None or source.mean_w is None:
+        return []
+    off = "uncertainty not known"
+    if source.uncertainty_j is not None:
+        off = f"± {source.uncertainty_j:,.0f}"
+    used = f"{source.joules:,.0f} J ({off}){where} in {source.window_s:.1f} s"
+    return [f"{used}, {source.mean_w:,.0f} W{behind}"]
 
 
 def _of_gpu(gpu: GpuRun) -> str:
@@ -241,11 +240,6 @@ def _net(power: Power) -> str:
     if power.net_joules is None or power.idle_w is None:
         return ""
     return f", {power.net_joules:,.0f} J above an idle {power.idle_w:,.0f} W"
-
-
-def _uncertain(joules: float | None) -> str:
-    """Return by how much an energy may be off: "± 101"."""
-    return "uncertainty not known" if joules is None else f"± {joules:,.0f}"
 
 
 def _per_unit(run: Run, suffix: str = "") -> str:
@@ -322,8 +316,7 @@ class Bench:
                 return self._audited(case, kind)
             verdict = self._verdict(case, kind, answer(case, {*kinds, kind}, phase))
         except Unjudgeable as error:
-            ruling = unjudged(case, error.run)
-            verdict = self._with_files(self._verdict(case, kind, ruling), error.run)
+            verdict = self._verdict(case, kind, unjudged(case, error.run), error.run)
         return _expected(planned, verdict)
 
     def record(self, case: Case) -> Record | None:
@@ -428,8 +421,11 @@ class Bench:
 
     # --- verdicts ------------------------------------------------------------------------
 
-    def _verdict(self, case: CaseRuns, kind: Kind, answer: Ruling) -> Verdict:
+    def _verdict(
+        self, case: CaseRuns, kind: Kind, answer: Ruling, invalid_run: Run | None = None
+    ) -> Verdict:
         scores = kind == "accuracy"
+        last = invalid_run or (case.runs[-1] if case.runs else case.accuracy)
         subject = case.scored_subject if scores else case.subject
         against = case.scores if scores or answer.by_scores else case
         changed, unknown = self._since_baseline(case, against)
@@ -442,7 +438,7 @@ class Bench:
         cost = None
         if kind != "accuracy" and subject is not None and case.job.price:
             cost = cost_of(case.job, case.runs, subject.identity)
-        verdict = Verdict(
+        return Verdict(
             case=case.planned.case,
             kind=kind,
             outcome=answer.outcome,
@@ -462,6 +458,7 @@ class Bench:
             baseline_set=against.set_by,
             baseline_id=case.record.id if case.record and kind in FALLS else "",
             cost=cost,
+            folder=self._policy.shown(Path(last.folder)) if last else None,
             steady=steady(case.machine) if kind != "accuracy" and case.machine else None,
             machine=case.machine if kind != "accuracy" else (),
             promise=None if kind == "accuracy" else promised(case, answer),
@@ -469,7 +466,6 @@ class Bench:
             unchecked=answer.unchecked,
             handicap=self._conditions.handicap,
         )
-        return self._with_files(verdict, case.runs[-1] if case.runs else case.accuracy)
 
     def _since_baseline(
         self, case: CaseRuns, against: CaseRuns | CaseAccuracy
@@ -487,13 +483,6 @@ class Bench:
         lines, unknown = tree_changes(self._policy, commit, job, case.planned.path, files)
         changed = (*lines, *against.changes(subject))
         return changed, (*unknown_facts(kept.fingerprint, subject.fingerprint), *unknown)
-
-    def _with_files(self, verdict: Verdict, last: Run | Accuracy | None) -> Verdict:
-        """Return a verdict with where what a run or pass left lies, as messages show it."""
-        if last is None:
-            return verdict
-        folder = self._policy.shown(Path(last.folder))
-        return replace(verdict, folder=folder)
 
 
 def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:

@@ -57,30 +57,21 @@ class _Broke(Exception):
     """A build gives no runs to compare; the text says why."""
 
 
-class _EarlierBuild(CaseRunner):
-    """The side that is known to run."""
+class _BisectSide(CaseRunner):
+    """One side; the later one may not run at all, which is told apart from a broken good one."""
+
+    later = False
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
         try:
             return super().add_run(ask=ask)
         except Unjudgeable as error:
-            raise MlperfError(f"{self._label}: INVALID: {error}") from None
+            reason = f"INVALID: {error}"
         except RunError as error:
-            raise MlperfError(f"{self._label}: {error.layer}: {error}") from None
-
-
-class _LaterBuild(CaseRunner):
-    """The side that may not run at all: that is told apart from what breaks the good one."""
-
-    def add_run(self, *, ask: Ask | None = None) -> Run:
-        try:
-            return super().add_run(ask=ask)
-        except Unjudgeable as error:
-            raise _Broke(f"INVALID: {error}") from None
-        except RunError as error:
-            if error.layer in OF_THE_MACHINE:
+            if self.later and error.layer in OF_THE_MACHINE:
                 raise
-            raise _Broke(f"{error.layer}: {error}") from None
+            reason = f"{error.layer}: {error}"
+        raise _Broke(reason) if self.later else MlperfError(f"{self._label}: {reason}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,8 +271,8 @@ class Bisection:
 
         try:
             with ExitStack() as stack:
-                before = self._side(_EarlierBuild, stack, test, numbers[0])
-                now = self._side(_LaterBuild, stack, test, numbers[1])
+                before = self._side(stack, test, numbers[0], later=False)
+                now = self._side(stack, test, numbers[1], later=True)
                 before.runs, now.runs = list(kept.before), list(kept.now)
                 ratios = in_turns(
                     now,
@@ -294,15 +285,18 @@ class Bisection:
                 )
         except _Broke:
             self._broken += 1
-            if self._broken == DOUBTFUL:
-                self._require_good(test)
+            if self._broken == DOUBTFUL:  # it may be the machine, on which nothing runs any more
+                self._broken = 0
+                with ExitStack() as stack:
+                    self._side(stack, test, 0, later=False).add_run()
+                self.measured += 1
             raise
         finally:
             self.seconds += time.monotonic() - began
         self._broken = 0
         return ratios
 
-    def _side(self, kind: type[CaseRunner], stack: ExitStack, test: str, index: int) -> CaseRunner:
+    def _side(self, stack: ExitStack, test: str, index: int, *, later: bool) -> CaseRunner:
         """Return one side; its build is kept until the stack is left."""
         case, one = self._cases[test], self.builds[index]
         earlier = one.earlier(case.planned.path, elsewhere(case.planned))
@@ -310,10 +304,10 @@ class Bisection:
         try:
             build = stack.enter_context(baseline_build(earlier, folder))
         except RunError as error:
-            if kind is _LaterBuild:
+            if later:
                 raise _Broke(str(error)) from None
             raise
-        return kind(
+        side = _BisectSide(
             case.planned,
             self._conditions,
             self._show,
@@ -322,13 +316,8 @@ class Bisection:
             label=f"{LABEL}-{one.title}",
             job=case.job,
         )
-
-    def _require_good(self, test: str) -> None:
-        """Make sure that it is not the machine on which nothing runs any more."""
-        self._broken = 0
-        with ExitStack() as stack:
-            self._side(_EarlierBuild, stack, test, 0).add_run()
-        self.measured += 1
+        side.later = later
+        return side
 
     # --- what it proves ----------------------------------------------------------------------
 

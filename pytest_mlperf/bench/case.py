@@ -95,8 +95,10 @@ class CaseRuns(CaseRunner):
         record = find(loaded, identity) if loaded else None
         if record is None:
             self.formerly = applied_before(loaded, identity, self._root, self.file, case)
-        if self.policy.update:
-            _require_writable(self.file)
+        if self.policy.update:  # what could not be written afterwards is not measured
+            folder = next(parent for parent in self.file.parents if parent.exists())
+            if not folder.is_dir() or not os.access(folder, os.W_OK):
+                raise BaselineError(f"{folder} cannot be written; nothing was measured")
         return record
 
     @cached_property
@@ -327,10 +329,3 @@ def baseline_file(root: Path, case: Case, profile: str) -> Path:
         engine=case.engine,
         precision=case.precision,
     )
-
-
-def _require_writable(file: Path) -> None:
-    """Refuse before measuring what could not be written afterwards."""
-    folder = next(parent for parent in file.parents if parent.exists())
-    if not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise BaselineError(f"{folder} cannot be written; nothing was measured")

@@ -168,13 +168,17 @@ def _findings(
         return _beside_accuracy(test, logs, timed)
     if test in {"TEST04", "TEST05"}:
         return (rules.speed(test, _score(logs.beside), _score(logs.timed)),)
-    width = WIDTHS[_token_type(case)]
+    # The type of tokens is the scorer's, as the reference script is given it.
+    options = case.planned.scorer.options if case.planned.scorer else {}
+    width = WIDTHS.get(str(options.get("dtype")), WIDTHS["int64"])
     if test == "TEST06":
         end = constants()["tokens"]["end"]
         scenario = case.planned.case.scenario
         return (rules.tokens_as_counted(timed, scenario=scenario, end=end, width=width),)
     if test == "TEST07":
-        least = _own_share(case, "exact_match") or constants()["small"]["score"]
+        suite = case.planned.suite.workload  # of a twin its own reference
+        least = (suite.reference or {}).get("exact_match", 0.0) * suite.target
+        least = least or constants()["small"]["score"]
         scores = _scores_of(case, logs.folder / "scored", {one.index: one for one in timed})
         return (rules.as_accurate(scores.get("exact_match", 0.0), least),)
     low, high = _length(case, workload)
@@ -183,13 +187,6 @@ def _findings(
 
 WIDTHS = {"int32": 4, "int64": 8}
 """Bytes of a token, by the type that scorers of tokens take."""
-
-
-def _token_type(case: CaseRuns) -> str:
-    """Return the type of tokens in answers: the scorer's, as the reference script is given it."""
-    scorer = case.planned.scorer
-    named = str(scorer.options.get("dtype", "int64")) if scorer else "int64"
-    return named if named in WIDTHS else "int64"
 
 
 def _beside_accuracy(
@@ -229,13 +226,6 @@ def _length(case: CaseRuns, workload: RoundWorkload) -> tuple[float, float]:
     table = constants()["length"]
     bounds = table.get(workload.name, table["gpt-oss-120b"])
     return bounds["low"], bounds["high"]
-
-
-def _own_share(case: CaseRuns, name: str) -> float | None:
-    """Return a twin's least score, by its own reference; None: it has none."""
-    workload = case.planned.suite.workload
-    reference = (workload.reference or {}).get(name)
-    return None if reference is None else reference * workload.target
 
 
 def _scored(

@@ -25,7 +25,7 @@ from pytest_mlperf.core.judge.sample import countable, fewest
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS, Direction
-from pytest_mlperf.core.numbers import change, interval
+from pytest_mlperf.core.numbers import change, interval, plural
 from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import (
@@ -41,6 +41,7 @@ from pytest_mlperf.run.builds import LABEL, Build, baseline_build
 from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.project import CHANGED, new_folder, same_code
 from pytest_mlperf.suite.elsewhere import earlier_build
+from pytest_mlperf.suite.plan import Planned
 
 
 class NotComparable(Exception):
@@ -96,8 +97,8 @@ def add_pair(
 def left_out(one: CaseRunner) -> str:
     """Return how many pairs were left out because of load, in words; "": none."""
     number = len(one.left_out) // (1 + REPEATS)
-    pairs = "1 pair" if number == 1 else f"{number} pairs"
-    return f"{pairs} left out: load may explain how its sides differ" if number else ""
+    reason = "left out: load may explain how its sides differ"
+    return f"{plural(number, 'pair')} {reason}" if number else ""
 
 
 def in_turns(
@@ -220,6 +221,16 @@ def why_no_build(case: CaseRuns, conditions: Conditions) -> Turns | None:
     return Turns.UNCHANGED if same and not unknown else Turns.NO_BUILD
 
 
+def build_of_baseline(
+    planned: Planned, conditions: Conditions
+) -> contextlib.AbstractContextManager[Build | None]:
+    """Return the build that a suite names as its baseline's, to be entered; of None: none."""
+    earlier = earlier_build(planned)
+    if earlier is None:
+        return contextlib.nullcontext(None)
+    return baseline_build(earlier, new_folder(conditions.folder, f"{planned.case.id}.{LABEL}"))
+
+
 class NoBuild(Exception):
     """The build of a baseline that the suite names cannot be had; the text says why."""
 
@@ -263,7 +274,7 @@ class Sides:
         record = case.record
         with contextlib.ExitStack() as stack:
             try:
-                build = stack.enter_context(self._build_of_baseline())
+                build = stack.enter_context(build_of_baseline(case.planned, self._conditions))
             except MlperfError as error:
                 raise NoBuild(str(error)) from None
             titles = [one.title for one in (build, earlier) if one]
@@ -283,14 +294,6 @@ class Sides:
         if few := [METRICS[name].title for name in limits if name not in ratios]:
             raise NotComparable(f"too few queries a run for {', '.join(few)}")
         return ratios
-
-    def _build_of_baseline(self) -> contextlib.AbstractContextManager[Build | None]:
-        planned = self._case.planned
-        earlier = earlier_build(planned)
-        if earlier is None:
-            return contextlib.nullcontext(None)
-        folder = new_folder(self._conditions.folder, f"{planned.case.id}.{LABEL}")
-        return baseline_build(earlier, folder)
 
     def _require_same(self, before: CaseRunner, record: Record | None) -> None:
         """Make sure that a side is the baseline's, as far as its record and engine say it."""
@@ -550,9 +553,6 @@ def in_words(metric: str, ratio: Ratio) -> str:
 
 def raw(metric: str, ratio: Ratio | RelativeSpeed) -> tuple[float, float, float]:
     """Return the relative change of a metric's raw value, and the ends of its interval."""
-    ends = (ratio.ratio, ratio.low, ratio.high)
     if METRICS[metric].direction is Direction.HIGHER:
-        middle, low, high = (end - 1 for end in ends)
-        return middle, low, high
-    middle, high, low = (1 / end - 1 for end in ends)
-    return middle, low, high
+        return ratio.ratio - 1, ratio.low - 1, ratio.high - 1
+    return 1 / ratio.ratio - 1, 1 / ratio.high - 1, 1 / ratio.low - 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import zip_longest
 from pathlib import Path
 
@@ -137,16 +138,15 @@ def _from_history(
         # What was appended to is part of the entry after it.
         if entry.new in kept_means or (after is not None and after.action == "append"):
             continue
-        yield TrendPoint(
+        yield replace(
+            point,
             date=entry.date,
             commit="",
             reason=entry.reason,
-            case=point.case,
-            profile=point.profile,
-            identity=point.identity,
             fingerprint={},
             rate=None,
             means=entry.new,
+            runs=(),
         )
 
 

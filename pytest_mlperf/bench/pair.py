@@ -10,7 +10,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.confirm import add_pair, ended, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import Unjudgeable
-from pytest_mlperf.core.judge.ratio import Ratio, judge_ratio
+from pytest_mlperf.core.judge.ratio import judge_ratio
 from pytest_mlperf.core.judge.ruling import mean_value, values
 from pytest_mlperf.core.judge.sample import fewest
 from pytest_mlperf.core.judge.standing import Decision
@@ -65,22 +65,7 @@ def judge_pair(
     )
     notes = list(filter(None, [noisier.noise, left_out(a)]))
     verdict = _verdict(pair, a, b, OUTCOMES[ratio.decision], headline, notes)
-    return dataclasses.replace(verdict, ratio=_claim(pair, a, b, ratio))
-
-
-def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable) -> Verdict:
-    first, *notes = map(str, error.run.invalid)
-    case, other = (a, b) if any(run is error.run for run in a.invalid_runs) else (b, a)
-    headline = f"{_name(case)}: {first}"
-    return dataclasses.replace(
-        _verdict(pair, a, b, Outcome.INVALID, headline, notes),
-        invalid_runs=(*other.invalid_runs, *case.invalid_runs),
-        reasons=case.reasons,
-    )
-
-
-def _claim(pair: PlannedPair, a: CaseRuns, b: CaseRuns, ratio: Ratio) -> RatioVerdict:
-    return RatioVerdict(
+    claim = RatioVerdict(
         metric=pair.metric,
         outcome=OUTCOMES[ratio.decision],
         a=pair.a.case.id,
@@ -92,6 +77,18 @@ def _claim(pair: PlannedPair, a: CaseRuns, b: CaseRuns, ratio: Ratio) -> RatioVe
         high=ratio.high,
         least=pair.least,
         pairs=ratio.pairs,
+    )
+    return dataclasses.replace(verdict, ratio=claim)
+
+
+def _unjudgeable(pair: PlannedPair, a: CaseRuns, b: CaseRuns, error: Unjudgeable) -> Verdict:
+    first, *notes = map(str, error.run.invalid)
+    case, other = (a, b) if any(run is error.run for run in a.invalid_runs) else (b, a)
+    headline = f"{_name(case)}: {first}"
+    return dataclasses.replace(
+        _verdict(pair, a, b, Outcome.INVALID, headline, notes),
+        invalid_runs=(*other.invalid_runs, *case.invalid_runs),
+        reasons=case.reasons,
     )
 
 

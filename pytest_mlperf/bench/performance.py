@@ -14,18 +14,8 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.job import LoadGenSettings
-from pytest_mlperf.core.judge.disturbance import (
-    explains_miss,
-    is_loaded,
-    load_in_words,
-)
-from pytest_mlperf.core.judge.ruling import (
-    Ruling,
-    behind_title,
-    other_length,
-    rule_on,
-    ruling_of,
-)
+from pytest_mlperf.core.judge.disturbance import explains_miss, is_loaded, load_in_words
+from pytest_mlperf.core.judge.ruling import Ruling, behind_title, other_length, rule_on, ruling_of
 from pytest_mlperf.core.judge.sample import (
     countable,
     in_part,
@@ -243,12 +233,12 @@ def unless_off(case: CaseRuns, answer: Ruling, phase: Phase) -> Ruling:
     """Return an answer, INVALID where the machine itself explains that something changed."""
     leans = any(metric.leans == "drop" for metric in answer.metrics)
     changed = answer.outcome in CHANGED or leans or (phase.many and may_fall(answer.metrics))
-    control = case.compare_machine() if changed else None
-    reason = None
-    if changed:
-        reason = control.in_words if control else _locked_clock(case)
+    if not changed:
+        return answer
+    control = case.compare_machine()
+    reason = control.in_words if control else _locked_clock(case)
     if reason is None:
-        uncompared = [case.uncompared] if changed and case.uncompared else []
+        uncompared = [case.uncompared] if case.uncompared else []
         return replace(answer, notes=(*answer.notes, *uncompared))
     notes = (f"not judged: {answer.outcome} {answer.headline}", *answer.notes)
     return Ruling(outcome=Outcome.INVALID, headline=reason, metrics=answer.metrics, notes=notes)
@@ -275,17 +265,18 @@ def _other_rate(case: CaseRuns, recording: Update | None) -> Ruling | None:
     record, planned = case.record, case.planned
     if record is None or recording == "replace":
         return None
-    if differs := condition_differs(case.job, record):
-        return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(FIND_BACK,))
     ours, theirs = (about.get("points") for about in (case.job.facts, record.fingerprint))
-    if ours != theirs:
-        differs = f"points of the curve differ: suite {ours}, baseline {theirs}"
-        return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(POINTS_BACK,))
     loaded = planned.case.scenario in {"Server", "Interactive"} and not planned.scenario.find
-    if not loaded or case.rate == record.target_qps:
+    if differs := condition_differs(case.job, record):
+        cure = FIND_BACK
+    elif ours != theirs:
+        differs, cure = f"points of the curve differ: suite {ours}, baseline {theirs}", POINTS_BACK
+    elif loaded and case.rate != record.target_qps:
+        rates = f"suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
+        differs, cure = f"offered rate differs: {rates}", RATE_BACK
+    else:
         return None
-    differs = f"offered rate differs: suite {case.rate:g}/s, baseline {record.target_qps:g}/s"
-    return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(RATE_BACK,))
+    return Ruling(outcome=Outcome.INVALID, headline=differs, notes=(cure,))
 
 
 def _limit_missed(case: CaseRuns) -> Ruling | None:

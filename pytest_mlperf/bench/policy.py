@@ -122,11 +122,9 @@ def accepted(record: Record) -> str:
 
 
 def _changed(difference: Difference) -> str:
-    return f"{difference.name} {_shown(difference.theirs)}, here {_shown(difference.ours)}"
-
-
-def _shown(value: Property) -> str:
-    return "unknown" if value is None else str(value)
+    sides = (difference.theirs, difference.ours)
+    theirs, ours = ("unknown" if value is None else value for value in sides)
+    return f"{difference.name} {theirs}, here {ours}"
 
 
 def applied_before(

@@ -193,10 +193,8 @@ def compare_case(
     """Judge the runs of one case against those of the other side; A is in a baseline's place."""
     case = b.case.id
     notes = [f"{label}: {one.reason}" for label, one in (("A", a), ("B", b)) if one.reason]
-    if reason := why_not(a, b):
+    if reason := why_not(a, b) or other_length(b.runs, a.runs):
         return ComparedCase(case=case, outcome=Outcome.INVALID, reason=reason, notes=tuple(notes))
-    if other := other_length(b.runs, a.runs):
-        return ComparedCase(case=case, outcome=Outcome.INVALID, reason=other, notes=tuple(notes))
     rule, source = rule_here(roots, a.case.accelerator, a.identity)
     try:
         gated = limits(a, b)

@@ -314,7 +314,9 @@ def manifest(
 
 
 def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict[str, Any]:
-    baseline = held.get((case.path, case.case.id))
+    baseline, data = held.get((case.path, case.case.id)), {}
+    if isinstance(case, Planned) and case.scorer_name and not case.shares_data:
+        data = {phase: case.dataset(phase).title for phase in PHASES}
     return {
         **asdict(case.case),
         "id": case.case.id,
@@ -329,15 +331,8 @@ def _case(case: Testable, cost: CaseCost, max_runs: int, held: Promises) -> dict
             "sessions": cost.sessions,
         },
         "baseline": asdict(baseline) if baseline else None,
-        **_data(case),
+        **({"data": data} if data else {}),
     }
-
-
-def _data(case: Testable) -> dict[str, Any]:
-    """Return the data sets of a case whose timed and scored data differ."""
-    if not isinstance(case, Planned) or not case.scorer_name or case.shares_data:
-        return {}
-    return {"data": {phase: case.dataset(phase).title for phase in PHASES}}
 
 
 def matrix(jobs: Mapping[str, Mapping[str, int]]) -> dict[str, list[dict[str, Any]]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import geometric_mean
 
 from pytest_mlperf.bench.case import CaseRuns
-from pytest_mlperf.bench.confirm import NotComparable, in_turns, left_out
+from pytest_mlperf.bench.confirm import NotComparable, build_of_baseline, in_turns, left_out
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.bench.runner import CaseRunner, Unjudgeable
 from pytest_mlperf.cli.output import progress, show, whole, width
@@ -26,13 +26,11 @@ from pytest_mlperf.core.numbers import limit as shown_limit
 from pytest_mlperf.core.numbers import quantity, times
 from pytest_mlperf.core.reason import measured_again
 from pytest_mlperf.core.verdict import SEVERITY, Outcome
-from pytest_mlperf.hardware.machine import detect, split
+from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.reports.terminal.layout import fold, paragraph, paragraphs, table, unbroken
-from pytest_mlperf.run.builds import LABEL, baseline_build
 from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
-from pytest_mlperf.run.project import ignored_in_git, new_folder, new_id
+from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.suite.claims import Side, accelerators_of, side_of
-from pytest_mlperf.suite.elsewhere import earlier_build
 from pytest_mlperf.suite.find import LOADED
 from pytest_mlperf.suite.plan import Planned, plan_suite
 from pytest_mlperf.suite.resolve import dataset_of, settings_of
@@ -89,31 +87,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("a", metavar="A", help="the side that is compared with")
     parser.add_argument("b", metavar="B", help="the side that may be worse")
     parser.add_argument("--case", metavar="ID", help="only this case of A or B")
+    add_pairs(parser, "most pairs of runs", PAIRS)
+    add_runs_dir(parser)
+
+
+def add_pairs(parser: argparse.ArgumentParser, meaning: str, default: int) -> None:
+    """Declare the option for how many pairs of runs are made at most."""
     parser.add_argument(
         "--pairs",
         type=whole(lambda pairs: pairs >= 2, "{!r} is no whole number of at least 2"),
-        default=PAIRS,
+        default=default,
         metavar="N",
-        help=f"most pairs of runs, at least 2 (default {PAIRS})",
+        help=f"{meaning}, at least 2 (default {default})",
     )
-    add_runs_dir(parser)
 
 
 def run(parsed: argparse.Namespace) -> int:
     """Measure two sides in turns; return 1 when a drop is proven, 2 when nothing was judged."""
     a, b = argument(parsed.a), argument(parsed.b)
     pairs = list(cases(a, b, parsed.case))
-    run_id = new_id()
-    folder = _folder(parsed.runs_dir, run_id)
-    conditions = Conditions(
-        folder=folder,
-        session=run_id,
-        machine=detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs)),
-        power=False,
-        control=False,
-        watched=True,
-        warmups=WarmUps("auto", folder / NOTED),
-    )
+    folder = _folder(parsed.runs_dir, new_id())
+    machine = detect(gpus=any(split(x.case.accelerator)[1] != "cpu" for x, _ in pairs))
+    conditions = conditions_in(folder, machine)
     policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
     results = []
     with ExitStack() as stack:
@@ -130,6 +125,19 @@ def run(parsed: argparse.Namespace) -> int:
     if Outcome.PERF_DROP in outcomes:
         return 1
     return 2 if all(one.reason for one in results) else 0
+
+
+def conditions_in(folder: Path, machine: Machine) -> Conditions:
+    """Return how runs in turns are made; what both sides have in common is not measured."""
+    return Conditions(
+        folder=folder,
+        session=folder.name,
+        machine=machine,
+        power=False,
+        control=False,
+        watched=True,
+        warmups=WarmUps("auto", folder / NOTED),
+    )
 
 
 def measured(a: CaseRunner, b: CaseRunner, rule: RuleR, noise: str) -> TurnsResult:
@@ -160,10 +168,8 @@ def _side(
 ) -> CaseRunner:
     """Return a side; the build of its baseline is kept until the stack is left."""
     build, job = None, case.job
-    earlier = earlier_build(case.planned) if one.baseline else None
-    if earlier:
-        folder = new_folder(conditions.folder, f"{job.case.id}.{LABEL}")
-        build = stack.enter_context(baseline_build(earlier, folder))
+    if one.baseline:
+        build = stack.enter_context(build_of_baseline(case.planned, conditions))
     return CaseRunner(case.planned, conditions, progress, rate=case.rate, build=build, job=job)
 
 

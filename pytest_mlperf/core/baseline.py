@@ -475,7 +475,11 @@ def why_not_comparable(
     """Return why scores must not be set against a baseline's, or None."""
     before, now = baseline.fingerprint, subject.fingerprint
     if before.get("dataset") != now.get("dataset") or baseline.samples != samples:
-        return f"data or prompts differ from the baseline's: {_data_change(before, now)}"
+        old, new = before.get("dataset.options", ""), now.get("dataset.options", "")
+        change = f"dataset options {old} → {new}"
+        if old == new:
+            change = f"content {before.get('dataset', '')[:12]} → {now.get('dataset', '')[:12]}"
+        return f"data or prompts differ from the baseline's: {change}"
     settings = sorted(key for key in {*before, *now} if key.startswith(GENERATION))
     changed = [
         f"{key.removeprefix(GENERATION)} {before.get(key, 'absent')} → {now.get(key, 'absent')}"
@@ -487,10 +491,3 @@ def why_not_comparable(
     if baseline.scorer != scorer:
         return f"scored otherwise than the baseline: {baseline.scorer} → {scorer}"
     return None
-
-
-def _data_change(before: Mapping[str, str], now: Mapping[str, str]) -> str:
-    old, new = before.get("dataset.options", ""), now.get("dataset.options", "")
-    if old != new:
-        return f"dataset options {old} → {new}"
-    return f"content {before.get('dataset', '')[:12]} → {now.get('dataset', '')[:12]}"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from pytest_mlperf.core.baseline import DAYS, Record, surer
 from pytest_mlperf.core.judge.formulas import scatter
-from pytest_mlperf.core.judge.rule_r import RuleR
+from pytest_mlperf.core.judge.rule_r import RuleR, Value, by_session, log_scale
 from pytest_mlperf.core.judge.standing import Why, final_until
 from pytest_mlperf.core.measurement import day_of
 from pytest_mlperf.core.numbers import Count, NotNegative, Number, percent, plural
@@ -126,13 +126,9 @@ def promise(
 
 def run_sd(record: Record, metric: str, rule: RuleR) -> float | None:
     """Return what runs of one session differ by, drawn towards the expected as rule R does it."""
-    groups: dict[str, list[float]] = {}
-    for run in record.runs:
-        if metric in run.metrics:
-            groups.setdefault(run.session, []).append(math.log(run.metrics[metric]))
-    if not groups:
+    there = [run for run in record.runs if metric in run.metrics]
+    if not there:
         return None
-    spread = scatter(list(groups.values()))
-    expected = (1 - rule.session_share) * rule.prior_sd**2
-    df = rule.prior_df + spread.run_df
-    return max(math.sqrt((rule.prior_df * expected + spread.inside) / df), rule.floor_sd)
+    runs = [Value(value=run.metrics[metric], session=run.session) for run in there]
+    spread = scatter(by_session(runs, log_scale()))
+    return math.sqrt(rule.inside_sessions(spread.inside, spread.run_df)[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime as dt
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -13,10 +12,9 @@ from pytest_mlperf.core.case import Division, Profile
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.judge.many import FEW
 from pytest_mlperf.core.judge.rule_r import RuleR
-from pytest_mlperf.core.judge.ruling import ruling_of
-from pytest_mlperf.core.judge.together import FALLS, Before, is_open, reopened, settle
+from pytest_mlperf.core.judge.together import FALLS, Before, is_open, reopened, settle, with_metrics
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive, Runs, Seconds, Slowdown
-from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict, beside_accuracy
+from pytest_mlperf.core.verdict import MetricVerdict, Outcome, Verdict
 
 FIELDS = ("scenario", "engine", "precision", "accelerator")
 
@@ -86,9 +84,9 @@ def _expected(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Ver
     until, reason = first.until, first.reason
     if today > until:
         note = f"was expected until {until} ({reason}); that day is over"
-        return dataclasses.replace(verdict, notes=(note, *verdict.notes))
+        return replace(verdict, notes=(note, *verdict.notes))
     headline = f"{verdict.outcome} {verdict.headline}; until {until}: {reason}"
-    return dataclasses.replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
+    return replace(verdict, outcome=Outcome.EXPECTED, headline=headline)
 
 
 def _passed(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdict:
@@ -96,14 +94,14 @@ def _passed(verdict: Verdict, entries: Sequence[Known], today: dt.date) -> Verdi
     strict = next((entry for entry in holding if entry.strict), None)
     if strict:
         headline = f"remove the expected failure ({strict.reason}): {verdict.headline}"
-        return dataclasses.replace(verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline)
+        return replace(verdict, outcome=Outcome.UNEXPECTED_PASS, headline=headline)
     notes = [
         f"the expected failure ({entry.reason}) stayed away; it is not strict, so this passes"
         if entry in holding
         else f"remove the expected failure ({entry.reason}): its day, {entry.until}, is over"
         for entry in entries
     ]
-    return dataclasses.replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
+    return replace(verdict, notes=(*verdict.notes, *notes)) if notes else verdict
 
 
 Key = tuple[str, str, frozenset[tuple[str, object]]]
@@ -292,7 +290,8 @@ def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
     now = before or _suspect(result, (), date)
     if outcome in DECIDED:
         names = _metrics(result, before)
-        now = replace(now, metrics=names, date=_since(before, names) or date)
+        since = before.date if before and {*before.metrics} & {*names} else date
+        now = replace(now, metrics=names, date=since)
     if outcome in DECIDED | OPEN:
         first = _first_dates(result.verdict, before, date)
         drops = {
@@ -336,9 +335,7 @@ def second_day(
 
     metrics = tuple(map(marked, verdict.metrics))
     if any(metric.fails for metric in metrics) and metrics != verdict.metrics:
-        ruling = ruling_of(metrics)
-        headline = beside_accuracy(ruling.headline, verdict.unchecked)
-        verdict = replace(verdict, outcome=ruling.outcome, headline=headline, metrics=metrics)
+        verdict = with_metrics(verdict, metrics)
     later = [day for day in before.drops.values() if day > date] if before else []
     if later and verdict.warns:
         note = f"{FROM_LATER.format(max(later)[:10])}; this drop counts as the first"
@@ -371,16 +368,13 @@ def _counts(result: CaseResult) -> bool:
 def _metrics(result: CaseResult, before: Suspect | None) -> tuple[str, ...]:
     if result.verdict.outcome is not Outcome.SUSPECT:
         return ()
-
-    def stays(metric: MetricVerdict) -> bool:
-        is_open = metric.outcome in OPEN and before and metric.metric in before.metrics
-        return metric.outcome is Outcome.SUSPECT or bool(is_open)
-
-    return tuple(metric.metric for metric in result.verdict.metrics if stays(metric))
-
-
-def _since(before: Suspect | None, metrics: tuple[str, ...]) -> str | None:
-    return before.date if before and {*before.metrics} & {*metrics} else None
+    earlier = before.metrics if before else ()
+    return tuple(
+        metric.metric
+        for metric in result.verdict.metrics
+        if metric.outcome is Outcome.SUSPECT
+        or (metric.outcome in OPEN and metric.metric in earlier)
+    )
 
 
 def _suspect(result: CaseResult, metrics: tuple[str, ...], date: str) -> Suspect:

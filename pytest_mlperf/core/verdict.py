@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -478,14 +479,16 @@ _BUILD = (
 )
 
 
+def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
+    """Return the metric that an outcome is about; of provisional ones a drop says more."""
+    of_it = [metric for metric in metrics if metric.outcome is outcome]
+    return next((m for m in of_it if m.leans == "drop"), of_it[0] if of_it else None)
+
+
 def final_word(verdict: Verdict) -> str | None:
     """Return what a PROVISIONAL verdict lacks, and what would settle it; None of any other."""
-    if verdict.outcome is not Outcome.PROVISIONAL:
-        return None
-    open_ = [m for m in verdict.metrics if m.outcome is Outcome.PROVISIONAL]
-    # Of several a drop says more.
-    metric = next((m for m in open_ if m.leans == "drop"), open_[0] if open_ else None)
-    if metric is None:
+    metric = deciding_of(verdict.metrics, Outcome.PROVISIONAL)
+    if verdict.outcome is not Outcome.PROVISIONAL or metric is None:
         return None
     until = verdict.promise.final_until if verdict.promise else None
     return f"{_lacks(metric, until)}: {_cure(metric)}"

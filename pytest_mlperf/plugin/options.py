@@ -9,11 +9,13 @@ import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import Field, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import pytest
 
 SUFFIX = ".mlperf.toml"
+
+Setting = TypeVar("Setting")
 
 SESSION: pytest.StashKey[Any] = pytest.StashKey()
 RUN_ID: pytest.StashKey[str] = pytest.StashKey()
@@ -33,10 +35,12 @@ def handicap(text: str) -> float:
     return share
 
 
-def number(kind: type[int | float], fits: Callable[[float], bool]) -> Callable[[str], float]:
-    """Return what takes a number that fits; nan fits no range."""
+def checked(
+    kind: Callable[[str], Setting], fits: Callable[[Setting], bool]
+) -> Callable[[str], Setting]:
+    """Return what takes a value of a kind that fits; nan fits no range."""
 
-    def convert(text: str) -> float:
+    def convert(text: str) -> Setting:
         value = kind(text)
         if not fits(value):
             raise ValueError
@@ -52,13 +56,7 @@ def _is_time(seconds: float) -> bool:
 
 def one_of(*words: str) -> Callable[[str], str]:
     """Return what takes one of these words."""
-
-    def convert(text: str) -> str:
-        if text not in words:
-            raise ValueError
-        return text
-
-    return convert
+    return checked(str, words.__contains__)
 
 
 def _day(text: str) -> str:
@@ -188,7 +186,7 @@ class Options:
         "N",
         "runs of a recorded baseline (default 8; gates from 5)",
         8,
-        convert=number(int, lambda runs: runs >= 1),
+        convert=checked(int, lambda runs: runs >= 1),
         ini_only=True,
     )
     reason: str | None = _set_by(
@@ -210,7 +208,7 @@ class Options:
         f"most performance runs of a case, from 2 to {MOST_RUNS} (default 5); unchanged code is "
         "red at most 1%% of the time, a drop of the limit is passed at most 5%%",
         5,
-        convert=number(int, lambda runs: 2 <= runs <= MOST_RUNS),
+        convert=checked(int, lambda runs: 2 <= runs <= MOST_RUNS),
     )
     power: str = _set_by(
         "auto|require|off",
@@ -229,7 +227,7 @@ class Options:
         "SECONDS",
         "how far the clock of --mlperf-meter is ahead of UTC, where it writes no zone (default 0)",
         0.0,
-        convert=number(float, lambda offset: abs(offset) < 1e9),
+        convert=checked(float, lambda offset: abs(offset) < 1e9),
         ini_only=True,
     )
     dcgm: str | None = _set_by(
@@ -297,7 +295,7 @@ class Options:
         "SECONDS",
         "kill a run that makes no progress for so long (default 900); loading counts",
         900.0,
-        convert=number(float, _is_time),
+        convert=checked(float, _is_time),
         ini_only=True,
         beside=True,
     )
@@ -305,7 +303,7 @@ class Options:
         "SECONDS",
         "longest wait for an accelerator that another process measures on (default 21600)",
         21_600.0,
-        convert=number(float, _is_time),
+        convert=checked(float, _is_time),
         ini_only=True,
         beside=True,
     )
@@ -314,7 +312,7 @@ class Options:
         "longest wait in a session until no other process uses the processor, before timed runs "
         "(default 15; 0: none)",
         15.0,
-        convert=number(float, lambda seconds: seconds == 0 or _is_time(seconds)),
+        convert=checked(float, lambda seconds: seconds == 0 or _is_time(seconds)),
         ini_only=True,
         beside=True,
     )

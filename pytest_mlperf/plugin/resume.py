@@ -8,6 +8,7 @@ from dataclasses import replace
 from email.parser import HeaderParser
 from functools import cache
 from importlib.metadata import distributions
+from itertools import chain
 from pathlib import Path
 
 import pytest
@@ -129,7 +130,13 @@ class SessionProgress:
             for name in dict.fromkeys((*begun.settings, *ours))
             if begun.settings.get(name) != ours.get(name)
         ]
-        differing += self._files(results)
+        # Of a file that several results rest on, the last word counts.
+        rests_on = dict(chain.from_iterable(one.rests_on.items() for one in results.values()))
+        differing += [
+            f"{file} was changed"
+            for file, digest in rests_on.items()
+            if digest_of(self._root / file) != digest
+        ]
         # On a cluster it is no machine of the nodes', whose identity a verdict names.
         for result in () if self._options.distributed else results.values():
             if (subject := result.verdict.subject) and not result.pretended:
@@ -145,15 +152,6 @@ class SessionProgress:
                 f"session {begun.run} cannot go on here: {'; '.join(differing[:NAMED])}{more}; "
                 "start it as it was, or anew without --mlperf-resume"
             )
-
-    def _files(self, results: Mapping[str, CaseResult]) -> list[str]:
-        """Return which files are others than those that results rest on; the last word counts."""
-        rests_on = {file: d for one in results.values() for file, d in one.rests_on.items()}
-        return [
-            f"{file} was changed"
-            for file, digest in rests_on.items()
-            if digest_of(self._root / file) != digest
-        ]
 
 
 def _is_done(result: CaseResult) -> bool:

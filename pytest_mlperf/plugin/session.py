@@ -30,12 +30,7 @@ from pytest_mlperf.core.causes import causes
 from pytest_mlperf.core.errors import UnavailableError
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.judge.together import FALLS
-from pytest_mlperf.core.results import (
-    CaseResult,
-    Results,
-    Suspect,
-    by_case,
-)
+from pytest_mlperf.core.results import CaseResult, Results, Suspect, by_case
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.hardware.machine import Machine, detect, split
 from pytest_mlperf.plugin.carry import VERDICT, LeftOut, case_result, planned_of
@@ -514,8 +509,7 @@ class MlperfSession:
             lines += selection.notices(
                 self.uncollected, self.not_here, self.machine.seen, width, action=action
             )
-        if self.skipped:
-            lines += selection.skips(Counter(self.skipped.values()), width)
+        lines += selection.skips(Counter(self.skipped.values()), width)
         if self.options.plan and self._plan:
             options = self.options
             return lines + whole_plan(

@@ -18,14 +18,14 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.bisect._page import heading, log, result, say, step
 from pytest_mlperf.cli.named_tests import performance_tests
-from pytest_mlperf.cli.output import complain, progress, whole, width
+from pytest_mlperf.cli.output import complain, progress, width
 from pytest_mlperf.cli.stored_results import add_runs_dir, not_calibrated
+from pytest_mlperf.cli.turns import add_pairs, conditions_in
 from pytest_mlperf.core.bisection import Mark
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.reports.terminal.layout import fold
 from pytest_mlperf.run.builds import remove_left
-from pytest_mlperf.run.conditions import NOTED, Conditions, WarmUps
 from pytest_mlperf.run.lineage import BuildAt, commits, versions
 from pytest_mlperf.run.project import ignored_in_git, new_id
 from pytest_mlperf.stores.bisections import BisectStore, alone, folder_name
@@ -79,13 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LIB==A..B",
         help="versions of a library that pip can install, in place of GOOD and BAD",
     )
-    parser.add_argument(
-        "--pairs",
-        type=whole(lambda pairs: pairs >= 2, "{!r} is no whole number of at least 2"),
-        default=PAIRS,
-        metavar="N",
-        help=f"most pairs of runs of a comparison, at least 2 (default {PAIRS})",
-    )
+    add_pairs(parser, "most pairs of runs of a comparison", PAIRS)
     parser.add_argument(
         "--restart", action="store_true", help="begin anew: forget what was measured so far"
     )
@@ -113,15 +107,7 @@ def run(parsed: argparse.Namespace) -> int:
     builds = _builds(parsed, list(tests.values()))
     run_id = new_id()
     folder = parsed.runs_dir / "runs" / run_id
-    conditions = Conditions(
-        folder=folder,
-        session=run_id,
-        machine=machine,
-        power=False,
-        control=False,
-        watched=True,
-        warmups=WarmUps("auto", folder / NOTED),
-    )
+    conditions = conditions_in(folder, machine)
     policy = Policy(max_runs=parsed.pairs, accuracy=parsed.runs_dir / "accuracy", root=Path.cwd())
     cases = {t: CaseRuns(one, conditions, policy, progress) for t, one in tests.items()}
     for test, case in cases.items():

@@ -134,16 +134,11 @@ def in_project(suite: str) -> bool:
         return False
 
 
-def division_root(root: Path, result: CaseResult) -> Path:
-    """Return where the baselines of a result's division lie below a folder of baselines."""
-    return baselines_root(root, Path(), result.division)
-
-
 def recorded(root: Path, result: CaseResult) -> tuple[Path, Record | None]:
     """Return the baseline file of a test's case, and the record of its machine there."""
     case, subject = result.verdict.case, result.verdict.subject
     assert subject is not None
-    file = baseline_file(division_root(root, result), case, result.profile)
+    file = baseline_file(baselines_root(root, Path(), result.division), case, result.profile)
     loaded = load_checked(file, case)
     return file, find(loaded, subject.identity) if loaded else None
 
@@ -260,7 +255,7 @@ def scores_file(root: Path, result: CaseResult) -> Path:
     """Return where the scores of a test's engine entry are kept."""
     case, used = result.verdict.case, Path(result.verdict.baseline_file or "")
     return accuracy_baselines.path_for(
-        division_root(root, result),
+        baselines_root(root, Path(), result.division),
         workload=case.workload,
         engine=case.engine,
         precision=case.precision,

@@ -321,9 +321,7 @@ def _verdict(name: str, paired: Paired, margin: float, *, lower: bool) -> Paired
 
 
 def _count(name: str, before: Values, now: Values) -> PairedVerdict:
-    pairs = [
-        (a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None
-    ] or [(0.0, 0.0)]
+    pairs = _in_both(before, now) or [(0.0, 0.0)]
     samples = len(pairs)
     old, new = fmean(a for a, _ in pairs), fmean(b for _, b in pairs)
     changes = [b - a for a, b in pairs]
@@ -342,6 +340,11 @@ def _count(name: str, before: Values, now: Values) -> PairedVerdict:
         up=sum(change > 0 for change in changes),
         p=None,
     )
+
+
+def _in_both(before: Values, now: Values) -> list[tuple[float, float]]:
+    """Return the scores of the samples that a metric applies to in both passes."""
+    return [(a, b) for a, b in zip(before, now, strict=True) if a is not None and b is not None]
 
 
 def _headline(verdict: PairedVerdict, total: int) -> str:
@@ -375,12 +378,7 @@ def apart(
     reruns = {}
     for name, values in now.per_sample.items():
         if name in before and name not in COUNTS:
-            again = kept(values, baseline.steps[name])
-            both = [
-                (a, b)
-                for a, b in zip(before[name], again, strict=True)
-                if a is not None and b is not None
-            ]
+            both = _in_both(before[name], kept(values, baseline.steps[name]))
             if len(both) > 1:
                 reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])
     return reruns

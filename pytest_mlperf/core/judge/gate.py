@@ -339,7 +339,9 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
     assert bound is not None
     upper = bound == window.high
     signs = {(True, False): "≥", (True, True): "≤", (False, False): "<", (False, True): ">"}
-    digits = 3 if missed is None else _telling_digits(score, bound)
+    digits = 3
+    if missed is not None:  # so many as show that it is missed
+        digits = next((d for d in range(3, 12) if f"{score:.{d}f}" != f"{bound:.{d}f}"), 12)
     share = bound / window.reference
     return (
         f"{name} {score:.{digits}f} {signs[missed is None, upper]} {bound:.{digits}f}, "
@@ -353,12 +355,6 @@ def _metric(name: str, score: float, window: GateWindow, whose: str) -> tuple[st
             limit=1 - share,
         ),
     )
-
-
-def _telling_digits(score: float, needed: float) -> int:
-    """Return how many decimals show that a score misses what is needed; three or more."""
-    different = (d for d in range(3, 12) if f"{score:.{d}f}" != f"{needed:.{d}f}")
-    return next(different, 12)
 
 
 def combine(gated: Ruling, ruling: Ruling | None, missing: str) -> Ruling:

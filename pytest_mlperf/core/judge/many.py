@@ -224,23 +224,21 @@ def estimate(
     for looks in common.values():
         middle = median(change for change, _, _ in looks)
         apart += [(change - middle, se, df) for change, se, df in looks]
+    null = Null(pairs=len(firsts), shift=shift, spread=spread, allowed=allowed)
     if not apart:  # one session tells nothing of what others do: all that exceeds is theirs
-        return Null(
-            pairs=len(firsts), shift=shift, spread=spread, allowed=allowed, excess=first**2 - 1
-        )
+        return replace(null, excess=first**2 - 1)
     between = _scale(apart, two_sided=True)
     excess = (between**2 - 1) * (median(se for _, se, _ in apart) / unit) ** 2
     seen = sorted(abs(change) / se / between for change, se, _ in apart)
-    return Null(
-        pairs=len(firsts),
+    df = median(df for _, _, df in apart)
+    heavy = HEAVY * (t_isf(0.005, df) / t_isf(0.25, df)) * _quantile(seen, 0.5)
+    return replace(
+        null,
         sessions=len(common),
-        shift=shift,
-        spread=spread,
-        allowed=allowed,
         excess=excess,
         scale=max(1.0, first / math.sqrt(1 + excess)),
         seen=seen,
-        beyond=BEYOND if _is_heavy(seen, median(df for _, _, df in apart)) else 1.0,
+        beyond=BEYOND if _quantile(seen, 0.99) > heavy else 1.0,
     )
 
 
@@ -264,12 +262,6 @@ def _scale(compared: Iterable[Compared], *, two_sided: bool) -> float:
     away = sorted((abs(c) if two_sided else c) / se for c, se, _ in changes)
     shares = [(q, 2 * q - 1 if two_sided else q) for q in QUANTILES]
     return max(1.0, *(_quantile(away, share) / t_isf(1 - q, df) for q, share in shares))
-
-
-def _is_heavy(seen: Sequence[float], df: float) -> bool:
-    """Whether what was seen has heavier tails than Student's t."""
-    expected = t_isf(0.005, df) / t_isf(0.25, df)
-    return _quantile(seen, 0.99) > HEAVY * expected * _quantile(seen, 0.5)
 
 
 def _quantile(ascending: Sequence[float], share: float) -> float:

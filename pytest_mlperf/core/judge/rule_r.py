@@ -73,6 +73,17 @@ class RuleR:
             if not ok:
                 raise ValueError(f"{name} is {getattr(self, name)!r}; it must be {valid}")
 
+    def inside_sessions(
+        self, squares: float, run_df: int, within: float = 0.0
+    ) -> tuple[float, float]:
+        """Return the variance of a run inside its session, moderated, and its degrees of freedom.
+
+        Of it `within` is inside the run; the sum of squares is about the means of sessions.
+        """
+        expected = (1 - self.session_share) * self.prior_sd**2 + within
+        df = self.prior_df + run_df
+        return max((self.prior_df * expected + squares) / df, self.floor_sd**2), df
+
 
 def sharing(rule: RuleR, metric: str, limits: Collection[str]) -> RuleR:
     """Return the rule for one metric of a curve, which fails by its mean or by any of its points.
@@ -303,8 +314,7 @@ def drop_final_at_once(baseline: Sequence[Value], *, rule: RuleR) -> float:
     """
     groups = scatter(by_session(baseline, log_scale()))
     within, z = fmean(run.within_se**2 for run in baseline), NormalDist().inv_cdf(1 - rule.beta / 2)
-    df, prior = rule.prior_df + groups.run_df, (1 - rule.session_share) * rule.prior_sd**2 + within
-    variance = max((rule.prior_df * prior + groups.inside) / df, rule.floor_sd**2)
+    variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
     of_mean = 1 / len(baseline) + 1 / 2 + 2 * WIDEST**2
     return t_isf(rule.alpha / 2, df + 1) * math.sqrt(variance * (df + z * z) / (df + 1) * of_mean)
 

@@ -54,6 +54,7 @@ from pytest_mlperf.core.verdict import (
     PairedVerdict,
     Unchecked,
     Verdict,
+    deciding_of,
     worst,
 )
 
@@ -313,12 +314,6 @@ def ruling_of(
     )
 
 
-def deciding_of(metrics: Sequence[MetricVerdict], outcome: Outcome | None) -> MetricVerdict | None:
-    """Return the metric that an outcome is about; of provisional ones a drop says more."""
-    of_it = [metric for metric in metrics if metric.outcome is outcome]
-    return next((m for m in of_it if m.leans == "drop"), of_it[0] if of_it else None)
-
-
 def noted_in_headline(verdict: Verdict) -> MetricVerdict | None:
     """Return the metric whose note is in a verdict's first line; None where it has none."""
     outcome: Outcome | None = verdict.outcome
@@ -449,13 +444,6 @@ def _without_baseline(
     )
 
 
-_LEANING = {
-    Decision.PROVISIONAL: Outcome.PROVISIONAL,
-    Decision.INCONCLUSIVE: Outcome.INCONCLUSIVE,
-}
-"""Words that may lean to another one."""
-
-
 def _compared_by_rule(
     name: str, limit: float, before: Sequence[Value], now: Sequence[Value], judging: _Judging
 ) -> tuple[MetricVerdict, bool]:
@@ -465,6 +453,8 @@ def _compared_by_rule(
         judged = _as_alone(judged, before, direction, judging)
     outcome, note = _word(judged, judging)
     used = now[: judged.runs_used]
+    # A provisional drop from too few runs of a baseline leans to nothing.
+    unsure = judged.decision is Decision.PROVISIONAL and outcome is not Outcome.PROVISIONAL
     verdict = MetricVerdict(
         metric=name,
         outcome=outcome,
@@ -479,7 +469,7 @@ def _compared_by_rule(
         runs_baseline=len(before),
         note=note,
         p=judged.p_value,
-        leans=judged.leans if outcome is _LEANING.get(judged.decision) else None,
+        leans=None if unsure else judged.leans,
         holds_to=judged.holds_to,
         lacking=judged.lacking,
         stands=judged.stands,

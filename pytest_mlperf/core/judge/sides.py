@@ -146,8 +146,7 @@ def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Poo
     expected = share / (1 - share)
     a, b = (_side(runs, expected) for runs in (before, now))
     within = fmean(run.within_se**2 for run in (*before, *now))
-    prior = (1 - rule.session_share) * rule.prior_sd**2 + within
-    run_variance, run_df = _of_runs((a, b), prior, rule)
+    run_variance, run_df = rule.inside_sessions(a.squares + b.squares, a.df + b.df, within)
     of_sessions, of_runs = a.of_sessions + b.of_sessions, a.of_runs + b.of_runs
 
     def by_runs(ratio: float) -> RatioSpread:
@@ -161,7 +160,7 @@ def pooled(before: Sequence[Value], now: Sequence[Value], *, rule: RuleR) -> Poo
         now=b.mean,
         spread=_by_sessions((a, b), spare, run_variance, rule) if enough else by_runs(WIDEST**2),
         least=by_runs(0.0),
-        separate=_by_own_runs((a, b), prior, rule),
+        separate=_by_own_runs((a, b), within, rule),
         plain=by_runs(expected),
         sessions=spare + 2,
         by_sessions=enough,
@@ -180,20 +179,14 @@ def _side(runs: Sequence[Value], expected: float) -> _Side:
     return _Side(means=means, counts=counts, weights=[w / total for w in plain], squares=inside)
 
 
-def _of_runs(sides: Sequence[_Side], prior: float, rule: RuleR) -> tuple[float, float]:
-    """Return the variance of a run inside its session, moderated, and its degrees of freedom."""
-    df = rule.prior_df + sum(side.df for side in sides)
-    squares = math.fsum(side.squares for side in sides)
-    return max((rule.prior_df * prior + squares) / df, rule.floor_sd**2), df
-
-
-def _by_own_runs(sides: tuple[_Side, _Side], prior: float, rule: RuleR) -> RatioSpread:
+def _by_own_runs(sides: tuple[_Side, _Side], within: float, rule: RuleR) -> RatioSpread:
     """Return the spread where sessions differ by nothing and each side has its own noise."""
     variance = squares = 0.0
     for side, other in (sides, sides[::-1]):
-        v_r, df = _of_runs(sides, prior, rule)
+        v_r, df = rule.inside_sessions(side.squares + other.squares, side.df + other.df, within)
         if side.df:
-            beside, df = _of_runs([other], prior, rule)[0], CANDIDATE_DF + side.df
+            beside, _ = rule.inside_sessions(other.squares, other.df, within)
+            df = CANDIDATE_DF + side.df
             v_r = max((CANDIDATE_DF * beside + side.squares) / df, rule.floor_sd**2)
         variance += v_r * side.of_runs
         squares += (v_r * side.of_runs) ** 2 / df

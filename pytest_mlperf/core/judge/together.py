@@ -85,7 +85,7 @@ def interrupted(verdict: Verdict) -> Verdict:
         else m
         for m in verdict.metrics
     )
-    return _with(verdict, metrics)
+    return with_metrics(verdict, metrics)
 
 
 def reopened(verdict: Verdict, pairs: int) -> Verdict:
@@ -108,7 +108,7 @@ def reopened(verdict: Verdict, pairs: int) -> Verdict:
         replace(m, outcome=Outcome.INCONCLUSIVE, note="") if again(m) else m
         for m in verdict.metrics
     )
-    return _with(verdict, metrics)
+    return with_metrics(verdict, metrics)
 
 
 def machine_of(verdict: Verdict) -> MachineSession:
@@ -196,7 +196,7 @@ def settle(
             else m
             for m in verdict.metrics
         )
-        settled.append(_with(verdict, metrics) if metrics != verdict.metrics else verdict)
+        settled.append(with_metrics(verdict, metrics) if metrics != verdict.metrics else verdict)
     return settled
 
 
@@ -238,8 +238,7 @@ def _undecided(metric: MetricVerdict) -> bool:
     if metric.p is None or metric.confirmed:
         return False
     falls = metric.outcome in FALLS.values() and bool(metric.looks)
-    provisional = metric.outcome is Outcome.PROVISIONAL and metric.leans == "drop"
-    return metric.outcome is Outcome.INCONCLUSIVE or falls or provisional
+    return metric.outcome is Outcome.INCONCLUSIVE or falls or metric.seems_drop
 
 
 def _gates(metric: MetricVerdict) -> bool:
@@ -256,7 +255,7 @@ def _plain(look: Look) -> tuple[float, float, float]:
     return look.change, look.se, look.df
 
 
-def _with(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
+def with_metrics(verdict: Verdict, metrics: tuple[MetricVerdict, ...]) -> Verdict:
     """Return a verdict with other words for its metrics; what it does not vouch for stays."""
     ruling = ruling_of(metrics)
     headline = beside_accuracy(ruling.headline, verdict.unchecked)

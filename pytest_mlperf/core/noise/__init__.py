@@ -66,10 +66,7 @@ class SessionShare:
             )
 
         low, high = math.log(inside) - 10 * log_se - 1, math.log(inside + within) + 10 * log_se + 8
-        for _ in range(50):
-            middle = (low + high) / 2
-            low, high = (middle, high) if below(math.exp(middle)) < chance else (low, middle)
-        return math.exp(low)
+        return math.exp(_root(lambda log: chance - below(math.exp(log)), low, high))
 
 
 def session_share(ratio: float, *, runs_per_session: float, df: int, run_df: float) -> SessionShare:
@@ -133,13 +130,7 @@ def trigamma_inverse(value: float) -> float:
         1/x + 1/(2x²) < ψ'(x) < 1/x + 1/x².
     """
     _require_positive(value)
-    low, high = 1 / value, 1 / value + 1 / math.sqrt(value)
-    for _ in range(200):
-        middle = (low + high) / 2
-        if not low < middle < high:
-            break
-        low, high = (middle, high) if trigamma(middle) > value else (low, middle)
-    return low
+    return _root(lambda x: trigamma(x) - value, 1 / value, 1 / value + 1 / math.sqrt(value))
 
 
 def _require_positive(x: float) -> None:
@@ -197,7 +188,9 @@ def fit(units: Sequence[Unit], default_df: float, default: float, cases: int) ->
         if len(units) > 1:
             excess = variance(logs) - fmean(trigamma(unit.df / 2) for unit in units)
         weighed = DEFAULT_CASES * trigamma(default_df / 2) + (cases - 1) * excess
-        df = _df_of(weighed / (DEFAULT_CASES + cases - 1))
+        df, weighed = MOST_DF, weighed / (DEFAULT_CASES + cases - 1)
+        if weighed > trigamma(MOST_DF / 2):  # else the variances differ by no more than chance
+            df = max(FEWEST_DF, 2 * trigamma_inverse(weighed))
         return fmean(logs) + digamma(df / 2) - math.log(df / 2), df
 
     low, high = 2 * math.log(FLOOR_SD), math.log(1e4)
@@ -223,19 +216,11 @@ def _centred(unit: Unit, expected: float) -> float:
     return math.log(ratio) - digamma(unit.df / 2) + math.log(unit.df / 2)
 
 
-def _df_of(excess: float) -> float:
-    """Return ν0 from ψ'(ν0/2), finite where the variances differ by no more than chance."""
-    if excess <= trigamma(MOST_DF / 2):
-        return MOST_DF
-    return max(FEWEST_DF, 2 * trigamma_inverse(excess))
-
-
 def _root(falling: Callable[[float], float], low: float, high: float) -> float:
     """Return where a falling function crosses 0, or the end that is nearest to it."""
     if falling(low) <= 0:
         return low
-    for _ in range(60):
-        middle = (low + high) / 2
+    while low < (middle := (low + high) / 2) < high:
         low, high = (middle, high) if falling(middle) > 0 else (low, middle)
     return low
 
@@ -503,9 +488,7 @@ def _excess(runs: Sequence[Value], rule: RuleR) -> _Excess | None:
         return None
     groups = scatter(sessions)
     within = fmean(run.within_se**2 for run in runs)
-    expected = (1 - rule.session_share) * rule.prior_sd**2 + within
-    df = rule.prior_df + groups.run_df
-    variance = max((rule.prior_df * expected + groups.inside) / df, rule.floor_sd**2)
+    variance, df = rule.inside_sessions(groups.inside, groups.run_df, within)
     # By its own scatter 1/variance is too large on average, by this to the first order.
     fair = 1 / (1 + 2 * groups.run_df / df**2)
     return _Excess(

@@ -70,7 +70,10 @@ class NodeCase:
         """
         self._order = order
         if order["version"] != __version__:
-            return _refused(f"pytest-mlperf {__version__} is there, {order['version']} here")
+            cause = f"pytest-mlperf {__version__} is there, {order['version']} here"
+            over: Message = {"topic": "over", "code": None, "ended": "was not started"}
+            over |= {"tail": [], "files": b"", "left": []}
+            return [{"topic": "refused", "cause": cause}, over]
         self._project = unpacked(archive, str(order["digest"]), str(order["name"]))
         here = str(self._project)
         self._runs_dir = Path(_here(str(order["runs_dir"]), here))
@@ -162,11 +165,6 @@ class NodeCase:
 def is_of(case: str, folder: str) -> bool:
     """Whether a folder of runs, by its name, belongs to a case; "" is any."""
     return not case or re.match(rf"{re.escape(case)}(\.|$)", folder) is not None
-
-
-def _refused(cause: str) -> list[Message]:
-    over: Message = {"code": None, "ended": "was not started", "tail": [], "files": b"", "left": []}
-    return [{"topic": "refused", "cause": cause}, {"topic": "over", **over}]
 
 
 def _names(folder: Path) -> list[str]:

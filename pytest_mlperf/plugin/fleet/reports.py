@@ -12,14 +12,7 @@ import pytest
 from pytest_mlperf.bench.bench import broken
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.foreign_text import every_text
-from pytest_mlperf.plugin.carry import (
-    attached,
-    case_result,
-    conclude,
-    emit,
-    planned_of,
-    report_of,
-)
+from pytest_mlperf.plugin.carry import attached, case_result, conclude, emit, planned_of, report_of
 from pytest_mlperf.plugin.fleet.orders import CaseGroup
 from pytest_mlperf.plugin.fleet.shipping import take_back
 from pytest_mlperf.plugin.session import MlperfSession, kind_of
@@ -47,19 +40,16 @@ class Relay:
         )
         # Several nodes speak at once, and the terminal shows a letter behind the last test's file.
         reports = self._reports.setdefault(report.nodeid, [])
-        reports.append(self._ended(report))
-        if report.when == "teardown":
-            group.reported.add(report.nodeid)
-            emit(self._state.config, reports)
-
-    def _ended(self, report: pytest.TestReport) -> pytest.TestReport:
-        """Return a report, failed where its drop is the second in a row: a node knows no first."""
         result, state = attached(report), self._state
         if result is not None and not report.failed:
+            # Failed where its drop is the second in a row: a node knows no first.
             last = state.suspicion.ended(result)
             message = state.message_of(last) if last.failed else None
             conclude([report], last, message, state.config.rootpath)
-        return report
+        reports.append(report)
+        if report.when == "teardown":
+            group.reported.add(report.nodeid)
+            emit(self._state.config, reports)
 
     def _from_node(self, group: CaseGroup, node: str, plain: Mapping[str, Any]) -> dict[str, Any]:
         """Return a report with this machine's paths, what was suspect before, and its node."""

@@ -193,7 +193,9 @@ class Fleet:
                     return event
                 if self._see(event) or self._overdue():
                     return {"event": "looked"}
-                live.show(self._progress())
+                on = [f"{one.title} on {self._names[one.node]}" for one in self._running.values()]
+                waiting = len(self._waiting)
+                live.show("; ".join(on) + f", {plural(waiting, 'case')} waiting" * bool(waiting))
 
     def _see(self, event: Event | None) -> bool:
         """Take what the nodes are now; return whether others are there than before."""
@@ -214,11 +216,6 @@ class Fleet:
                 self._over(group, f"node {node} did not begin it in {limit:.0f} s: others use it")
                 return True
         return False
-
-    def _progress(self) -> str:
-        running = [f"{one.title} on {self._names[one.node]}" for one in self._running.values()]
-        waiting = f", {plural(len(self._waiting), 'case')} waiting" if self._waiting else ""
-        return f"{'; '.join(running)}{waiting}"
 
     def _take(self, event: Event) -> None:
         group = self._running.get(event.get("group", ""))

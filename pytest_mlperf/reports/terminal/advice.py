@@ -13,7 +13,7 @@ from pytest_mlperf.core.judge.many import Null
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS, RuleR
 from pytest_mlperf.core.judge.together import nulls
 from pytest_mlperf.core.numbers import change, percent, plural
-from pytest_mlperf.core.promise import APPEND
+from pytest_mlperf.core.promise import APPEND, EITHER
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.core.verdict import Outcome, Verdict, final_word
 from pytest_mlperf.reports.terminal.figures import title
@@ -126,7 +126,7 @@ def record(result: CaseResult) -> str | None:
 
 PROMISE = (
     "of the drops that fail together at most 5 % are expected to be none; a drop of the limit is "
-    "passed at most 5 % of the time; between 0 and the limit either answer may come"
+    f"passed at most 5 % of the time; {EITHER}"
 )
 
 FEWEST = 3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import groupby
 
 from pytest_mlperf.core.baseline import BaselineRun
@@ -87,8 +87,8 @@ def _measured(verdict: Verdict, width: int) -> list[str]:
         of = f"of {plural(tries, 'run')}"
         many = f"a search {of}" if len(verdict.runs) == 1 else f"{len(verdict.runs)} searches {of}"
         head = f"Measured: {many}, each in a fresh process"
-    shown = [*_indented(shown), *folders, *_invalid(verdict, width)]
-    return [head, *shown, *_searched(verdict, width)]
+    lines = [*(f"{INDENT}{line}" for line in shown), *folders, *_invalid(verdict, width)]
+    return [head, *lines, *_searched(verdict, width)]
 
 
 def _invalid(verdict: Verdict, width: int) -> list[str]:
@@ -120,7 +120,7 @@ def _searched(verdict: Verdict, width: int) -> list[str]:
     words = [run.search.in_words for run in verdict.runs if run.search]
     lines = [line for text in words for line in fold(text, width, first=INDENT, rest=INDENT * 2)]
     left = ["search", "nearest its limit", "held"]
-    return [*lines, *_indented(table(columns, rows, width - 2, left=left))]
+    return [*lines, *(f"{INDENT}{row}" for row in table(columns, rows, width - 2, left=left))]
 
 
 def _recorded(verdict: Verdict) -> list[str]:
@@ -225,10 +225,6 @@ def environment(verdict: Verdict, width: int) -> list[str]:
 def wrapped(text: str, width: int) -> list[str]:
     """Return a text in lines below a heading."""
     return fold(text, width, first=INDENT, rest=INDENT)
-
-
-def _indented(lines: Sequence[str]) -> Iterator[str]:
-    return (f"{INDENT}{line}" for line in lines)
 
 
 def _minute(started: str) -> str:

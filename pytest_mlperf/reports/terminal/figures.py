@@ -152,19 +152,16 @@ def _replica_cells(one: ReplicaRun, gpus: Sequence[GpuRun]) -> dict[str, str]:
         return most(values) if values else None
 
     watts = [gpu.mean_w for gpu in gpus if gpu.mean_w is not None]
-    figures = {
-        "of the median": (one.share, percent),
-        "power": (sum(watts) if watts else None, lambda value: f"{value:.0f} W"),
-        "SM clock": (of("sm_mhz", min), lambda value: f"{value:.0f} MHz"),
-        "heat": (of("temperature_c", max), lambda value: f"{value:.0f} °C"),
-        "power capped": (of("power_cap_share", max), percent),
-    }
     return {
         "replica": one.name,
         "samples": f"{one.samples:,}",
         "samples/s": quantity("throughput", one.throughput),
         "mean latency": quantity("latency_p50", one.latency_s),
-        **{name: shown(value) for name, (value, shown) in figures.items() if value is not None},
+        "of the median": shown(one.share, percent),
+        "power": shown(sum(watts) if watts else None, "{:.0f} W".format),
+        "SM clock": shown(of("sm_mhz", min), "{:.0f} MHz".format),
+        "heat": shown(of("temperature_c", max), "{:.0f} °C".format),
+        "power capped": shown(of("power_cap_share", max), percent),
     }
 
 

@@ -119,14 +119,10 @@ def table(
     widths = column_widths(kept, rows)
     lines = []
     for row in ({c: c for c in kept}, *rows):
-        cells = [
-            f"{row.get(c, ''):<{w}}" if c in left else f"{row.get(c, ''):>{w}}"
-            for c, w in zip(kept, widths, strict=True)
-        ]
-        if colour:
-            cells = [
-                _coloured(c, row) if n == "verdict" else c for n, c in zip(kept, cells, strict=True)
-            ]
+        cells = []
+        for name, needed in zip(kept, widths, strict=True):
+            cell = f"{row.get(name, ''):{'<' if name in left else '>'}{needed}}"
+            cells.append(_coloured(cell, row) if colour and name == "verdict" else cell)
         lines.append("  ".join(cells).rstrip())
     return lines
 

@@ -182,7 +182,9 @@ def _by_reference(cases: Sequence[Case]) -> Iterator[tuple[Case, Sequence[Case]]
 
 def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> Block:
     tests = dict(cases)
-    metric = _metric(against, tests.values())
+    runs = chain.from_iterable(one.verdict.runs for own in tests.values() for one in own.values())
+    tokens = any("ttft_p50" in run.metrics for run in runs)
+    metric = gated_metrics(against.scenario, tokens=tokens)[0]  # as of a claim in [[pairs]]
     entries = {case: _entry(case, own, against, tests[against], metric) for case, own in cases}
     return Block(
         profile=profile,
@@ -190,12 +192,6 @@ def _block(profile: str, against: Case, cases: Sequence[tuple[Case, Tests]]) -> 
         entries=tuple(entries.values()),
         metric=metric,
     )
-
-
-def _metric(case: Case, tests: Iterable[Tests]) -> str:
-    """Return what speed is in a scenario: what a claim in [[pairs]] is about by default."""
-    runs = chain.from_iterable(test.verdict.runs for own in tests for test in own.values())
-    return gated_metrics(case.scenario, tokens=any("ttft_p50" in run.metrics for run in runs))[0]
 
 
 def _entry(
