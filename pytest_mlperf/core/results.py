@@ -120,6 +120,7 @@ class Suspect:
         drops: Of each metric that was a PROVISIONAL drop in the last session, the date of the first
             session in a row that saw it.
         baseline: Id of the baseline that these are drops from.
+        seen: Date of the last session that judged it; "": as `date`, of older releases.
     """
 
     test: str
@@ -129,6 +130,16 @@ class Suspect:
     identity: Mapping[str, str | int | float | bool | None]
     drops: Mapping[str, str] = field(default_factory=dict)
     baseline: str = ""
+    seen: str = ""
+
+    def __post_init__(self) -> None:
+        for text in filter(None, (self.date, self.seen, *self.drops.values())):
+            dt.datetime.fromisoformat(text)  # what is compared as text must be a date
+
+    @property
+    def age(self) -> tuple[str, str]:
+        """What orders the words of several sessions on one test."""
+        return self.seen or self.date, self.date
 
     @property
     def key(self) -> Key:
@@ -137,11 +148,11 @@ class Suspect:
 
 
 def newest(suspects: Iterable[Suspect]) -> tuple[Suspect, ...]:
-    """Return the newest of those of one key, in the order of the first of each."""
+    """Return what the newest session knew of each key, in the order of the first of each."""
     latest: dict[Key, Suspect] = {}
     for suspect in suspects:
         there = latest.get(suspect.key)
-        if there is None or suspect.date > there.date:
+        if there is None or suspect.age > there.age:
             latest[suspect.key] = suspect
     return tuple(latest.values())
 
@@ -266,13 +277,19 @@ OPEN = {Outcome.INCONCLUSIVE, Outcome.PROVISIONAL}
 
 SECOND_DAY = "for the second day in a row"
 
+AT_ONCE = "it fails on the first day (fail-on provisional)"
+
 FROM_LATER = "the last session was on {}, later than this one: a clock was set"
 
 
 def remaining(
-    before: Iterable[Suspect], results: Iterable[CaseResult], *, date: str
+    before: Iterable[Suspect], results: Iterable[CaseResult], *, date: str, cleared: bool = False
 ) -> tuple[Suspect, ...]:
-    """Return what is suspect after a session, that of this session first."""
+    """Return what is suspect after a session, that of this session first.
+
+    Args:
+        cleared: Also return the tests that are not, which older sessions may say they are.
+    """
     earlier = newest(before)
     tested = [
         _after(result, suspected(earlier, result), date)
@@ -281,7 +298,7 @@ def remaining(
     ]
     keys = {one.key for one in tested}
     everything = (*tested, *(one for one in earlier if one.key not in keys))
-    return tuple(one for one in everything if one.metrics or one.drops)
+    return tuple(one for one in everything if one.metrics or one.drops or cleared)
 
 
 def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
@@ -293,24 +310,26 @@ def _after(result: CaseResult, before: Suspect | None, date: str) -> Suspect:
         since = before.date if before and {*before.metrics} & {*names} else date
         now = replace(now, metrics=names, date=since)
     if outcome in DECIDED | OPEN:
-        first = _first_dates(result.verdict, before, date)
         drops = {
-            m.metric: first.get(m.metric, date) for m in result.verdict.metrics if m.seems_drop
+            m.metric: _first_date(m.metric, result.verdict, before) or date
+            for m in result.verdict.metrics
+            if result.verdict.baseline_id and (m.seems_drop or m.outcome in FALLS.values())
         }
-        now = replace(now, drops=drops, baseline=result.verdict.baseline_id if drops else "")
+        baseline = result.verdict.baseline_id if drops else ""
+        now = replace(now, drops=drops, baseline=baseline, seen=date)
         if not now.metrics:
             now = replace(now, date=min(drops.values(), default=date))
     return now
 
 
-def _first_dates(verdict: Verdict, before: Suspect | None, date: str) -> dict[str, str]:
-    """Return since when metrics were PROVISIONAL drops from the same baseline.
+def _first_date(metric: str, verdict: Verdict, before: Suspect | None) -> str:
+    """Return since when a metric was a drop from the same baseline; "": it was none.
 
-    A date after this session's is of a clock that was set back since, and tells nothing.
+    A date after this session's is of a clock that was set back since: it is kept.
     """
     if before is None or not before.baseline or before.baseline != verdict.baseline_id:
-        return {}
-    return {metric: first for metric, first in before.drops.items() if first <= date}
+        return ""
+    return before.drops.get(metric, "")
 
 
 def second_day(
@@ -323,15 +342,17 @@ def second_day(
         date: When this session began, ISO 8601, UTC.
         at_once: A drop from a baseline that has its days fails on the first day.
     """
-    first, today = _first_dates(verdict, before, date), date[:10]
+    today = date[:10]
 
     def marked(metric: MetricVerdict) -> MetricVerdict:
-        since = first.get(metric.metric, today)[:10]
+        since = _first_date(metric.metric, verdict, before)[:10] or today
         if not metric.seems_drop:
             return metric
         if metric.likely and since < today:
             return replace(metric, since=since, note=f"{SECOND_DAY} (since {since})")
-        return replace(metric, since=today if at_once and metric.sessions_baseline >= DAYS else "")
+        if at_once and metric.sessions_baseline >= DAYS and not metric.since:
+            return replace(metric, since=today, note=f"{metric.note}; {AT_ONCE}")
+        return metric if at_once else replace(metric, since="")
 
     metrics = tuple(map(marked, verdict.metrics))
     if any(metric.fails for metric in metrics) and metrics != verdict.metrics:

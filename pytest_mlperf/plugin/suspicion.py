@@ -21,6 +21,13 @@ from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.plugin.options import Options
 from pytest_mlperf.stores import suspects
 
+PULL_REQUEST = (
+    *("GITHUB_HEAD_REF", "CI_MERGE_REQUEST_IID", "CHANGE_ID", "BUILDKITE_PULL_REQUEST"),
+    *("CIRCLE_PULL_REQUEST", "TRAVIS_PULL_REQUEST", "BITBUCKET_PR_ID"),
+    "SYSTEM_PULLREQUEST_PULLREQUESTID",
+)
+"""Variables that CI systems set for pull requests alone, or to "false" without one."""
+
 
 class Suspicion:
     """What earlier sessions left when a session began, and what it leaves when it ends."""
@@ -55,6 +62,8 @@ class Suspicion:
         left, reason = self._left, self._left.defect
         if left.tests and left.tests.isdisjoint(result.test for result in results):
             reason = reason or f"{self._named} is of other tests"
+        if self._named and not left.tests:
+            reason = reason or f"{self._named} holds no results of a session"
         if not left.is_any and os.environ.get("CI"):
             reason = reason or "no results of the last session are here (--mlperf-suspects)"
         judged = any(result.verdict.baseline_id for result in results)
@@ -87,12 +96,17 @@ class Suspicion:
         tested = list(results)
         if any(result.verdict.baseline_id for result in tested) and not _of_pull_request():
             suspects.update(
-                self._file, lambda there: remaining([*there, *self.before], tested, date=self._date)
+                self._file,
+                lambda there: remaining(
+                    [*there, *self.before], tested, date=self._date, cleared=True
+                ),
             )
 
 
 def _of_pull_request() -> bool:
     """Whether CI tests a pull request: it reads what the main branch left, and leaves nothing."""
-    of_github = os.environ.get("GITHUB_EVENT_NAME", "").startswith("pull_request")
-    others = ("GITHUB_HEAD_REF", "CI_MERGE_REQUEST_IID", "CHANGE_ID")
-    return of_github or any(map(os.environ.get, others))
+    event = os.environ.get("GITHUB_EVENT_NAME", "")
+    numbers = (os.environ.get(name, "false") for name in PULL_REQUEST)
+    return event.startswith(("pull_request", "merge_group")) or any(
+        number not in {"", "false"} for number in numbers
+    )

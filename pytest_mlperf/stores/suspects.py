@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.results import Suspect, newest
+from pytest_mlperf.core.results import Suspect, newest, remaining
 from pytest_mlperf.stores.atomic import BusyError, NoLocksError, alone_in, write_bytes
 from pytest_mlperf.stores.foreign import read_foreign
 from pytest_mlperf.stores.results import read_results
 
 SCHEMA = 2
 KIND = "mlperf-suspects"
+LARGEST = 64 * 2**20
+"""Bytes of a file that is read; results of a thousand tests have a tenth."""
+
 WAIT_S = 30.0
 """Longest wait for another session that ends at the same moment."""
 
@@ -53,14 +56,15 @@ def load(path: Path) -> Remembered:
 
     None is the first session; a damaged one says nothing but why, and fails nothing.
     """
-    if path.is_dir():
-        files = [file for file in sorted(path.glob("*.json")) if file.is_file()]
-    else:
-        files = [path] if path.exists() else []
     try:
+        files = [path] if path.exists() else []
+        if path.is_dir():
+            files = [file for file in sorted(path.glob("*.json")) if file.is_file()]
         each = [_listed(file) for file in files]
     except MlperfError as error:
         return Remembered(defect=str(error))
+    except OSError as error:
+        return Remembered(defect=f"{path} cannot be read: {error.strerror}")
     return Remembered(
         suspects=newest(suspect for one in each for suspect in one.suspects),
         is_any=any(one.is_any for one in each),
@@ -100,12 +104,20 @@ def _write(
 
 
 def _listed(file: Path) -> Remembered:
+    if file.stat().st_size > LARGEST:
+        raise MlperfError(f"{file} is larger than {LARGEST >> 20} MiB, which no results file is")
     raw = read_foreign(file, "results file")
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if kind is None:
         results = read_results(file)
+        now = results.started
+        before = (*results.suspects, *(result.suspected for result in results.cases))
+        after = remaining(filter(None, before), results.cases, date=now, cleared=True)
+        stated = {one.key: replace(one, seen=one.seen or now) for one in results.suspects}
+        left = tuple(stated.get(one.key, one) for one in after)
         tests = frozenset(result.test for result in results.cases)
-        return Remembered(suspects=results.suspects, is_any=True, tests=tests)
+        tests |= {one.test for one in left}
+        return Remembered(suspects=left, is_any=True, tests=tests)
     if kind != KIND:
         return Remembered()  # a plan, say, that lies beside results
     try:
@@ -117,4 +129,5 @@ def _listed(file: Path) -> Remembered:
             f"{file}: damaged, or of another release (schema {raw.get('schema')!r}, this one reads "
             f"{SCHEMA}); name the results.json of that session instead"
         )
-    return Remembered(suspects=document.suspects, is_any=True)
+    tests = frozenset(one.test for one in document.suspects)
+    return Remembered(suspects=document.suspects, is_any=True, tests=tests)

@@ -26,6 +26,7 @@ from pytest_mlperf.core.results import (
     absent,
     again,
     merge,
+    newest,
     remaining,
     second_day,
     suspected,
@@ -235,11 +236,12 @@ def test_a_word_on_a_suspect_ends_it_and_what_decides_nothing_leaves_it() -> Non
     names = "NO_BASELINE RECORDED NOT_EVALUATED INCONCLUSIVE PROVISIONAL INVALID ERROR GATE_FAIL"
     fields: dict[str, Any] = {"metrics": ("throughput",), "profile": "quick", "identity": HERE}
 
-    assert Suspect(test=case(Outcome.OK).test, date=FIRST, **fields) == BEFORE
+    assert Suspect(test=case(Outcome.OK).test, date=FIRST, seen=FIRST, **fields) == BEFORE
     for outcome in (Outcome.OK, Outcome.IMPROVED, Outcome.PERF_DROP):
         assert remaining([BEFORE], [case(outcome)], date=LATER) == ()
     for outcome in (Outcome[name] for name in names.split()):
-        assert remaining([BEFORE], [case(outcome)], date=LATER) == (BEFORE,)
+        (still,) = remaining([BEFORE], [case(outcome)], date=LATER)
+        assert replace(still, seen=FIRST) == BEFORE
     assert remaining([BEFORE], [], date=LATER) == (BEFORE,)
 
     shown: list[dict[str, Any]] = [{"handicap": 0.5}, {"pretended": True}]
@@ -305,13 +307,13 @@ def test_a_provisional_drop_fails_on_the_second_day_in_a_row_against_the_same_ba
 
 
 def test_a_clock_that_was_set_back_makes_no_second_day() -> None:
-    """The drop counts as the first then, and its date is today's."""
+    """The drop counts as the first then, and keeps the later date: the clock may be set again."""
     last = second_day(drop().verdict, replace(DROPPED, drops={"throughput": LATER}), FIRST)
     (after,) = remaining([replace(DROPPED, drops={"throughput": LATER})], [drop()], date=FIRST)
 
     assert not last.fails
     assert last.notes[-1].startswith(f"the last session was on {LATER[:10]}, later than this one")
-    assert after.drops == {"throughput": FIRST}
+    assert after.drops == {"throughput": LATER}
 
 
 def test_what_a_session_judged_otherwise_ends_a_drop_and_what_it_did_not_judge_leaves_it() -> None:
@@ -323,7 +325,7 @@ def test_what_a_session_judged_otherwise_ends_a_drop_and_what_it_did_not_judge_l
     ):
         assert (DROPPED in remaining([DROPPED], [case(outcome)], date=LATER)) is leaves
     (after,) = remaining([DROPPED], [drop()], date=LATER)
-    assert after == DROPPED
+    assert after == replace(DROPPED, seen=LATER)
     (anew,) = remaining([DROPPED], [drop(baseline="b2")], date=LATER)
     assert (anew.drops, anew.baseline) == ({"throughput": LATER}, "b2")
     for shown in ({"handicap": 0.5}, {"pretended": True}):
@@ -347,3 +349,16 @@ def test_merging_fails_the_second_day_and_on_request_the_first() -> None:
     excused = session(replace(now, expected_failures=(known,)))
     (expected,) = joined([replace(excused, started=LATER)]).cases
     assert (expected.verdict.outcome, expected.failed) == (Outcome.EXPECTED, False)
+
+
+def test_a_later_session_clears_what_an_earlier_one_left_wherever_both_are_kept() -> None:
+    """Also a final drop goes on with the row, and what is no date is no memory."""
+    (cleared,) = remaining([DROPPED], [case(Outcome.OK)], date=LATER, cleared=True)
+    assert newest([DROPPED, cleared]) == newest([cleared, DROPPED]) == (cleared,)
+    final = replace(drop(), verdict=replace(drop().verdict, outcome=Outcome.PERF_DROP))
+    fell = replace(final.verdict.metrics[0], outcome=Outcome.PERF_DROP, leans=None)
+    final = replace(final, verdict=replace(final.verdict, metrics=(fell,)))
+    assert remaining([DROPPED], [final], date=LATER)[0].drops == {"throughput": FIRST}
+    for text in ("0", "1999-99-99", " ::error::x"):
+        with pytest.raises(ValueError, match=r"isoformat|month"):
+            replace(DROPPED, drops={"throughput": text})

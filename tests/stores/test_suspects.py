@@ -77,7 +77,7 @@ def test_results_of_the_last_session_tell_as_well(tmp_path: Path) -> None:
     (tmp_path / "plan.json").write_text(json.dumps({"kind": "mlperf-plan", "schema": 1}), "utf-8")
 
     def named(path: Path) -> tuple[Suspect, ...]:
-        return suspects.load(path).suspects
+        return tuple(replace(one, seen="") for one in suspects.load(path).suspects)
 
     assert named(tmp_path / "one.json") == (A, B)
     assert named(tmp_path) == (newer, B)

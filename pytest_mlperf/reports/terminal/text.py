@@ -257,7 +257,7 @@ def _advice(results: Results, width: int) -> Iterator[list[str]]:
             Outcome.IMPROVED: ("improved", f"keep it with {unbroken(REPLACE)}"),
             Outcome.EXPECTED: ("expected", verdict.headline),
         }
-        if verdict.warns and not result.failed:
+        if verdict.warns and not (result.failed or result.expected_failures):
             likely = any(metric.seems_drop and metric.likely for metric in verdict.metrics)
             text = WARNED if likely else UNLIKELY
             yield paragraph("warning", f"{verdict.case.id}: {text}", width)
@@ -292,7 +292,9 @@ def _counts(results: Results) -> str:
     words = {word: f"{counts[word]} {word}" for word in SEVERITY if counts[word]}
     open_ = [r.verdict for r in results.cases if r.verdict.outcome is Outcome.PROVISIONAL]
     if leaning := sum(any(m.leans == "drop" for m in verdict.metrics) for verdict in open_):
-        words[Outcome.PROVISIONAL] += f", {leaning} towards a drop"
+        failed = sum(verdict.fails for verdict in open_)
+        red = f", {failed} failed" if failed else ""
+        words[Outcome.PROVISIONAL] += f", {leaning} towards a drop{red}"
     shown = ", ".join(map(unbroken, words.values()))
     profiles = " and ".join(sorted({result.profile for result in results.cases}))
     return (
