@@ -223,8 +223,8 @@ ENVIRONMENT: Mapping[str, str] = {
     "GPUs of several products are in the machine.",
     "CUDA_VISIBLE_DEVICES": "GPUs that may be used; others are left alone. Workers get their "
     "case's GPUs in it, by number in PCI order, or by UUID beside MIG.",
-    "GITHUB_EVENT_NAME": "Beginning with pull_request or merge_group: the session leaves nothing for the next "
-    "one to know, as in pull requests of other CI systems (docs/outcomes.md).",
+    "GITHUB_EVENT_NAME": "Beginning with pull_request or merge_group: the session leaves nothing "
+    "for the next one to know, as in pull requests of other CI systems (docs/outcomes.md).",
     "KUBERNETES_SERVICE_HOST": "Set: the machine is recorded as a Kubernetes container.",
     "MKL_NUM_THREADS": "Of the control's matrix product on a CPU; another value is another "
     "control.",
