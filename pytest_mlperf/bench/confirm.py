@@ -407,8 +407,8 @@ def _is_open_ok(case: CaseRuns, metric: MetricVerdict, policy: Policy) -> bool:
     It is beside a build that the suite names, as long as the baseline has too few days.
     """
     named = case.planned.engine.baseline_engine is not None
-    wanted = metric.sessions_baseline < DAYS or policy.confirm == "always"
-    return metric.outcome is Outcome.PROVISIONAL and metric.leans == "ok" and named and wanted
+    few = metric.sessions_baseline < DAYS or policy.confirm == "always"
+    return metric.outcome is Outcome.PROVISIONAL and metric.leans == "ok" and named and few
 
 
 def _dropped(case: CaseRuns, answer: Ruling, policy: Policy) -> dict[str, MetricVerdict]:
