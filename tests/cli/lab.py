@@ -79,7 +79,7 @@ class Lab:
     Attributes:
         path: The root folder; a git repository whose only commit holds the baselines of acme 1.0,
             as if they had been recorded over some days.
-        recorded: The session that recorded them: 5 runs, acme 1.0.
+        recorded: The session that recorded them: 5 runs, or more if one was an outlier; acme 1.0.
         unchanged: A session of acme 1.0 again.
         upgraded: A session of acme 2.0, a sixth as fast: more than any two sessions differ by.
     """

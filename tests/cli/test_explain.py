@@ -121,8 +121,7 @@ def test_a_baseline_that_changed_since_is_noticed(own_lab: Lab, say: Say) -> Non
     file.write_text(text.replace("first baseline", "another one"), "utf-8")
     assert said not in " ".join(say("explain", PERFORMANCE)[1].split())
 
-    for old in {run.metrics["throughput"] for run in performance(own_lab.recorded).verdict.runs}:
-        assert repr(old) in text
+    for old in {run["metrics"]["throughput"] for run in content["records"][0]["runs"]}:
         text = text.replace(repr(old), repr(old * 1.1))
     file.write_text(text, "utf-8")
     changed = ("The verdict's own interval was −", "the baseline has changed since")

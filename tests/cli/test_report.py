@@ -86,14 +86,14 @@ def test_a_case_is_one_benchmark_with_a_round_per_run(lab: Lab, say: Say) -> Non
     assert found["name"] == f"test_performance[{CASE}]"
     assert (found["group"], found["param"], found["params"]) == ("first", CASE, {"case": CASE})
     assert found["stats"]["data"] == [1 / rate for rate in rates]
-    assert found["stats"]["rounds"] == 5
+    assert found["stats"]["rounds"] == len(rates) >= 5
     about = found["extra_info"]["mlperf"]
     assert about["round"] == "seconds per sample: 1 / throughput of a run"
-    assert (about["case"], about["outcome"], about["runs"]) == (CASE, "recorded", 5)
+    assert (about["case"], about["outcome"], about["runs"]) == (CASE, "recorded", len(rates))
     assert about["accuracy"] == {"top1": 100.0}
     assert about["metrics"]["throughput"] == {
         "last": rates[-1],
-        "mean": pytest.approx(math.prod(rates) ** (1 / 5)),
+        "mean": pytest.approx(math.prod(rates) ** (1 / len(rates))),
         "unit": "1/s",
     }
     (found,) = benchmarks(say, lab.unchanged)

@@ -62,7 +62,7 @@ def test_one_command_accepts_a_red_session(own_lab: Lab, update: Say) -> None:
     assert scores is not None
     (record,) = loaded.records
     assert record.fingerprint["engine.acme"] == scores[0].fingerprint["engine.acme"] == "2.0"
-    assert len(record.runs) == 5
+    assert len(record.runs) >= 5
     assert len({run.session for run in record.runs}) == 1
     assert record.runs[0].session not in own_lab.upgraded.parent.name
     assert [entry.reason for entry in record.history] == ["first baseline", "acme 2.0: security"]
