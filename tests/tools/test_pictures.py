@@ -13,12 +13,10 @@ ROOT = Path(__file__).resolve().parents[2]
 pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
-@pytest.mark.xfail(reason="pictures are to be drawn anew")
 def test_every_picture_shows_its_page(lib: Any) -> None:
     assert not list(lib("pictures").outdated())
 
 
-@pytest.mark.xfail(reason="pictures are to be drawn anew")
 def test_a_changed_result_or_picture_is_noticed(
     lib: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
