@@ -158,7 +158,9 @@ CAUSED_BY_LOAD = frozenset(
         Key.NO_RATE,
         Key.NOT_STEADY,
         Key.OVERLOADED,
+        Key.SLOW_START,
         Key.TOO_FEW_REQUESTS,
+        Key.TOO_SHORT,
     }
 )
 """Reasons for an INVALID run that other processes on the machine can cause."""

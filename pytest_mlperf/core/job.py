@@ -16,6 +16,9 @@ if TYPE_CHECKING:  # a worker in another Python imports this module, and as litt
     from pytest_mlperf.core.search import Condition
 
 Scenario = Literal["Offline", "Server", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"]
+
+STREAMS = ("SingleStream", "MultiStream")
+"""Scenarios that submit one query after the other."""
 """LoadGen's scenarios, and Concurrency and OpenLoop, which LoadGen has no door for; MLPerf's
 Interactive is LoadGen's Server with other limits."""
 
@@ -105,6 +108,12 @@ class LoadGenSettings:
     burstiness: float | None = None
     max_failed: float | None = None
     audit: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def planned_s(self) -> float:
+        """Seconds that a run lasts at `target_qps`; of a curve each point."""
+        least_s = self.min_query_count / self.target_qps if self.target_qps else 0.0
+        return max(self.fixed_work_s or self.min_duration_ms / 1000, least_s)
 
 
 @dataclass(frozen=True, kw_only=True)

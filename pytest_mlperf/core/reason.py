@@ -31,6 +31,8 @@ class Key(StrEnum):
     ABOVE_PHYSICAL_LIMIT = "above_physical_limit"
     CLIENT_LATE = "client_late"
     CLOCK_SET = "clock_set"
+    SLOW_START = "slow_start"
+    TOO_SHORT = "too_short"
     MACHINE_BUSY = "machine_busy"
     TOO_FEW_REQUESTS = "too_few_requests"
     CONCURRENCY_NOT_HELD = "concurrency_not_held"
@@ -101,6 +103,8 @@ class SignKey(StrEnum):
     SERVER_SHARED = "server_shared"
     SERVER_UNREAD = "server_unread"
     DRAFTS = "drafts"
+    SLOW_START = "slow_start"
+    TOO_LONG = "too_long"
 
 
 SEVERAL = frozenset({SignKey.RESET_WAITS, SignKey.UNKNOWN_CLOCK_EVENT})

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
 from pytest_mlperf.core.contention import MEMORY_SHARE, Contention, client_note, lost_share
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.job import Job
+from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.judge.sample import ZERO
 from pytest_mlperf.core.judge.stragglers import slowest
 from pytest_mlperf.core.measurement import ReplicaRun
 from pytest_mlperf.core.metrics import METRICS, SLOWEST_REPLICA
-from pytest_mlperf.core.numbers import LEAST, MOST
+from pytest_mlperf.core.numbers import LEAST, MOST, change, duration, percent
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.machine import split
@@ -195,6 +196,69 @@ def clock_findings(job: Job, moved_s: float, window_s: float) -> Findings:
         return Findings()
     text = f"the wall clock was set by {moved_s:+,.4g} s meanwhile, and LoadGen measures by it"
     return Findings(invalid=(Reason(key=Key.CLOCK_SET, text=text),))
+
+
+START_INVALID, START_TOLD = 0.5, 0.1
+"""Shares of a limit: a slow start that adds more to a metric makes a run INVALID, or is told."""
+
+QUEUED = 2.0
+"""Queries of Server that arrive close together in the first tenth may take so many times as long:
+the arrivals are the same in every run."""
+
+RATES = ("throughput", "tokens_per_second", "tokens_per_second_per_gpu")
+"""Metrics that the mean time per sample decides, but in Server, where the schedule does."""
+
+
+def start_findings(job: Job, seen: Mapping[str, float]) -> Findings:
+    """Return that a run began unlike it went on, where that changes what is gated.
+
+    Args:
+        seen: What it adds, see `worker.clocks.slow_start`.
+    """
+    names = {name: name for name in job.limits if name in seen}
+    paced = job.settings.scenario == "Server"
+    if not paced:
+        names |= {name: "latency_mean" for name in RATES if name in job.limits}
+    shares = {name: seen.get(key, 0.0) / job.limits[name] for name, key in names.items()}
+    name = max(shares, key=lambda one: abs(shares[one]), default="")
+    if not name or abs(shares[name]) < START_TOLD:
+        return Findings()
+    added = seen[names[name]] * (-1 if name in RATES else 1)
+    slowed = math.exp(seen[names[name].partition("_")[0]])
+    text = (
+        f"the first tenth of the run took {slowed:.3g} times as long a query as its second half, "
+        f"which changes {METRICS[name].title} by {change(math.expm1(added))} "
+        f"(limit {percent(job.limits[name])})"
+    )
+    if shares[name] > START_INVALID and (slowed > QUEUED or not paced):
+        return Findings(invalid=(Reason(key=Key.SLOW_START, text=text),))
+    return Findings.signed([Sign(key=SignKey.SLOW_START, text=text)])
+
+
+SHORTEST, LONGEST = 0.5, 4.0
+"""Shares of its planned time: a shorter run whose rate was probed is INVALID, as the probe was
+wrong; a longer one is told. Neighbours on the machine slow a run down about 4 times."""
+
+
+def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: bool) -> Findings:
+    """Return that a run lasted far shorter or longer than was planned.
+
+    Args:
+        settings: With the rate that was used.
+        duration_s: From the first issue to the last completion.
+        probed: Its rate was probed just before: no earlier run fixes its work.
+    """
+    planned_s = settings.planned_s
+    if probed and settings.fixed_work_s and duration_s < SHORTEST * planned_s:
+        text = (
+            f"it lasted {duration_s:.2g} s of the {planned_s:g} s that were planned: the engine "
+            "was slower while its rate was probed"
+        )
+        return Findings(invalid=(Reason(key=Key.TOO_SHORT, text=text),))
+    if settings.points or duration_s <= LONGEST * planned_s:
+        return Findings()
+    text = f"the run lasted {duration(duration_s)}, {duration(planned_s)} were planned by its rate"
+    return Findings.signed([Sign(key=SignKey.TOO_LONG, text=text)])
 
 
 def load_findings(job: Job, seen: Mapping[str, Any] | None) -> Load:

@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError
-from pytest_mlperf.core.job import AuditRun, Job, require
+from pytest_mlperf.core.job import STREAMS, AuditRun, Job, LoadGenSettings, require
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.numbers import duration
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.hardware.rapl import HostSampling
 from pytest_mlperf.registry import clients_of, harness, is_client
@@ -62,8 +63,10 @@ class WorkerProgress:
                 self.show("loading")
             case {"event": "loaded", "load_s": seconds}:
                 self.show(f"loaded in {seconds:.1f} s, warming up")
-            case {"event": "warmed"}:
+            case {"event": "warmed", "takes_s": seconds}:
                 self.warm_s = time.monotonic()
+                if seconds is not None:
+                    self.show(f"warmed up; the timed part takes about {duration(seconds)}")
             case {"event": "probed", "target_qps": rate}:
                 self.target_qps, self.probed = float(rate), True
             case {"event": "running", "phase": phase, "expected": expected, "settings": settings}:
@@ -264,7 +267,8 @@ def _observed(
         loaded=loaded,
         finished=finished,
         subject=subject,
-        target_qps=case.progress.target_qps,
+        target_qps=_repeated_rate(case, worker.spec.settings, finished),
+        probed=case.progress.probed,
         power=sampling.log if sampling else None,
         host=host.counted if host else {},
         server=server,
@@ -274,6 +278,23 @@ def _observed(
         build_s=checkpoint.seconds if checkpoint else None,
     )
     return evidence, accuracy
+
+
+def _repeated_rate(
+    case: _Measured, settings: LoadGenSettings, finished: Event | None
+) -> float | None:
+    """Return the rate by which later runs repeat the work of this one.
+
+    A stream whose rate was probed goes on until its planned time is over.
+    """
+    rate, work_s = case.progress.target_qps, settings.fixed_work_s
+    if not (finished and rate and work_s and case.progress.probed):
+        return rate
+    if settings.scenario not in STREAMS:
+        return rate
+    per_query = settings.samples_per_query if settings.scenario == "MultiStream" else 1
+    issued: int = finished["result"]["issued"]
+    return max(rate, issued / per_query / work_s)
 
 
 def _benchmarked(case: _Measured) -> Evidence:

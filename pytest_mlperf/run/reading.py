@@ -42,8 +42,10 @@ from pytest_mlperf.run.figures import (
     client_findings,
     clock_findings,
     figures,
+    length_findings,
     load_findings,
     replica_findings,
+    start_findings,
     together,
 )
 from pytest_mlperf.run.light import Nearness, light_findings
@@ -142,6 +144,7 @@ class Evidence:
         exporter: What a DCGM exporter showed; None: none is named.
         build_s: What building its checkpoint took, whenever that was; None: none was built.
         waited_s: How long it waited for others before it began.
+        probed: The rate was probed by this process.
     """
 
     settings: LoadGenSettings
@@ -160,6 +163,7 @@ class Evidence:
     exporter: ExporterLog | None = None
     build_s: float | None = None
     waited_s: float | None = None
+    probed: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,6 +205,9 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         job, result["clock_moved_s"], min(windows_s, default=result["duration_s"])
     )
     witnesses = [validity, figures, *energy, beside, unlike, client, load, clock]
+    used = replace(evidence.settings, target_qps=evidence.target_qps)
+    length = length_findings(used, result["duration_s"], probed=evidence.probed)
+    witnesses += [start_findings(job, result["slow_start"]), length]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
     if evidence.server:
         shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")

@@ -59,7 +59,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
         "load_s": 1,
         "pages": ["http://127.0.0.1:8000/metrics"],
     },
-    "warmed": {"warmup_s": 0.5},
+    "warmed": {"warmup_s": 0.5, "takes_s": None},
     "probed": {"target_qps": 10.5},
     "running": {"phase": "performance", "expected": 5, "settings": {"target_qps": 5.0}},
     "progress": {"phase": "probe", "done": 4, "outstanding": 1, "fault": None, "elapsed_s": 0.5},
@@ -150,11 +150,14 @@ def test_a_line_that_is_no_event_is_refused_with_its_reason() -> None:
         *((line, "no JSON") for line in (b"[" * 60_000, b'{"a":' * 60_000)),
         (b'{"event": "loaded"}', "other fields: dataset, engine, files, load_s, pages"),
         (b'{"event": "ready", "event": "ready"}', "names something twice"),
-        (b'{"event": "warmed", "warmup_s": NaN}', "JSON with NaN"),
-        (b'{"event": "warmed", "warmup_s": -Infinity}', "JSON with -Infinity"),
-        (b'{"event": "warmed", "warmup_s": 1e999}', "wrong value of warmup_s"),
-        (b'{"event": "warmed", "warmup_s": 1' + b"0" * 400 + b"}", "wrong value of warmup_s"),
-        (b'{"event": "warmed", "warmup_s": true}', "wrong value of warmup_s"),
+        (b'{"event": "warmed", "takes_s": null, "warmup_s": NaN}', "JSON with NaN"),
+        (b'{"event": "warmed", "takes_s": null, "warmup_s": -Infinity}', "JSON with -Infinity"),
+        (b'{"event": "warmed", "takes_s": null, "warmup_s": 1e999}', "wrong value of warmup_s"),
+        (
+            b'{"event": "warmed", "takes_s": null, "warmup_s": 1' + b"0" * 400 + b"}",
+            "wrong value of warmup_s",
+        ),
+        (b'{"event": "warmed", "takes_s": null, "warmup_s": true}', "wrong value of warmup_s"),
     ]
     for line, why in lines:
         with pytest.raises(NoEventError, match=why):

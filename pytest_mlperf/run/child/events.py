@@ -156,7 +156,7 @@ OF_WORKER: Mapping[str, Fields] = {
         "load_s": is_duration,
         "pages": optional(each(is_text)),
     },
-    "warmed": {"warmup_s": is_duration},
+    "warmed": {"warmup_s": is_duration, "takes_s": optional(is_duration)},
     "probed": {"target_qps": is_rate},
     "running": {"phase": _is_phase, "expected": is_count, "settings": _is_setting},
     "progress": {
@@ -185,6 +185,7 @@ OF_WORKER: Mapping[str, Fields] = {
             replicas=each(REPLICA),
             peak_bytes=optional(is_count),
             clock_moved_s=is_number,
+            slow_start=by_name(is_number),
         ),
     },
     "ready": {},

@@ -124,7 +124,7 @@ started   pid
 loading
 loaded    engine: dict[str, str] (describe()), dataset: {digest, samples, sizes, inputs (digests),
           input_s (of a sample)}, files (imported), load_s, pages (of its server's metrics)
-warmed    warmup_s
+warmed    warmup_s, takes_s (how long the run will take; None: its rate is probed)
 probed    target_qps
 running   phase ("performance" | "accuracy"), expected (samples), settings actually used (dict)
 progress  phase, done (samples), outstanding (samples), fault (the first one, or None), elapsed_s;
@@ -163,6 +163,7 @@ class RunFinished:
         peak_bytes: What worker, replicas and servers had in memory at most, see
             `hardware.contention.peak_bytes`; None: not told.
         clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
+        slow_start: What the first tenth of the run added, see `clocks.slow_start`.
     """
 
     issued: int
@@ -180,3 +181,4 @@ class RunFinished:
     replicas: Sequence[Mapping[str, Any]] = ()
     peak_bytes: int | None = None
     clock_moved_s: float = 0.0
+    slow_start: Mapping[str, float] = field(default_factory=dict)

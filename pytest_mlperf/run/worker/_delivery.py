@@ -15,7 +15,15 @@ from typing import Any
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
-from pytest_mlperf.run.worker.clocks import GOODPUT, SHARES, Limits, TokenTimes, moments, percentile
+from pytest_mlperf.run.worker.clocks import (
+    GOODPUT,
+    SHARES,
+    Limits,
+    TokenTimes,
+    moments,
+    percentile,
+    slow_start,
+)
 from pytest_mlperf.stores.artefacts import ArtefactWriter, artefact_fault
 
 MOST_TOKENS = 2**31 - 1
@@ -129,8 +137,19 @@ class _PooledSink(GuardedSink):
     @property
     def over_time(self) -> list[list[float]]:
         """Latencies over the time of the run, see `clocks.moments`; empty if none were kept."""
+        return moments(*self._latencies())
+
+    @property
+    def slow_start(self) -> dict[str, float]:
+        """What the first tenth of the run added to its latencies."""
+        latencies = zip(*self._latencies(), strict=True)
+        begun = sorted((ended_s - took_s, took_s) for ended_s, took_s in latencies)
+        return slow_start([took_s for _, took_s in begun], "latency")
+
+    def _latencies(self) -> tuple[array[float], array[float]]:
+        """Return when samples ended, and what each of them took, seconds."""
         ended_s = _joined(pool.ended_s for pool in self._pools)
-        return moments(ended_s, _joined(pool.took_s for pool in self._pools))
+        return ended_s, _joined(pool.took_s for pool in self._pools)
 
     def _pool(self) -> _Pool:
         try:
@@ -150,6 +169,11 @@ class PerformanceSink(_PooledSink):
         self._complete = port.complete
         self._take = self._outstanding.take
         self._ids = self._outstanding.ids
+
+    @property
+    def slow_start(self) -> dict[str, float]:
+        """What the first tenth of the run added to its throughput, and to latencies of streams."""
+        return slow_start(self._stamps.costs_s(self._first_issue_s), "latency", self.completed)
 
     @property
     def token_metrics(self) -> Mapping[str, float]:
@@ -227,6 +251,13 @@ class TokenSink(_PooledSink):
         """What our own stamps of tokens give, SI units."""
         met = {GOODPUT: self._times.met / self.duration_s} if self._limited else {}
         return {**self._times.metrics(), **(met if self.duration_s else {})}
+
+    @property
+    def slow_start(self) -> dict[str, float]:
+        """What the first tenth of the run added to latencies and times of tokens."""
+        if not self.needs_first_tokens:  # Offline: all samples begin at once
+            return {}
+        return {**super().slow_start, **self._times.slow_start}
 
     @property
     def notes(self) -> Mapping[str, str]:
@@ -422,6 +453,8 @@ class LimitedSink(PerformanceSink):
     id is kept anyway, and each completing thread keeps its own latencies, so that no lock, no
     second dictionary and no further call is added to the path of a query.
     """
+
+    slow_start = _PooledSink.slow_start
 
     def __init__(self, fail: Fail, port: Port, *, limit_s: float) -> None:
         """Start with nothing outstanding; a sample that takes `limit_s` at most has met it."""

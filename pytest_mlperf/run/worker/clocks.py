@@ -6,7 +6,10 @@ import json
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
+from math import log, sqrt
 from pathlib import Path
+from statistics import fmean, stdev
 from time import perf_counter
 
 from pytest_mlperf.stores import atomic
@@ -178,6 +181,11 @@ class TokenTimes:
         return notes
 
     @property
+    def slow_start(self) -> dict[str, float]:
+        """What the first tenth of the samples added, in the order in which they ended."""
+        return {**slow_start(self._ttft, "ttft"), **slow_start(self._tpot, "tpot")}
+
+    @property
     def _in_one_piece(self) -> bool:
         """Whether too many answers had no time between their first token and their end."""
         return len(self._decode) < (1 - MANY) * len(self._tpot)
@@ -240,6 +248,49 @@ def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list
             p50, p99 = (percentile(inside, share) for share in (0.5, 0.99))
             rows.append([middle, p50, p99, float(max(waiting, 0))])
     return [[float(f"{value:.6g}") for value in row] for row in rows]
+
+
+TENTHS, FEWEST_COSTS, UNLIKE_SHARE, UNLIKE_S, UNLIKE_T = 10, 20, 0.05, 0.02, 8.610
+"""A tenth of a run is unlike its second half if it differs by more than 5 %, by more than 20 ms in
+all, and by more than the two-sided quantile of Student's t with 4 degrees of freedom for p = 0.1 %
+(scipy.stats.t.isf): the samples, and in Server their arrivals, are the same in every run."""
+
+
+def slow_start(costs_s: Sequence[float], prefix: str, queries: int = 0) -> dict[str, float]:
+    """Return what the beginning of a run adds to its percentiles and its mean.
+
+    The mean of each tenth is compared with those of the five in the second half by Student's t: a
+    further one has the variance s²·(1 + 1/5), with 4 degrees of freedom. The beginning is every
+    tenth before the first one that is like them.
+
+    Args:
+        costs_s: Times of queries or samples in the order in which they began, seconds.
+        prefix: Of the names: "latency" gives "latency_p50".
+        queries: Queries or samples of the run, where a time is the mean of several.
+
+    Returns:
+        Logarithms of the whole run's value over that without its beginning, by name; under the
+        prefix alone that of the first tenth's mean over the second half's. {} if that is alike.
+    """
+    if not FEWEST_COSTS <= len(costs_s) <= MOST:
+        return {}
+    edges = [k * len(costs_s) // TENTHS for k in range(TENTHS + 1)]
+    means = [fmean(costs_s[low:high]) for low, high in pairwise(edges)]
+    half = means[TENTHS // 2 :]
+    usual = fmean(half)
+    far = max(
+        UNLIKE_T * stdev(half) * sqrt(1 + 1 / len(half)),
+        UNLIKE_SHARE * usual,
+        UNLIKE_S * TENTHS / (queries or len(costs_s)),
+    )
+    unlike = next(k for k, mean in enumerate(means) if abs(mean - usual) <= far)
+    whole, later = sorted(costs_s), sorted(costs_s[edges[unlike] :])
+    if not unlike or min(whole) <= 0:
+        return {}
+    pairs = {name: (percentile(whole, p), percentile(later, p)) for name, p in SHARES.items()}
+    pairs["mean"] = (fmean(whole), fmean(later))
+    added = {f"{prefix}_{name}": log(a / b) for name, (a, b) in pairs.items()}
+    return {prefix: log(means[0] / usual), **added}
 
 
 def write(folder: Path, rows: Sequence[Sequence[float]]) -> None:

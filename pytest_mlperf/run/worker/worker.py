@@ -11,7 +11,6 @@ import argparse
 import contextlib
 import dataclasses
 import faulthandler
-import itertools
 import json
 import os
 import signal
@@ -26,7 +25,7 @@ from typing import Any, NoReturn, TextIO
 
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
-from pytest_mlperf.core.job import Factory, LoadGenSettings
+from pytest_mlperf.core.job import STREAMS, Factory, LoadGenSettings
 from pytest_mlperf.engines import devices
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
@@ -75,6 +74,19 @@ PROBE_S = 1.0
 LOADGEN_QPS = 5e6
 """More samples/s than LoadGen itself completes; an engine that computes nothing is offered this."""
 
+STEADY_SHARE = 0.05
+"""A warm-up ends once a window's median is below that of the window before by no more than this."""
+
+LONGEST_WARMUP_S = 30.0
+"""A warm-up waits no longer than this for it, and no longer than a run is planned to last."""
+
+MOST_PLANNED_TIMES = 20
+"""A run that would take longer than so many times its planned time is not begun. Neighbours on the
+machine slow a run down about 4 times."""
+
+FASTER = 1.25
+"""An engine that gains less than this factor from a list twice as long works at its full rate."""
+
 SERVER_SHARES = (0.8, 0.65, 0.5, 0.35, 0.25, 0.15, 0.1)
 """Shares of the Offline rate that are tried in Server, highest first."""
 
@@ -121,16 +133,61 @@ def query_size(settings: LoadGenSettings) -> int:
     return settings.samples_per_query if settings.scenario == "MultiStream" else 1
 
 
-def warm_up(driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1) -> float:
-    """Submit as the scenario does, so long and so often at least; return the seconds."""
-    samples = query_size(settings)
+def longest_warmup_s(settings: LoadGenSettings) -> float:
+    """Return how long a warm-up waits for an engine to become fast, seconds."""
+    return min(LONGEST_WARMUP_S, settings.planned_s)
+
+
+def warm_up(
+    driver: Driver, settings: LoadGenSettings, shortest_s: float, least: int = 1
+) -> tuple[float, float]:
+    """Submit lists as the scenario does until they become no faster.
+
+    An engine that begins slowly may be equally slow for a while. Where no rate tells that, the
+    warm-up takes as long as it may.
+
+    Args:
+        shortest_s: Shortest length, seconds.
+        least: Fewest lists.
+
+    Returns:
+        Seconds that it took, and samples/s by the median of its last window.
+    """
+    samples, lists, before_s = query_size(settings), 0, 0.0
+    longest_s = longest_warmup_s(settings)
+    least_s = shortest_s if settings.target_qps else max(shortest_s, longest_s)
     begun_s = perf_counter()
-    for submitted in itertools.count(1):
-        driver.submit(samples)
+    while True:
+        window_s: list[float] = []
+        opened_s = perf_counter()
+        while not window_s or perf_counter() - opened_s < shortest_s / 2:
+            window_s.append(driver.submit(samples))
+        lists += len(window_s)
+        median_s = statistics.median(window_s)
         took_s = perf_counter() - begun_s
-        if submitted >= least and took_s >= shortest_s:
-            break
-    return took_s
+        steady = 0 < before_s * (1 - STEADY_SHARE) <= median_s
+        if lists >= least and took_s >= least_s and (steady or took_s >= longest_s):
+            return took_s, samples / max(median_s, 1 / LOADGEN_QPS)
+        before_s = median_s
+
+
+def full_rate(
+    driver: Driver, reached: float, enough: float, settings: LoadGenSettings, most: int
+) -> float:
+    """Return samples/s of an engine that seems too slow: it may begin slowly, or work on more.
+
+    Args:
+        reached: Samples/s at the end of the warm-up.
+        enough: Samples/s above which nothing more need be known.
+        most: Samples of a list at most; lists of Offline and Server are doubled.
+    """
+    samples, begun_s, longest_s = query_size(settings), perf_counter(), longest_warmup_s(settings)
+    doubles = settings.scenario not in STREAMS
+    while reached < enough and (doubles or perf_counter() - begun_s < longest_s):
+        samples = min(2 * samples, most) if doubles else samples
+        before, reached = reached, max(reached, samples / driver.submit(samples))
+        doubles = doubles and samples < most and reached >= FASTER * before
+    return reached
 
 
 def probe_offline(driver: Driver) -> float:
@@ -285,7 +342,9 @@ class EngineWorker:
 
     def _measure(self) -> None:
         """Warm up, find the rate if it is not given, and make the performance run."""
-        settings = self._spec.settings
+        settings, rate, expected = self._spec.settings, self._spec.settings.target_qps, 0
+        if rate is not None and not settings.points:
+            expected = loadgen.plan_performance(settings, self._samples).expected
         loaded = self._asked.indices
         with self._reporter.blaming("engine"):
             self._engine.load_samples(loaded)
@@ -293,27 +352,52 @@ class EngineWorker:
             self._sink = driver.sink
             with self._progress("warm-up", driver.sink):
                 least = max(1, len(self._spec.replicas))
-                warmup_s = warm_up(driver, settings, self._spec.warmup_s, least)
+                warmup_s, reached = warm_up(driver, settings, self._spec.warmup_s, least)
             self._spent["warmup_s"] = warmup_s
-            self._reporter.event("warmed", warmup_s=warmup_s)
+            takes_s = None
+            if expected:
+                takes_s = self._expected_s(driver, settings, reached, expected)
+            self._reporter.event("warmed", warmup_s=warmup_s, takes_s=takes_s)
             if settings.points:
                 self._measure_curve(settings, driver.submit(1))
                 self._engine.unload_samples(loaded)
                 return
-            rate = settings.target_qps
             if rate is None:
                 with self._progress("probe", driver.sink):
                     batch = settings.scenario in ("Offline", "Server")
                     samples = query_size(settings)
                     rate = probe_offline(driver) if batch else probe_stream(driver, samples)
             self._engine.unload_samples(loaded)
-        if settings.target_qps is None:
+        probed = settings.target_qps is None
+        if probed:
             if settings.scenario == "Server":
                 rate = probe_server(rate, settings, self._try_server)
             self._reporter.event("probed", target_qps=rate)
         settings = dataclasses.replace(settings, target_qps=rate)
-        plan = loadgen.plan_performance(settings, self._samples)
+        plan = loadgen.plan_performance(settings, self._samples, lasts=probed)
         self._run(plan, self._folder / "performance", settings)
+
+    def _expected_s(
+        self, driver: Driver, settings: LoadGenSettings, reached: float, expected: int
+    ) -> float:
+        """Return how long a run will take, seconds; refuse one that would take far too long."""
+        usual_s, most_s = settings.planned_s, MOST_PLANNED_TIMES * settings.planned_s
+        stream = settings.scenario in STREAMS
+        enough = expected / (2 * usual_s if stream else most_s)
+        if reached < enough:
+            with self._progress("probe", driver.sink):
+                reached = full_rate(driver, reached, enough, settings, expected)
+        takes_s = max(usual_s, expected / reached)
+        if takes_s > most_s:
+            raise RunError(
+                "engine",
+                f"the run would take {takes_s:,.0f} s in place of {usual_s:,.3g} s: "
+                f"{expected:,} samples were planned by its rate, {settings.target_qps:,.4g}/s "
+                f"(target_qps, or the baseline's), and after the warm-up the engine reached "
+                f"{reached:,.3g} samples/s; lower target_qps, or record the baseline anew if the "
+                "engine is to be that slow",
+            )
+        return takes_s
 
     def _try_server(self, settings: LoadGenSettings) -> Detail:
         plan = loadgen.plan_performance(settings, self._samples)
@@ -499,6 +583,7 @@ def result_of(
         contention=window.seen,
         peak_bytes=window.peak_bytes,
         clock_moved_s=window.clock_moved_s,
+        slow_start=sink.slow_start,
         finishes=dict(sink.ends.most_common(MOST_FINISHES)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
     )
