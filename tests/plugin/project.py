@@ -259,8 +259,8 @@ class Project:
 
     def run_folders(self) -> list[Path]:
         """Return the folders of all worker processes so far, oldest first."""
-        found = self.path.glob(".mlperf/runs/*/*/spec.json")
-        return sorted((file.parent for file in found), key=lambda folder: folder.stat().st_ctime_ns)
+        files = self.path.glob(".mlperf/runs/*/*/spec.json")
+        return [file.parent for file in sorted(files, key=lambda file: file.stat().st_mtime_ns)]
 
     def baseline_file(self, of: Case | None = None) -> Path:
         """Return where the baseline of a case is kept."""
