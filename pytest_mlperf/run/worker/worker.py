@@ -28,6 +28,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.job import Factory, LoadGenSettings
 from pytest_mlperf.engines import devices
+from pytest_mlperf.engines.llm.speech import is_speech
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
 from pytest_mlperf.registry import imported
@@ -205,6 +206,7 @@ class EngineWorker:
         self._folder = Path(spec.folder)
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
+        self._counts_tokens = spec.settings.tokens
         # Before an engine binds this thread to some cores.
         pid, port = os.getpid(), port_here(spec.engine.options.get("url"))
         self._watch = Watch(pid, session=session_of(pid), port=port)
@@ -274,6 +276,8 @@ class EngineWorker:
         described = model_files_facts(model, options) | described
         with self._reporter.blaming("dataset"):
             inputs, input_s = fed(self._dataset, self._asked.indices)
+            text = "outputs" in described or is_speech(self._dataset)
+            self._outputs_are_tokens = not text  # what is no tokens has a length of its own
         self._reporter.event(
             "loaded",
             engine=described,
@@ -295,6 +299,7 @@ class EngineWorker:
                 least = max(1, len(self._spec.replicas))
                 warmup_s = warm_up(driver, settings, self._spec.warmup_s, least)
             self._spent["warmup_s"] = warmup_s
+            self._counts_tokens |= driver.sink.counts_tokens
             self._reporter.event("warmed", warmup_s=warmup_s)
             if settings.points:
                 self._measure_curve(settings, driver.submit(1))
@@ -357,6 +362,7 @@ class EngineWorker:
         indices: Sequence[int] | None = None,
     ) -> None:
         sink = loadgen.make_sink(plan, self._fail_engine, folder)
+        sink.counts_tokens, sink.outputs_are_tokens = self._counts_tokens, self._outputs_are_tokens
         engine = self._engine
         if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
             engine = InOrder(engine)
@@ -431,6 +437,8 @@ class EngineWorker:
         result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
+        if tokens_of := sink.tokens_of:
+            atomic.write_text(folder / over_time.TOKENS, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
 
