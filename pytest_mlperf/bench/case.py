@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -34,10 +34,6 @@ from pytest_mlperf.run.measure import ProcessResult
 from pytest_mlperf.stores import baselines
 from pytest_mlperf.stores.accuracy import AccuracyPasses
 from pytest_mlperf.suite.plan import Planned
-
-UNCOUNTED = (
-    "the tokens that runs counted are compared with no answers: no accuracy pass of this build"
-)
 
 
 class CaseRuns(CaseRunner):
@@ -291,21 +287,22 @@ class CaseRuns(CaseRunner):
 
     def _counted(self, run: Run) -> Run:
         """Return a run, INVALID if it counted other tokens than answers of this very build have."""
-        assert self.subject is not None
-        now, timed = self.subject.fingerprint, token_counts(Path(run.folder))
-        key, sides = accuracy_key(self.job, now), list[Mapping[int, float | None]]()
-        if stored := self._passes.load(key):
+        if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
+            return run
+        now, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
+        if stored := self._passes.load(key := accuracy_key(self.job, now)):
             tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
-            sides.append(dict(zip(stored[1].indices, tokens, strict=False)))
+            sides.append(zip(stored[1].indices, tokens, strict=False))
         if self.planned.scorer_name and (accepted := self.scores.accepted):
             before = accepted.baseline.fingerprint
             if accuracy_key(self.job, before) == key and not unknown_facts(before, now):
-                sides.append(dict(enumerate(accepted.scores.get(OUTPUT_TOKENS, ()))))
-        drawn = is_drawn(self.subject)
-        texts = [text for of in sides if (text := miscounted(timed, of, drawn=drawn)) is not None]
-        if not texts and any(name.startswith("tokens_per_sample") for name in run.metrics):
-            self.uncounted = UNCOUNTED
-        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text) for text in texts[:1] if text]
+                sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
+        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject)
+        texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
+        text = next((text for text in texts if text is not None), None)
+        if text is None:
+            self.uncounted = "tokens of timed runs are compared with no answers: no accuracy pass"
+        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
         return replace(run, invalid=(*reasons, *run.invalid))
 
 

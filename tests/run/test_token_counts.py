@@ -30,7 +30,15 @@ from pytest_mlperf.run.worker._sink import GuardedSink
 from pytest_mlperf.run.worker.clocks import TOKENS
 from pytest_mlperf.stores.artefacts import ArtefactWriter
 from tests.run.engines_that_count import tokens_of
-from tests.run.harness import FEWER, only, run_to_end, settings, spec
+from tests.run.harness import (
+    FEWER,
+    SYNTHETIC,
+    RunningWorker,
+    only,
+    run_to_end,
+    settings,
+    spec,
+)
 from tests.run.test_sink import Received, give_up
 
 COUNTING = "tests.run.engines_that_count:"
@@ -156,22 +164,19 @@ def test_an_output_of_token_ids_tells_how_many_it_has(output: bytes, length: int
     assert ids_in(output) == length
 
 
-@pytest.mark.parametrize("make", [output_sink, audit_sink])
-def test_a_count_that_is_not_its_outputs_length_is_an_error(
-    make: Callable[[], GuardedSink],
-) -> None:
+def test_a_count_that_is_not_its_outputs_length_is_an_error() -> None:
     outputs = [packed(7, 8, 2), packed(*range(5, 15))]
     for counts in ([3, 30], [3, 20], [3, 9], [4, 10], [2, 11]):
-        sink = make()
+        sink = output_sink()
         sink.expect([1, 2])
         with pytest.raises(
             RunError, match=r"n_tokens \d+ and an output of (3|10) token ids; count"
         ):
             sink.done([1, 2], outputs, counts)
     with pytest.raises(RunError, match="2 ids but 1 n_tokens"):
-        make().done([1, 2], outputs, [3])
+        output_sink().done([1, 2], outputs, [3])
     for others in (False, True):
-        sink = make()
+        sink = output_sink()
         sink.outputs_are_tokens = others
         sink.expect([1, 2])
         sink.done([1, 2], outputs if others else [b"some text", packed(7)], [3, 10])
@@ -230,3 +235,27 @@ def test_counts_that_a_damaged_file_holds_are_an_error(tmp_path: Path) -> None:
             token_counts(tmp_path)
     (tmp_path / TOKENS).write_text('{"0": [3, 4], "12": [5]}', "utf-8")
     assert token_counts(tmp_path) == {0: [3, 4], 12: [5]}
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("engine", "dataset", "problem"),
+    [
+        ("Spells", SYNTHETIC, "n_tokens 3 and an output of 20 token ids"),
+        ("SpellsText", SYNTHETIC, None),
+        ("Spells", f"{COUNTING}Clips", None),
+    ],
+)
+def test_what_is_no_tokens_has_a_length_of_its_own(
+    tmp_path: Path, engine: str, dataset: str, problem: str | None
+) -> None:
+    """Transcripts of sound, and outputs that an engine calls text; the counts are kept."""
+    case = spec(tmp_path, engine=f"{COUNTING}{engine}", dataset=dataset, performance=False)
+    with RunningWorker(case) as worker:
+        worker.wait_for("ready")
+        worker.send(command="accuracy", block=0, indices=[4, 2])
+        event = worker.wait_for("error" if problem else "finished")
+    if problem:
+        assert problem in event["message"]
+    else:
+        assert token_counts(Path(event["folder"])) == {2: [3], 4: [3]}

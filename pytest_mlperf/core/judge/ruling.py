@@ -192,8 +192,7 @@ def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> 
 
 
 COUNT_FALSE, LEAST_DRAWN = 1e-5, 8
-"""How often unchanged answers may seem miscounted, and by how many samples drawn ones are judged:
-whole numbers of fewer may all differ by the same by chance."""
+"""Probability of a false alarm; drawn answers to fewer samples may all differ alike by chance."""
 
 
 def miscounted(
@@ -201,17 +200,14 @@ def miscounted(
 ) -> str | None:
     """Return a sentence if timed runs count other tokens than the answers have, "" if the same.
 
-    A paired t test of logarithms, beyond `LENGTH`: as both sides answer the same samples, their
-    differences are symmetric whatever lengths are like, and the test errs on the safe side.
+    None if too few samples are on both sides. A paired t test of logarithms, beyond `LENGTH`: the
+    differences of a sample's answers are symmetric, for which the test errs on the safe side.
 
     Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
 
     Args:
         timed, answers: Tokens of each answer by sample: of timed runs, and of the accuracy run.
         drawn: Answers to a sample differ by chance.
-
-    Returns:
-        None if too few samples are on both sides.
     """
     shared = {one: counted for one in timed if (counted := answers.get(one)) is not None}
     if len(shared) < (LEAST_DRAWN if drawn else 2):

@@ -292,8 +292,7 @@ class TokenSink(_PooledSink):
         n_tokens: Sequence[int] | None = None,
     ) -> None:
         """Complete these samples with their token counts."""
-        exact = n_tokens if self.outputs_are_tokens else None
-        wrong = token_fault(ids, n_tokens) or output_fault(ids, outputs, exact) * self.wants_output
+        wrong = token_fault(ids, n_tokens) or (output_fault(ids, outputs) * self.wants_output)
         if wrong or n_tokens is None:
             self._fail(RunError("engine", wrong))
             return
@@ -316,8 +315,8 @@ class TokenSink(_PooledSink):
             pool.ended(self._clock(), issued_s)
             if odd := self._times.end(sample, tokens, issued_s):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
-        self._hand_done(ids, outputs, n_tokens)
         self._keep_tokens(ids, n_tokens)
+        self._hand_done(ids, outputs, n_tokens)
         self._count(len(ids))
 
     def _hand_done(
