@@ -50,6 +50,7 @@ scorer = {{ use = "miscounting_engine:AnyAnswer" }}
 [[engines]]
 use = "miscounting_engine:Miscounting"
 accelerators = ["cpu"]
+replicas = {replicas}
 options = {{ {options} }}
 {scenarios}
 """
@@ -67,9 +68,14 @@ def session(project: Project, monkeypatch: pytest.MonkeyPatch) -> Session:
     suite.parent.mkdir()
 
     def run(
-        *arguments: str, factor: float = 1, options: str = "tokens = 8", scenarios: str = OFFLINE
+        *arguments: str,
+        factor: float = 1,
+        options: str = "tokens = 8",
+        scenarios: str = OFFLINE,
+        replicas: int = 1,
     ) -> dict[tuple[str, str], Verdict]:
-        suite.write_text(SUITE.format(options=options, scenarios=scenarios), "utf-8")
+        text = SUITE.format(options=options, scenarios=scenarios, replicas=replicas)
+        suite.write_text(text, "utf-8")
         monkeypatch.setenv("MISCOUNT", str(factor))
         shutil.rmtree(project.path / ".mlperf", ignore_errors=True)
         project.run("suites", "-o", "mlperf_control=off", *arguments)
@@ -131,8 +137,9 @@ def test_a_count_beside_an_output_of_another_length_is_an_error(session: Session
     assert re.search(r"n_tokens (\d+) and an output of (\d+) token ids; ", verdict.headline)
 
 
-def test_servers_and_curves_are_held_to_their_answers(session: Session) -> None:
-    verdicts = session(factor=3, scenarios=LOADED)
+@pytest.mark.parametrize("replicas", [1, 2])
+def test_servers_and_curves_are_held_to_their_answers(session: Session, replicas: int) -> None:
+    verdicts = session(factor=3, scenarios=LOADED, replicas=replicas)
     for scenario in ("Server", "Concurrency"):
         verdict = verdicts[scenario, "performance"]
         assert miscounted(verdict), verdict.headline

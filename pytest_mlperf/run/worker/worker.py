@@ -276,8 +276,9 @@ class EngineWorker:
         described = model_files_facts(model, options) | described
         with self._reporter.blaming("dataset"):
             inputs, input_s = fed(self._dataset, self._asked.indices)
-            text = "outputs" in described or is_speech(self._dataset)
-            self._outputs_are_tokens = not text  # what is no tokens has a length of its own
+            # Text and transcripts have a length of their own; an input that raises is the engine's.
+            text = "outputs" in described or (input_s is not None and is_speech(self._dataset))
+            self._outputs_are_tokens = not text
         self._reporter.event(
             "loaded",
             engine=described,
