@@ -499,6 +499,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
     lines = (
         *case.planned.suite.gaps,
         *skipped,
+        case.uncounted,
         *(one.text for one in behind),
         *energy_notes(case.runs),
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -13,19 +13,21 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
-from pytest_mlperf.core.baseline import Baseline, Property, Record, find
+from pytest_mlperf.core.baseline import Baseline, Property, Record, find, is_drawn, unknown_facts
 from pytest_mlperf.core.case import Case, Kind
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
 from pytest_mlperf.core.job import AuditRun, Job
-from pytest_mlperf.core.judge.ruling import Ruling
+from pytest_mlperf.core.judge.ruling import Ruling, miscounted
 from pytest_mlperf.core.measurement import Accuracy, Run, Scored, Subject
+from pytest_mlperf.core.metrics import OUTPUT_TOKENS
 from pytest_mlperf.core.paths import placeless
-from pytest_mlperf.core.reason import Reason
+from pytest_mlperf.core.reason import Key, Reason
 from pytest_mlperf.core.recording import changes, first_runs, set_by
 from pytest_mlperf.core.verdict import Outcome, Unchecked
 from pytest_mlperf.run.accuracy import Ask, accuracy_key
+from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.child.process import Patience
 from pytest_mlperf.run.conditions import Conditions, placed
 from pytest_mlperf.run.measure import ProcessResult
@@ -44,6 +46,7 @@ class CaseRuns(CaseRunner):
         notes: What is to be said of its processes that made no performance run.
         unscored: Why there are none, when the scorer broke.
         judged: What gate and accepted scores say of them; None before anyone asked.
+        uncounted: What is to be said where tokens were counted and compared with no answers.
         uncompared: What of the machine's speed could not be compared, in words.
         machine: The machine's own speed beside the baseline's, where `compare_machine` looked.
     """
@@ -87,6 +90,7 @@ class CaseRuns(CaseRunner):
             self.scores.load()
         self.machine: tuple[ControlComparison, ...] = ()
         self.uncompared: str | None = None
+        self.uncounted = ""
         self._broken: RunError | Unjudgeable | None = None
 
     def _load(self, case: Case, identity: Mapping[str, Property]) -> Record | None:
@@ -154,6 +158,12 @@ class CaseRuns(CaseRunner):
             self.process(performance=False, ask=self.scores.ask)
             if self.unscored:
                 raise self.unscored
+            for run in list(self.runs):  # their answers came after them
+                if (counted := self._counted(run)).invalid:
+                    self.runs.remove(run)
+                    self.invalid_runs.append(counted)
+                    self._broken = Unjudgeable(counted)
+                    raise self._broken
         return self.accuracy
 
     @property
@@ -271,7 +281,29 @@ class CaseRuns(CaseRunner):
             shown = self.policy.shown(Path(process.accuracy.folder))
             kept = placeless(replace(process.accuracy, folder=shown), home=str(Path.home()))
             self._passes.save(self._accuracy_key, kept, process.scored)
+        if process.run and not (at and at.audit):  # a compliance test asks for other samples
+            return replace(process, run=self._counted(process.run))
         return process
+
+    def _counted(self, run: Run) -> Run:
+        """Return a run, INVALID if it counted other tokens than answers of this very build have."""
+        if self.subject is None or not any(n.startswith("tokens_per_sample") for n in run.metrics):
+            return run
+        now, sides = self.subject.fingerprint, list[Iterable[tuple[int, float | None]]]()
+        if stored := self._passes.load(key := accuracy_key(self.job, now)):
+            tokens = stored[1].per_sample.get(OUTPUT_TOKENS, ())
+            sides.append(zip(stored[1].indices, tokens, strict=False))
+        if self.planned.scorer_name and (accepted := self.scores.accepted):
+            before = accepted.baseline.fingerprint
+            if accuracy_key(self.job, before) == key and not unknown_facts(before, now):
+                sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
+        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject)
+        texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
+        text = next((text for text in texts if text is not None), None)
+        if text is None:
+            self.uncounted = "tokens of timed runs are compared with no answers: no accuracy pass"
+        reasons = [Reason(key=Key.TOKENS_MISCOUNTED, text=text)] if text else []
+        return replace(run, invalid=(*reasons, *run.invalid))
 
 
 def load_checked(file: Path, case: Case) -> Baseline | None:

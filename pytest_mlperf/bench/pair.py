@@ -40,12 +40,13 @@ def judge_pair(
     while decision is Decision.MORE and len(a.runs) + missing < rule.max_runs:
         try:
             kept = add_pair(a, b, [pair.metric], rule.tolerated, least=pair.least)
+            reason = kept and (_not_comparable(pair, a) or _not_comparable(pair, b))
         except Unjudgeable as error:
             return _unjudgeable(pair, a, b, error)
         if not kept:
             missing += 1
             continue
-        if reason := _not_comparable(pair, a) or _not_comparable(pair, b):
+        if reason:
             return _verdict(pair, a, b, Outcome.INVALID, reason)
         ratio = judge_ratio(
             values(a.runs, pair.metric),

@@ -182,7 +182,7 @@ def _made(attempt: Callable[[SearchState], Run], at: SearchState) -> Run:
 INVALID_TRIES = 3
 """A run that may not be judged is measured again at most twice."""
 
-LASTING = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS})
+LASTING = frozenset({Key.GPU_LOST, Key.TOO_FEW_REQUESTS, Key.TOKENS_MISCOUNTED})
 """Why a run is INVALID that the next one would be for as well: nothing is measured again."""
 
 FASTER = 1.2

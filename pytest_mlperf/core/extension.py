@@ -117,7 +117,7 @@ class Sink(Protocol):
         Args:
             ids: The ids given to `submit`, one or many.
             outputs: One bytes object per id; required where `wants_output`.
-            n_tokens: Output tokens per id: counted where given, required where `times_tokens`.
+            n_tokens: Length of each answer, its end token included; required where `times_tokens`.
         """
         ...
 

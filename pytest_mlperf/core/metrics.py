@@ -212,6 +212,9 @@ def in_order(metric: str) -> tuple[float, int]:
 COUNTS = frozenset({"tokens_per_sample", "gen_len"})
 """Counts of output that have no better and no worse: they are compared, never gated."""
 
+OUTPUT_TOKENS = "output tokens"
+"""What is kept of each answer beside its scores; no metric of a scorer has such a name."""
+
 NET_JOULES_PER_SAMPLE = "net_joules_per_sample"
 
 UNGATED = COUNTS | {NET_JOULES_PER_SAMPLE}

@@ -41,6 +41,7 @@ class Key(StrEnum):
     NOT_COMPLETE = "not_complete"
     REQUESTS_FAILED = "requests_failed"
     ANSWERS_MISSING = "answers_missing"
+    TOKENS_MISCOUNTED = "tokens_miscounted"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.worker.clocks import TOKENS
 from pytest_mlperf.stores import atomic
 
 BRACKETS = (b"", b"[", b"]")
@@ -23,6 +24,16 @@ def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
                     yield _answer(log, number, text)
     except OSError as error:
         raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
+
+
+def token_counts(folder: Path) -> dict[int, list[int]]:
+    """Return the tokens of each answer of a run by data set index; empty if nobody counted."""
+    path = folder / TOKENS
+    try:
+        counts = json.loads(path.read_bytes()) if path.exists() else {}
+        return {int(index): [int(tokens) for tokens in each] for index, each in counts.items()}
+    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+        raise RunError("worker", f"cannot read {path}: {error}", str(path)) from None
 
 
 def write_answers(log: Path, outputs: Sequence[bytes]) -> None:

@@ -20,7 +20,9 @@ from typing import Any, NoReturn, TypeVar, cast, overload
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Scorer, Scores
 from pytest_mlperf.core.measurement import digest
+from pytest_mlperf.core.metrics import OUTPUT_TOKENS
 from pytest_mlperf.registry import imported
+from pytest_mlperf.run.answers import token_counts
 from pytest_mlperf.run.child.protocol import import_as_parent
 from pytest_mlperf.run.child.reporter import Reporter, guard_group, leave
 from pytest_mlperf.run.worker.samples import as_dataset, groups_of, require_same
@@ -213,6 +215,11 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
             digest(b"%d" % own + b"".join(attached(index)[name] for name in needed))
             for own, index in zip(digests, indices, strict=True)
         ]
+    per_sample, counts = dict(scores.per_sample), dict[int, list[int]]()
+    for block in spec["blocks"]:
+        counts |= token_counts(Path(str(block["log"])).parent)
+    if counts:  # of a sample that is answered twice the first answer counts
+        per_sample[OUTPUT_TOKENS] = [counts.get(index, [None])[0] for index in indices]
     return {
         "aggregate": {name: float(value) for name, value in scores.aggregate.items()},
         "chance": {name: float(value) for name, value in scores.chance.items()},
@@ -224,7 +231,7 @@ def score(spec: Mapping[str, Any], reporter: Reporter) -> dict[str, Any]:
         "whole": sorted(scores.whole),
         "per_sample": {
             name: [None if value is None else float(value) for value in values]
-            for name, values in scores.per_sample.items()
+            for name, values in per_sample.items()
         },
     }
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.extension import Dataset, Engine
+from pytest_mlperf.core.judge.ruling import miscounted
 from pytest_mlperf.run.worker import samples as data_sets
 from pytest_mlperf.testing._checks import check_factory, demand, name_of, short
 from pytest_mlperf.testing._sink import RecordingSink
@@ -131,6 +132,7 @@ class _Asked:
     limit_s: float
     answers: dict[int, bytes] = field(default_factory=dict)
     artefacts: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
+    lengths: dict[int, int] = field(default_factory=dict)
     sinks: list[RecordingSink] = field(default_factory=list)
     next_id: int = FIRST_ID
 
@@ -242,9 +244,11 @@ class _Asked:
                 f"{self.title}, samples {way}: {', '.join(dead)} completed samples and "
                 "ended: LoadGen can crash then; keep threads until __exit__, as WorkQueue does"
             )
-        self._compare(dict(zip(ids, indices, strict=True)), sink, way)
+        index_of = dict(zip(ids, indices, strict=True))
+        self._compare(index_of, sink, way)
         if self.tokens:
             self._count(sink, way, first=sink.times_tokens and size == 1)
+            self._count_alike(index_of, sink, way)
 
     def _compare(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
         for sample, output in sink.outputs.items():
@@ -293,3 +297,20 @@ class _Asked:
                 f"{reports.count('next')} tokens after its first",
                 "call next_tokens() once for each further token, or never",
             )
+
+    def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
+        """Hold counts without outputs against those beside outputs."""
+        counts: dict[int, list[int]] = {}
+        for sample, index in index_of.items():
+            counts.setdefault(index, []).append(sink.n_tokens[sample])
+            if sink.wants_output:
+                self.lengths.setdefault(index, sink.n_tokens[sample])
+        fault = miscounted(counts, self.lengths, drawn=True)
+        if self.same_answers:
+            other = (i for i, each in counts.items() if {*each} != {self.lengths[i]})
+            fault = next((f"{counts[i]} at sample {i}, was {self.lengths[i]}" for i in other), None)
+        demand(
+            not fault,
+            f"{self.title}, samples {way}: n_tokens is not the length of the answers: {fault}",
+            "count the tokens of the answer, its end token included, whatever the run asks for",
+        )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import struct
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from pytest_mlperf.core.extension import Dataset, Engine, Sink
+from pytest_mlperf.datasets.synthetic import SyntheticDataset
 from pytest_mlperf.engines.llm.queueing import WorkQueue
 
 
@@ -60,3 +63,28 @@ class Forgets(Counts):
 class SaysNothing(Counts):
     def _complete(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         sink.done(ids, None, [0] * len(ids))
+
+
+class Spells(Engine):
+    """Answers with 20 numbers, and counts the 3 tokens that it made them of."""
+
+    facts: ClassVar[Mapping[str, str]] = {}
+
+    def __init__(self, dataset: Dataset, model: str | None, precision: str) -> None:
+        """Nothing is kept."""
+
+    def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        outputs = [struct.pack("<20q", *range(20))] * len(ids) if sink.wants_output else None
+        sink.done(ids, outputs, [3] * len(ids))
+
+    def describe(self) -> Mapping[str, str]:
+        return self.facts
+
+
+class SpellsText(Spells):
+    facts: ClassVar[Mapping[str, str]] = {"outputs": "text, tokenised again"}
+
+
+class Clips(SyntheticDataset):
+    def input(self, index: int) -> dict[str, Any]:  # type: ignore[override]
+        return {"audio": [0.0], "sampling_rate": 16_000}

@@ -323,6 +323,14 @@ class NarrowTokens(Speaks):
         sink.done([one], [struct.pack("<3i", 7, 8, 2)] if sink.wants_output else None, [3])
 
 
+class CountsMoreWhenTimed(Speaks):
+    """Counts three tokens for each that it answers where no output is asked for."""
+
+    def end(self, one: int, sink: Sink) -> None:
+        output = [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None
+        sink.done([one], output, [3 if sink.wants_output else 9])
+
+
 class CountsNothing(Speaks):
     def end(self, one: int, sink: Sink) -> None:
         sink.done([one], [struct.pack("<3q", 7, 8, 2)] if sink.wants_output else None)
@@ -336,8 +344,14 @@ def test_a_wrong_language_model_is_found() -> None:
         (FirstAtLast, "which was completed before|was reported as"),
         (OneToken, "an answer has 2 tokens at least"),
         (NarrowTokens, "an answer has 12 bytes and 3 tokens: give the generated tokens as int64"),
+        (
+            CountsMoreWhenTimed,
+            r"n_tokens is not the length of the answers: \[9\] at sample 0, was 3",
+        ),
         (CountsNothing, r"done\(\) needs n_tokens here"),
     ]
     for engine, problem in wrong:
         with pytest.raises(AssertionError, match=problem):
             check(engine, tokens=True)
+    with pytest.raises(AssertionError, match="counted 9 tokens a sample, the answers have 3"):
+        check(CountsMoreWhenTimed, tokens=True, same_answers=False)

@@ -22,7 +22,7 @@ from pytest_mlperf.core.judge.rule_a import (
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.judge.standing import Decision
 from pytest_mlperf.core.measurement import Accuracy, Scored, others
-from pytest_mlperf.core.metrics import COUNTS
+from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
 from pytest_mlperf.core.numbers import points
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
 
@@ -191,7 +191,7 @@ def rule_on_scores(
             kept([values[position[index]] for index in there], baseline.steps[name]),
         )
         for name, values in scored.per_sample.items()
-        if name in before
+        if name in before and name != OUTPUT_TOKENS
     }
     of = scored.groups
     groups = None if of is None else [of[position[index]] for index in there]
@@ -377,7 +377,7 @@ def apart(
     """Compare a whole pass of the baseline's own build with the baseline, metric by metric."""
     reruns = {}
     for name, values in now.per_sample.items():
-        if name in before and name not in COUNTS:
+        if name in before and name not in {*COUNTS, OUTPUT_TOKENS}:
             both = _in_both(before[name], kept(values, baseline.steps[name]))
             if len(both) > 1:
                 reruns[name] = _rerun([a for a, _ in both], [b for _, b in both])

@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from statistics import NormalDist, fmean, geometric_mean
+from statistics import NormalDist, fmean, geometric_mean, stdev
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, SessionNoise, surer
 from pytest_mlperf.core.contention import late_share, lost_change
@@ -44,7 +44,7 @@ from pytest_mlperf.core.metrics import (
     in_order,
     point_of,
 )
-from pytest_mlperf.core.numbers import change, interval, limit, percent
+from pytest_mlperf.core.numbers import change, interval, limit, percent, rounded
 from pytest_mlperf.core.verdict import (
     Gate,
     InTurns,
@@ -189,6 +189,37 @@ def _tolerance(before: Sequence[Value], now: Sequence[Value], chance: float) -> 
         return LENGTH_UNKNOWN
     se = math.sqrt(sum(fmean(side or other) for side, other in (sides, sides[::-1])))
     return LENGTH + NormalDist().inv_cdf(1 - chance / 2) * se
+
+
+COUNT_FALSE, LEAST_DRAWN = 1e-5, 8
+"""Probability of a false alarm; drawn answers to fewer samples may all differ alike by chance."""
+
+
+def miscounted(
+    timed: Mapping[int, Sequence[int]], answers: Mapping[int, float | None], *, drawn: bool
+) -> str | None:
+    """Return a sentence if timed runs count other tokens than the answers have, "" if the same.
+
+    None if too few samples are on both sides. A paired t test of logarithms, beyond `LENGTH`: the
+    differences of a sample's answers are symmetric, for which the test errs on the safe side.
+
+    Source: B. Efron, Student's t-test under symmetry conditions, JASA 64 (1969), 1278-1302.
+
+    Args:
+        timed, answers: Tokens of each answer by sample: of timed runs, and of the accuracy run.
+        drawn: Answers to a sample differ by chance.
+    """
+    shared = {one: counted for one in timed if (counted := answers.get(one)) is not None}
+    if len(shared) < (LEAST_DRAWN if drawn else 2):
+        return None
+    logs = [fmean(math.log(max(1, n)) for n in timed[one]) for one in shared]
+    apart = [log - math.log(max(1, n)) for log, n in zip(logs, shared.values(), strict=True)]
+    se = stdev(apart) / math.sqrt(len(apart))
+    if abs(fmean(apart)) <= math.log1p(LENGTH) + t_isf(COUNT_FALSE / 2, len(apart) - 1) * se:
+        return ""
+    ours = rounded(fmean(n for one in shared for n in timed[one]))
+    theirs = rounded(fmean(n for one, n in shared.items() for _ in timed[one]))
+    return f"timed runs counted {ours} tokens a sample, the answers have {theirs}"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -53,8 +53,10 @@ def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
     return ""
 
 
-def output_fault(ids: Sequence[int], outputs: Sequence[bytes] | None) -> str:
-    """Return what is wrong with the outputs of an accuracy run, "" where nothing is."""
+def output_fault(
+    ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int] | None = None
+) -> str:
+    """Return what is wrong with outputs, and counts that are to be theirs, "" where nothing is."""
     if outputs is None:
         return "done() was given no outputs; an accuracy run needs one bytes object per id"
     if len(outputs) != len(ids):
@@ -62,7 +64,26 @@ def output_fault(ids: Sequence[int], outputs: Sequence[bytes] | None) -> str:
     wrong = next((output for output in outputs if type(output) is not bytes), None)
     if wrong is not None:
         return f"done() was given an output of type {type(wrong).__name__!r}; it must be bytes"
+    if n_tokens is None or (fault := count_fault(ids, n_tokens)):
+        return "" if n_tokens is None else fault
+    for output, tokens in zip(outputs, n_tokens, strict=True):
+        if (held := ids_in(output)) not in {None, int(tokens)}:
+            counted = f"done() was given n_tokens {tokens} and an output of {held} token ids"
+            return f"{counted}; count the tokens of the output, its end token included"
     return ""
+
+
+LARGEST_ID = 2**24
+"""Token ids are below this: vocabularies are far smaller, and text read as ids lies above."""
+
+
+def ids_in(output: bytes) -> int | None:
+    """Return how many token ids, int64 or int32, an output holds; None if a class or no ids."""
+    for width, kind in ((8, "q"), (4, "i")):
+        ids = array(kind, b"" if len(output) % width else output)
+        if ids and min(ids) >= 0 and max(ids) < LARGEST_ID:
+            return len(ids) if len(ids) > 1 else None
+    return None
 
 
 POOL = 1024
@@ -88,12 +109,10 @@ class _Pool:
     __slots__ = (
         "_set_id",
         "_set_tokens",
-        "counted",
         "ended_s",
         "first",
         "only_first",
         "responses",
-        "tokens",
         "took_s",
     )
 
@@ -103,8 +122,6 @@ class _Pool:
         self.only_first = self.responses[:1]
         self._set_id = type(self.first).id.fset
         self._set_tokens = type(self.first).n_tokens.fset
-        self.counted = 0
-        self.tokens = 0
         self.ended_s = array("d")
         self.took_s = array("d")
 
@@ -178,10 +195,10 @@ class PerformanceSink(_PooledSink):
     @property
     def token_metrics(self) -> Mapping[str, float]:
         """Tokens per sample by the engine's own counts; empty where one is missing."""
-        counted = sum(pool.counted for pool in self._pools)
-        if not counted or counted != self.completed:
+        counts = [tokens for each in self.tokens_of.values() for tokens in each]
+        if not counts or len(counts) != self.completed:
             return {}
-        return {"tokens_per_sample": sum(pool.tokens for pool in self._pools) / counted}
+        return {"tokens_per_sample": sum(counts) / len(counts)}
 
     def done(
         self,
@@ -223,9 +240,7 @@ class PerformanceSink(_PooledSink):
             ids = _without(ids, bad)
         pool = self._pool()
         if n_tokens is not None:
-            # In the thread's own pool: threads that add to one number would lose counts.
-            pool.counted += len(ids)
-            pool.tokens += int(sum(_without(n_tokens, bad) if bad else n_tokens))
+            self._keep_tokens(ids, _without(n_tokens, bad) if bad else n_tokens)
         for responses in pool.filled(ids):
             self._complete(responses)
         self._count(len(ids))
@@ -331,6 +346,7 @@ class TokenSink(_PooledSink):
             pool.ended(self._clock(), issued_s)
             if odd := self._times.end(sample, tokens, issued_s):
                 self.faults.add(f"sample with id {sample!r}: {odd}")
+        self._keep_tokens(ids, n_tokens)
         self._hand_done(ids, outputs, n_tokens)
         self._count(len(ids))
 
@@ -365,11 +381,7 @@ class OutputSink(GuardedSink):
         super().__init__(fail)
         self._port = port
         self._archive = archive
-        self._indices: dict[int, int] = {}
-
-    def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Note which samples these are: artefacts are kept by their indices."""
-        self._indices.update(zip(ids, indices, strict=True))
+        self._attached: set[int] = set()
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Write artefacts of samples that are outstanding."""
@@ -377,13 +389,14 @@ class OutputSink(GuardedSink):
             self._fail(RunError("engine", wrong))
             return
         for sample, each in zip(ids, artefacts, strict=True):
-            index = self._indices.pop(sample, None)
-            if index is None:
+            index = self._index_of.get(sample)
+            if index is None or sample in self._attached:
                 self.faults.add(
                     f"attach() was given id {sample!r}, which is not outstanding, or to which "
                     "artefacts were attached before"
                 )
                 continue
+            self._attached.add(sample)
             try:
                 self._archive.add(index, each)
             except RunError as error:
@@ -397,10 +410,10 @@ class OutputSink(GuardedSink):
         self,
         ids: Sequence[int],
         outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,  # noqa: ARG002
+        n_tokens: Sequence[int] | None = None,
     ) -> None:
-        """Complete these samples with one bytes object each."""
-        wrong = output_fault(ids, outputs)
+        """Complete these samples with one bytes object each; count tokens if the engine does."""
+        wrong = output_fault(ids, outputs, n_tokens if self.outputs_are_tokens else None)
         if wrong or outputs is None:
             self._fail(RunError("engine", wrong))
             return
@@ -408,8 +421,11 @@ class OutputSink(GuardedSink):
         bad = self._claim(ids)
         if bad:
             ids, outputs = _without(ids, bad), _without(outputs, bad)
-        for sample in ids:
-            self._indices.pop(sample, None)
+            n_tokens = n_tokens if n_tokens is None else _without(n_tokens, bad)
+        if n_tokens is None and self.counts_tokens and self.outputs_are_tokens:
+            self._keep_tokens(ids, list(map(ids_in, outputs)))
+        else:
+            self._keep_tokens(ids, [None] * len(ids) if n_tokens is None else n_tokens)
         _hand(self._port.complete, self._port.response, ids, outputs)
         self._count(len(ids))
 

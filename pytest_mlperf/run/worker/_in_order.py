@@ -7,6 +7,7 @@ from itertools import cycle, islice
 
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.run.worker._handicap import EngineAround
+from pytest_mlperf.run.worker._sink import GuardedSink
 
 
 class InOrder(EngineAround):
@@ -27,4 +28,7 @@ class InOrder(EngineAround):
 
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         """Submit as many samples as LoadGen asks for, those that come next; one thread calls."""
-        super().submit(ids, list(islice(self._next, len(indices))), sink)
+        taken = list(islice(self._next, len(indices)))
+        if isinstance(sink, GuardedSink) and sink.counts_tokens:
+            sink.asked(ids, taken)
+        super().submit(ids, taken, sink)

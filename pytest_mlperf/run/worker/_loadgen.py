@@ -275,6 +275,7 @@ def _callbacks(
             expect(ids)
             if indices is not None:
                 samples = translate(samples)
+            if indices is not None or sink.counts_tokens:
                 sink.asked(ids, samples)
             submit(ids, samples, sink)
         except BaseException as error:

@@ -234,12 +234,18 @@ def _no_exception(value: object) -> RunError:
 
 
 class GuardedSink:
-    """Counts what was issued and completed, and keeps what LoadGen must not see."""
+    """Counts what was issued and completed, and keeps what LoadGen must not see.
+
+    Attributes:
+        counts_tokens, outputs_are_tokens: Of the engine; what is text has a length of its own.
+        tokens_of: The tokens of each answer by data set index, -1 if nobody calls `asked`.
+    """
 
     wants_output = False
     times_tokens = False
     needs_first_tokens = False
     may_fail = 0.0
+    counts_tokens, outputs_are_tokens = False, True
 
     def __init__(self, fail: Fail) -> None:
         """Start with nothing outstanding; `fail` is called with what cannot be survived."""
@@ -247,6 +253,8 @@ class GuardedSink:
         self.faults = Faults()
         self.threads: set[int] = set()
         self.ends: Counter[str] = Counter()
+        self.tokens_of: dict[int, list[int]] = {}
+        self._index_of: dict[int, int] = {}
         self._ends_lock = threading.Lock()
         self._fail = fail
         self._clock: Clock = perf_counter
@@ -330,7 +338,8 @@ class GuardedSink:
             self.ends.update(str(reason)[:LONGEST] for reason in reasons)
 
     def asked(self, ids: Sequence[int], indices: Sequence[int]) -> None:
-        """Note which samples of the data set an accuracy run asks for, where somebody needs it."""
+        """Note which samples of the data set these are."""
+        self._index_of.update(zip(ids, indices, strict=True))
 
     def attach(self, ids: Sequence[int], artefacts: Sequence[Mapping[str, bytes]]) -> None:
         """Ignore artefacts: this run keeps no outputs either."""
@@ -361,6 +370,12 @@ class GuardedSink:
         for position in sorted(bad):
             self._refuse(ids[position])
         return bad
+
+    def _keep_tokens(self, ids: Sequence[int], n_tokens: Sequence[int | None]) -> None:
+        for sample, tokens in zip(ids, n_tokens, strict=False):
+            index = self._index_of.pop(sample, -1)
+            if tokens is not None:  # of several threads none loses what it appends
+                self.tokens_of.setdefault(index, []).append(int(tokens))
 
     def _refuse(self, sample: object) -> None:
         self.faults.add(
@@ -394,9 +409,10 @@ class CountingSink(GuardedSink):
         self,
         ids: Sequence[int],
         outputs: Sequence[bytes] | None = None,  # noqa: ARG002
-        n_tokens: Sequence[int] | None = None,  # noqa: ARG002
+        n_tokens: Sequence[int] | None = None,
     ) -> None:
         """Count these samples as finished."""
+        self.counts_tokens |= n_tokens is not None
         self._claim(ids)
         if not self._outstanding:
             self.idle.set()

@@ -209,6 +209,9 @@ def percentile(ordered: Sequence[float], share: float) -> float:
 FILE = "latencies.json"
 """Beside LoadGen's logs of a performance run."""
 
+TOKENS = "tokens.json"
+"""Beside the logs of any run in which tokens were counted: by sample those of each answer."""
+
 PARTS = 120
 """Parts of a run at most."""
 

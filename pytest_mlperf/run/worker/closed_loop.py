@@ -343,6 +343,7 @@ class SlotSink(GuardedSink):
                 self._keep(request, now_s, tokens, self._begun_s)
                 if request.counts and tokens:
                     self.answers[sample] = (request.asked.index, tokens)
+                    self.tokens_of.setdefault(request.asked.index, []).append(int(tokens))
                 self._keep_turn(request, now_s, first_s)
                 if self.recounts:
                     placed_s = request.from_s if self._until_s < math.inf else now_s

@@ -27,6 +27,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.extension import Dataset, Engine
 from pytest_mlperf.core.job import STREAMS, Factory, LoadGenSettings
 from pytest_mlperf.engines import devices
+from pytest_mlperf.engines.llm.speech import is_speech
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.contention import Watch, Window, port_here, session_of
 from pytest_mlperf.registry import imported
@@ -262,6 +263,7 @@ class EngineWorker:
         self._folder = Path(spec.folder)
         self._sink: GuardedSink | None = None
         self._spent: dict[str, float] = {}
+        self._counts_tokens = spec.settings.tokens
         # Before an engine binds this thread to some cores.
         pid, port = os.getpid(), port_here(spec.engine.options.get("url"))
         self._watch = Watch(pid, session=session_of(pid), port=port)
@@ -331,6 +333,9 @@ class EngineWorker:
         described = model_files_facts(model, options) | described
         with self._reporter.blaming("dataset"):
             inputs, input_s = fed(self._dataset, self._asked.indices)
+            # Text and transcripts have a length of their own; an input that raises is the engine's.
+            text = "outputs" in described or (input_s is not None and is_speech(self._dataset))
+            self._outputs_are_tokens = not text
         self._reporter.event(
             "loaded",
             engine=described,
@@ -354,6 +359,7 @@ class EngineWorker:
                 least = max(1, len(self._spec.replicas))
                 warmup_s, reached = warm_up(driver, settings, self._spec.warmup_s, least)
             self._spent["warmup_s"] = warmup_s
+            self._counts_tokens |= driver.sink.counts_tokens
             takes_s = None
             if expected:
                 takes_s = self._expected_s(driver, settings, reached, expected)
@@ -441,6 +447,9 @@ class EngineWorker:
         indices: Sequence[int] | None = None,
     ) -> None:
         sink = loadgen.make_sink(plan, self._fail_engine, folder)
+        sink.counts_tokens = self._counts_tokens
+        # Of a timed run's outputs it is for a compliance test to say what is wrong.
+        sink.outputs_are_tokens = self._outputs_are_tokens and plan.phase == "accuracy"
         engine = self._engine
         if plan.phase == "performance" and getattr(self._dataset, "in_order", False):
             engine = InOrder(engine)
@@ -515,6 +524,8 @@ class EngineWorker:
         result = result_of(sink, client, drafts, window, self._engine)
         content = {"phase": phase, "settings": used, "result": result, "spent": self._spent}
         atomic.write_text(folder / "run.json", json.dumps(content, indent=2, sort_keys=True))
+        if tokens_of := sink.tokens_of:
+            atomic.write_text(folder / over_time.TOKENS, json.dumps(tokens_of) + "\n")
         self._reporter.event("finished", phase=phase, folder=str(folder), result=result)
         self._require_no(sink.faults)
 
