@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypedDict
 
+from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     ADVICE,
     INVALID_ARGUMENT,
@@ -102,15 +103,17 @@ def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
     as it came: free.
     """
     sm = 1
-    applied = ask(device, "nvmlDeviceGetApplicationsClock", sm)
-    default = ask(device, "nvmlDeviceGetDefaultApplicationsClock", sm)
+    applied, default = (
+        ask(device, f"nvmlDeviceGet{kind}ApplicationsClock", sm, quantity="sm_mhz")
+        for kind in ("", "Default")
+    )
     if applied is not None and default is not None and applied != default:
         return int(applied)
     if reasons is None:
         return None
     if not reasons & PINNED:
         return "free"
-    now = ask(device, "nvmlDeviceGetClockInfo", sm)
+    now = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
     return "free" if now is not None and now == default else _number(now)
 
 
@@ -198,21 +201,21 @@ def _bus(written: Any) -> str | None:
     return text[-12:].lower() if text else None
 
 
-def ask(device: NvmlDevice, function: str, *more: Any) -> Any:
-    """Return what one function says, None where it will not."""
+def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
+    """Return what one function says of a quantity, None where it will not."""
     if not hasattr(device.library.nvml, function):
         return None  # a newer binding may have dropped what was deprecated
     way = ReadMethod(
         name=function, read=lambda nvml, handle: getattr(nvml, function)(handle, *more)
     )
-    return Probe(device=device, name=function, ways=[way]).answer()
+    return Probe(device=device, name=quantity or function, ways=[way]).answer()
 
 
 def unread(asked: Mapping[str, Probe]) -> dict[str, str]:
     """Return why quantities that are to be sampled cannot be, by their names."""
     for probe in asked.values():
         probe.answer()
-        probe.settle()
+        probe.settle(at_end=True)
     return {name: probe.failure for name, probe in asked.items() if probe.failure}
 
 
@@ -323,7 +326,7 @@ def _read(library: NvmlLibrary) -> NvmlReport:
     whole: dict[str, tuple[NvmlDevice, str | None]] = {}
     troubles = []
     try:
-        count = patiently(nvml, nvml.nvmlDeviceGetCount)
+        count = patiently(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
     except nvml.NVMLError as error:
         return {"gpus": [], "trouble": f"GPUs may not be counted: {_advice(error)}"}
     versions = dict(_versions(nvml))
@@ -418,7 +421,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
         "identity": {
             **whole["identity"],
             "gpu": name or whole["identity"]["gpu"],
-            "memory_gib": None if memory is None else round(memory.total / 2**30),
+            "memory_gib": memory and possible("memory_gib", round(memory.total / 2**30)),
             "mig": profile[1] if profile else True,
         },
         "surroundings": {**whole["surroundings"], "card": hashed(whole["parent"] or uuid)},

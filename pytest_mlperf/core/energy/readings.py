@@ -14,6 +14,7 @@ at a steady beat, and shifted by the lag that the power trace shows, which itsel
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from itertools import pairwise
 from math import fsum
 from operator import mul
 from statistics import fmean, linear_regression, median
+from typing import Any
+
+from pytest_mlperf.core.plausible import BOUNDS
 
 LONGEST_GAP_S = 0.5
 """A trace with a longer hole says nothing about what was in it."""
@@ -60,6 +64,42 @@ class Traced:
     joules: float | None = None
     unsure_j: float = 0.0
     why_not: str = ""
+
+
+MISREAD = 0.1
+"""Share of a counter's readings, beside one, that may be misread; more, and none is believed."""
+
+
+def without_misreads(
+    readings: Sequence[Reading], most_per_s: float = math.inf
+) -> tuple[Sequence[Reading], int]:
+    """Return the readings that one counter can have shown, and how many others lie among them.
+
+    A counter only rises, and by `most_per_s` at most. Where it did not come back from what does
+    not fit, it began anew or jumped: then there are none.
+    """
+    rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
+    if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
+        return readings, 0
+    # The longest part, by patience sorting: by value, times less what the rise takes must rise too.
+    tops: list[float] = []
+    parts: list[tuple[Reading, Any]] = []
+    part: Any = None
+    for reading in sorted(readings, key=lambda reading: (reading.value, reading.time_s)):
+        top = reading.time_s - reading.value / most_per_s
+        place = bisect_right(tops, top)
+        longer = (reading, parts[place - 1] if place else None)
+        # The first that is so long ends lowest, which is the smallest rise that can be meant.
+        part = longer if place == len(tops) else part
+        tops[place : place + 1], parts[place : place + 1] = [top], [longer]
+    line: list[Reading] = []
+    while part:
+        reading, part = part
+        line.append(reading)
+    line.reverse()
+    misread = len(readings) - len(line)
+    came_back = line[0] is readings[0] and line[-1] is readings[-1]
+    return (line if came_back and misread <= max(1, MISREAD * len(readings)) else ()), misread
 
 
 def at(readings: Sequence[Reading], time_s: float) -> float:
@@ -145,6 +185,9 @@ def traced(
 LAG_S = 0.1
 """How far a counter may trail the power unseen, seconds."""
 
+RISE_W = 1e6
+"""A step of a second at 10 kW, which is read 10 ms after the reading before it."""
+
 LAGS_S = (-0.1, 0.7)
 """A lag behind the trace is looked for from here to there, in steps of LAG_STEP_S: below 0, because
 a trace is late too."""
@@ -199,13 +242,9 @@ def count(
     """Interpolate between the moments at which the counter stepped."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
-    for earlier, later in pairwise(counter):
-        if later.value < earlier.value:
-            reset = (
-                f"the energy counter went back from {earlier.value:,.0f} J to "
-                f"{later.value:,.0f} J: the driver was loaded anew (no persistence mode?)"
-            )
-            return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
+    read, (counter, misread) = counter, without_misreads(counter, RISE_W)
+    if not counter or _jumps([r for r in counter if begin_s <= r.time_s <= end_s]):
+        return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
         return CounterEnergy(why_not="the energy counter does not move")
@@ -226,8 +265,35 @@ def count(
         slack_s=step_s + max(LAG_S, (lag_s or 0.0) if unread_s else 0.0),
         blur_s=beat_s(counter),
         lag_s=lag_s,
-        notes=_holes(counter, ends),
+        notes=(*misreads(misread), *_holes(counter, ends)),
     )
+
+
+def misreads(count: int) -> tuple[str, ...]:
+    """Return how often a counter was misread, in words; nothing where it was not."""
+    often = "once" if count == 1 else f"{count} times"
+    return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
+
+
+def _jumps(counter: Sequence[Reading]) -> bool:
+    """Whether a counter rose by more than any board draws, and may step by at once."""
+    most_w = BOUNDS["power_w"][1]
+    return any(
+        b.value - a.value > most_w * (b.time_s - a.time_s + SLOWEST_STEP_S)
+        for a, b in pairwise(counter)
+    )
+
+
+def _broken(counter: Sequence[Reading]) -> CounterEnergy:
+    for earlier, later in pairwise(counter):
+        if later.value < earlier.value:
+            reset = (
+                f"the energy counter went back from {earlier.value:,.0f} J to "
+                f"{later.value:,.0f} J: the driver was loaded anew (no persistence mode?)"
+            )
+            return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
+    jumped = "the energy counter jumped by more than any board draws"
+    return CounterEnergy(why_not=jumped, invalid=(jumped,))
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:

@@ -5,17 +5,21 @@ Times are CLOCK_MONOTONIC, seconds.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from pytest_mlperf.core.energy import Energy, measure
-from pytest_mlperf.core.energy.readings import Reading, at
-from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
+from pytest_mlperf.hardware.nvml_quantities import REASONS, highest
 
 COUNTED = ("ecc_uncorrected", "ecc_corrected", "pcie_replays")
 """Quantities that only ever rise."""
+
+MOST_BYTES_PER_S = 1e13
+"""Five times what NVLink 5 carries in one direction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +64,8 @@ class GpuLog:
         unavailable: Why nothing was read of it, None where something was.
         lost: Why it answers no more, None where it still did at the end.
         lost_s: When that was seen; None: before sampling began.
+        silent_s: When it answered for the last time, where NVML gave errors from then on.
+        last_failure: What NVML said then.
         facts: Its part of the sampler's first record: identity, ways, costs, scope, MIG.
         counter: Energy counter, joules.
         trace: Power, watts.
@@ -72,6 +78,8 @@ class GpuLog:
     unavailable: str | None = None
     lost: str | None = None
     lost_s: float | None = None
+    silent_s: float | None = None
+    last_failure: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     counter: tuple[Reading, ...] = ()
     trace: tuple[Reading, ...] = ()
@@ -105,6 +113,7 @@ class GpuLog:
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
             average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
+            most_w=dict(highest(self.facts.get("identity", {}))).get("power_w", math.inf),
         )
         if "energy_j" in self.forbidden:
             energy = replace(energy, joules=None, uncertainty_j=None, method=None)
@@ -158,10 +167,11 @@ class GpuLog:
         for state in self.states:
             for name, ns in (state.get("throttle_ns") or {}).items():
                 series.setdefault(name, []).append(Reading(time_s=state["time"], value=ns / 1e9))
+        lines = {name: without_misreads(readings)[0] for name, readings in series.items()}
         return {
-            name: at(readings, end_s) - at(readings, begin_s)
-            for name, readings in series.items()
-            if readings[0].time_s <= begin_s and end_s <= readings[-1].time_s
+            name: at(line, end_s) - at(line, begin_s)
+            for name, line in lines.items()
+            if line and line[0].time_s <= begin_s and end_s <= line[-1].time_s
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
@@ -199,17 +209,20 @@ class GpuLog:
         rates = {}
         for place, name in enumerate(("nvlink_sent", "nvlink_received")):
             counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][place]) for s in read]
-            rates[name] = (at(counted, end_s) - at(counted, begin_s)) / (end_s - begin_s)
-        # A driver that was loaded anew counts anew.
-        return rates if min(rates.values()) >= 0 else {}
+            if not (line := without_misreads(counted, MOST_BYTES_PER_S)[0]):
+                return {}  # a driver that was loaded anew counts anew
+            rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
+        return rates
 
     def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
         """Return the last reading before a window and the first after it, or those nearest."""
-        read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
+        read: Sequence[Reading] = self.series(name, -math.inf, math.inf)
+        if name in COUNTED:
+            read, _ = without_misreads(read)
         if not read:
             return None
-        before = next((value for time_s, value in reversed(read) if time_s <= begin_s), read[0][1])
-        return before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
+        before = next((r.value for r in reversed(read) if r.time_s <= begin_s), read[0].value)
+        return before, next((r.value for r in read if r.time_s >= end_s), read[-1].value)
 
     def series(self, name: str, begin_s: float, end_s: float) -> tuple[Reading, ...]:
         """Return a slower quantity through a window, e.g. "sm_mhz", "temperature_c"."""
