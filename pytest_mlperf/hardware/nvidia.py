@@ -238,7 +238,14 @@ def _choice(words: Sequence[str], number: Any) -> str | None:
     return words[number] if isinstance(number, int) and number < len(words) else None
 
 
-BRANDS = {"NVIDIA", "GeForce", "Tesla", "Quadro"}
+BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
+
+PLAIN = re.compile(
+    r"\d{4}|\d+(GB?|W|e)|AC|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
+    r"Hopper|Superchip|Blackwell|Server|Workstation|Edition",
+    re.IGNORECASE,
+)
+"""Words of product names that tell form, memory, power or count, and no other model."""
 
 LONGEST_S = 90
 """The process ends itself by then, whatever a driver does; who started it waits less."""
@@ -296,14 +303,28 @@ def accelerator_class(name: str) -> str:
 
     The first word that is a model name decides: "NVIDIA A100-SXM4-80GB" is "A100", "NVIDIA GH200
     480GB" is "GH200". Without one it is the words up to the number: "NVIDIA GeForce RTX 4090" is
-    "RTX_4090".
+    "RTX_4090". What tells another product follows: "RTX_4090_Laptop", "A40_48Q".
     """
-    model = re.search(r"\b([A-Z]{1,3}\d{1,4}[A-Z]?)\b", name.replace("-", " "))
-    if model:
-        return model[1]
-    words = [word for word in re.findall(r"\w+", name) if word not in BRANDS]
-    numbers = [position for position, word in enumerate(words) if word.isdigit()]
-    return "_".join(words[: numbers[0] + 1] if numbers else words)
+    model, variant = model_words(name)
+    return "_".join([*model, *variant])
+
+
+def model_words(name: str) -> tuple[list[str], list[str]]:
+    """Return the words of a product name that are its model, and those that tell a variant of it.
+
+    A word that is neither such a variant's nor in `PLAIN` may be one's: it counts as one.
+    """
+    words = re.findall(r"\w+", name.partition(" MIG ")[0])
+    words = [word for word in words if word.lower() not in BRANDS]
+    numbers = [place for place, word in enumerate(words) if word.isdigit()]
+    end = numbers[0] + 1 if numbers else len(words)
+    model = words[:end]
+    for place, word in enumerate(words):
+        if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word):
+            model, end = [word], place + 1
+            break
+    virtual = [word for word in words[:end] if word == "GRID" and word not in model]
+    return model, [*virtual, *(word for word in words[end:] if not PLAIN.fullmatch(word))]
 
 
 def instance_class(name: str, mig: Property) -> str:

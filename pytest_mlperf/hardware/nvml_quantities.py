@@ -357,6 +357,8 @@ def _member(function: str, member: str) -> ReadMethod:
     )
 
 
+OLDER_MEMORY = "nvmlDeviceGetMemoryInfo"
+
 IDENTITY = {
     "uuid": _call("nvmlDeviceGetUUID"),
     "index": _call("nvmlDeviceGetIndex"),
@@ -408,7 +410,7 @@ WAYS: dict[str, list[ReadMethod]] = {
     "average_w": [_call("nvmlDeviceGetPowerUsage", scale=1e-3)],
     "memory_used": [
         ReadMethod(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
-        _member("nvmlDeviceGetMemoryInfo", "used"),
+        _member(OLDER_MEMORY, "used"),
     ],
     "utilization_percent": [_member("nvmlDeviceGetUtilizationRates", "gpu")],
     "limit_w": [_call("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)],

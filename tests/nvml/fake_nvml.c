@@ -531,7 +531,7 @@ int nvmlSystemGetDriverVersion(char *out, unsigned n) {
     RETURN(-1, OK);
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *out) { START(-1); *out = s.cuda; RETURN(-1, OK); }
-int nvmlDeviceGetCount_v2(unsigned *out) { START(-1); *out = s.n_devices; RETURN(-1, OK); }
+int nvmlDeviceGetCount_v2(unsigned *out) { START(-1); *out = shown(__func__, -1, s.n_devices); RETURN(-1, OK); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {
     START(-1);
     if ((int)index >= s.n_devices) RETURN(-1, INVALID);

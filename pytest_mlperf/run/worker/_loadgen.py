@@ -267,6 +267,7 @@ def _callbacks(
             if indices is not None:
                 samples = translate(samples)
                 sink.asked(ids, samples)
+            sink.recent.append((ids, samples))
             submit(ids, samples, sink)
         except BaseException as error:
             sink.failed(error)

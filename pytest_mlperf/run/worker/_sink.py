@@ -7,7 +7,7 @@ import statistics
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import length_hint
 from time import perf_counter
 
@@ -86,6 +86,12 @@ class Outstanding:
         except KeyError:
             return False
         return True
+
+    def waiting(self) -> list[int]:
+        """Return what is outstanding; the list stays a list."""
+        with self._lock:
+            parts = [self._row[start:stop] for start, stop in self._parts.values()]
+            return [*self.ids.copy(), *chain.from_iterable(parts)]
 
     def holds_any(self, ids: Sequence[int]) -> bool:
         """Return whether any of these is outstanding."""
@@ -229,7 +235,11 @@ def _no_exception(value: object) -> RunError:
 
 
 class GuardedSink:
-    """Counts what was issued and completed, and keeps what LoadGen must not see."""
+    """Counts what was issued and completed, and keeps what LoadGen must not see.
+
+    Attributes:
+        recent: Ids and indices of the lists that were issued last.
+    """
 
     wants_output = False
     times_tokens = False
@@ -242,6 +252,7 @@ class GuardedSink:
         self.faults = Faults()
         self.threads: set[int] = set()
         self.ends: Counter[str] = Counter()
+        self.recent: deque[tuple[Sequence[int], Sequence[int]]] = deque(maxlen=KEPT)
         self._ends_lock = threading.Lock()
         self._fail = fail
         self._clock: Clock = perf_counter
@@ -284,6 +295,26 @@ class GuardedSink:
     def within_se(self) -> float:
         """Relative standard error of the throughput by batch means; 0 when unknown."""
         return self._stamps.relative_error
+
+    def repeated(self) -> str | None:
+        """Return that samples wait whose index came twice; None: others wait, or the engine hangs.
+
+        That is where the last ones wait, or most.
+        """
+        if 2 * len(self._outstanding) > self.issued:
+            return None
+        waiting = set(self._outstanding.waiting())
+        rows = [zip(*lists, strict=True) for lists in self.recent.copy()]
+        index_of = dict(chain.from_iterable(rows))
+        answered = {index for i, index in index_of.items() if i not in waiting}
+        twins = [index for i, index in index_of.items() if i in waiting and index in answered]
+        if len(twins) < max(2, len(waiting)) or waiting == set([*index_of][-len(waiting) :]):
+            return None
+        return (
+            f"{len(twins):,} samples submitted and not completed, each of an index that came twice "
+            f"(index {twins[0]} first): an engine that keeps results by index, and not by id, "
+            "loses one of two in a batch"
+        )
 
     def cut(self, position: int) -> None:
         """Expect the list that was issued last to be completed in parts, one from here on."""
