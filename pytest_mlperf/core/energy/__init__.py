@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_mlperf.core.energy.readings import (
+    MOST_W,
     CounterEnergy,
     Reading,
     Traced,
@@ -29,7 +30,6 @@ from pytest_mlperf.core.energy.readings import (
     traced,
 )
 from pytest_mlperf.core.numbers import NotNegative, Seconds
-from pytest_mlperf.core.plausible import BOUNDS
 
 PAD_S = 0.5
 """Before and after a window: power there says how large an error at its ends can be, seconds."""
@@ -162,7 +162,7 @@ def measure(
         ends_j = counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
         second_j = _by_average(counter, counted, average, energy, ends)
         energy = _by_counter(energy, ends_j, second_j, covers=covers)
-    if (energy.mean_w or 0.0) > min(most_w, BOUNDS["power_w"][1]):
+    if (energy.mean_w or 0.0) > min(most_w, MOST_W):
         text = "the energy counter rose by more than this board can draw"
         return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(text,))
     return _plausible(energy, limit_w)

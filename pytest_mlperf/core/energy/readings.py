@@ -185,8 +185,10 @@ def traced(
 LAG_S = 0.1
 """How far a counter may trail the power unseen, seconds."""
 
-RISE_W = 1e6
-"""A step of a second at 10 kW, which is read 10 ms after the reading before it."""
+MOST_W = BOUNDS["power_w"][1]
+
+RISE_W = 100 * MOST_W
+"""A step of a second may be read 10 ms after the reading before it."""
 
 LAGS_S = (-0.1, 0.7)
 """A lag behind the trace is looked for from here to there, in steps of LAG_STEP_S: below 0, because
@@ -243,7 +245,9 @@ def count(
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     read, (counter, misread) = counter, without_misreads(counter, RISE_W)
-    if not counter or _jumps([r for r in counter if begin_s <= r.time_s <= end_s]):
+    inside = [r for r in counter if begin_s <= r.time_s <= end_s]
+    rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(inside))
+    if not counter or any(rise > MOST_W * (s + SLOWEST_STEP_S) for rise, s in rises):
         return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
@@ -275,25 +279,16 @@ def misreads(count: int) -> tuple[str, ...]:
     return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
 
 
-def _jumps(counter: Sequence[Reading]) -> bool:
-    """Whether a counter rose by more than any board draws, and may step by at once."""
-    most_w = BOUNDS["power_w"][1]
-    return any(
-        b.value - a.value > most_w * (b.time_s - a.time_s + SLOWEST_STEP_S)
-        for a, b in pairwise(counter)
-    )
-
-
 def _broken(counter: Sequence[Reading]) -> CounterEnergy:
-    for earlier, later in pairwise(counter):
-        if later.value < earlier.value:
-            reset = (
-                f"the energy counter went back from {earlier.value:,.0f} J to "
-                f"{later.value:,.0f} J: the driver was loaded anew (no persistence mode?)"
-            )
-            return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
-    jumped = "the energy counter jumped by more than any board draws"
-    return CounterEnergy(why_not=jumped, invalid=(jumped,))
+    fell = next(((a.value, b.value) for a, b in pairwise(counter) if b.value < a.value), None)
+    if fell is None:
+        jumped = "the energy counter jumped by more than any board draws"
+        return CounterEnergy(why_not=jumped, invalid=(jumped,))
+    reset = (
+        f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver was "
+        "loaded anew (no persistence mode?)"
+    )
+    return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:

@@ -64,7 +64,8 @@ class GpuLog:
         unavailable: Why nothing was read of it, None where something was.
         lost: Why it answers no more, None where it still did at the end.
         lost_s: When that was seen; None: before sampling began.
-        silent_s: When it answered for the last time, where NVML gave errors from then on.
+        last_s: Monotonic time of its last answer; 0: it gave none.
+        silent: NVML gave errors alone from then on.
         last_failure: What NVML said then.
         facts: Its part of the sampler's first record: identity, ways, costs, scope, MIG.
         counter: Energy counter, joules.
@@ -78,7 +79,8 @@ class GpuLog:
     unavailable: str | None = None
     lost: str | None = None
     lost_s: float | None = None
-    silent_s: float | None = None
+    last_s: float = 0.0
+    silent: bool = False
     last_failure: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     counter: tuple[Reading, ...] = ()
@@ -94,13 +96,6 @@ class GpuLog:
         """The enforced power limit, watts."""
         limit = self.facts.get("identity", {}).get("limit_w")
         return None if limit is None else float(limit)
-
-    @property
-    def last_s(self) -> float:
-        """Monotonic time of the last reading of any kind; 0: nothing was read."""
-        ends = [self.trace[-1].time_s if self.trace else 0.0]
-        ends += [self.reasons[-1][0] if self.reasons else 0.0]
-        return max(*ends, self.states[-1]["time"] if self.states else 0.0)
 
     def energy(self, begin_s: float, end_s: float) -> Energy:
         """Return the energy of a window; why there is none is among its notes."""

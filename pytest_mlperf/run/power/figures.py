@@ -120,7 +120,7 @@ def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tu
     """Return why nothing is known of the energy, and that nobody knows anything of the rest."""
     how = f"the sampler broke ({log.broke or 'nobody knows how'})"
     if log.ended:
-        gpus = [gpu for gpu in log.gpus if gpu.silent_s is not None]
+        gpus = [gpu for gpu in log.gpus if gpu.silent]
         names = ", ".join(used[gpu.uuid].name for gpu in gpus)
         how = f"NVML answered nothing more of {names}: {gpus[0].last_failure or 'no reason'}"
     text = (

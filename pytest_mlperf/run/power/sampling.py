@@ -131,8 +131,8 @@ class PowerLog:
 
     def watched_s(self, gpu: GpuLog, end_s: float) -> float:
         """Return up to when a GPU was watched, at most to a monotonic time."""
-        last_s = self.watched_until_s
-        return min(s for s in (end_s, last_s, gpu.silent_s) if s is not None)
+        until_s = end_s if self.watched_until_s is None else self.watched_until_s
+        return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
 
     def monotonic(self, wall_s: float) -> float:
         """Return the monotonic time of a wall-clock time, as LoadGen logs it."""
@@ -254,10 +254,10 @@ class _Part:
         uuid = self.facts["uuid"]
         if reason := self.facts.get("unavailable"):
             return GpuLog(uuid=uuid, unavailable=reason, lost=self.lost)
-        silent = self.lost is None and 0 < self.answered_s < self.asked_s - SILENT_S
         return GpuLog(
             uuid=uuid,
-            silent_s=self.answered_s if silent else None,
+            last_s=self.answered_s,
+            silent=self.lost is None and 0 < self.answered_s < self.asked_s - SILENT_S,
             last_failure=self.last_failure,
             lost=self.lost,
             lost_s=self.lost_s,

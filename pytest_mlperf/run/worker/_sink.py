@@ -87,12 +87,6 @@ class Outstanding:
             return False
         return True
 
-    def waiting(self) -> list[int]:
-        """Return what is outstanding; the list stays a list."""
-        with self._lock:
-            parts = [self._row[start:stop] for start, stop in self._parts.values()]
-            return [*self.ids.copy(), *chain.from_iterable(parts)]
-
     def holds_any(self, ids: Sequence[int]) -> bool:
         """Return whether any of these is outstanding."""
         if self._row_left:
@@ -299,16 +293,16 @@ class GuardedSink:
     def repeated(self) -> str | None:
         """Return that samples wait whose index came twice; None: others wait, or the engine hangs.
 
-        That is where the last ones wait, or most.
+        That is where the last ones wait, or most, or all before were completed in order.
         """
-        if 2 * len(self._outstanding) > self.issued:
+        waiting = self._outstanding.ids.copy()
+        if not len(waiting) == len(self._outstanding) <= self.issued / 2:
             return None
-        waiting = set(self._outstanding.waiting())
-        rows = [zip(*lists, strict=True) for lists in self.recent.copy()]
-        index_of = dict(chain.from_iterable(rows))
+        lists = (zip(*each, strict=True) for each in self.recent.copy())
+        index_of = dict(chain.from_iterable(lists))
         answered = {index for i, index in index_of.items() if i not in waiting}
         twins = [index for i, index in index_of.items() if i in waiting and index in answered]
-        if len(twins) < max(2, len(waiting)) or waiting == set([*index_of][-len(waiting) :]):
+        if len(twins) < max(2, len(waiting)) or waiting.keys() == {*[*index_of][-len(waiting) :]}:
             return None
         return (
             f"{len(twins):,} samples submitted and not completed, each of an index that came twice "
