@@ -67,14 +67,14 @@ TRACE = [Reading(time_s=n / 50, value=400.0) for n in range(3000)]
 
 @settings(max_examples=60, deadline=None)
 @given(
-    at=st.sets(st.integers(1, 1198), min_size=1, max_size=60),
+    at=st.sets(st.integers(1, 1198), min_size=1, max_size=250),
     value=st.sampled_from([0.0, 1.0, 999.0, 4_294_967.295, 9e10]),
 )
 def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: float) -> None:
     """Its energy is that of the line, and no driver is blamed."""
     read = with_misreads(line(), sorted(at), value)
 
-    kept, misread = without_misreads(read, RISE_W)
+    kept, misread = without_misreads(read, 10.0, 50.0, RISE_W)
     energy = measure(read, TRACE, 10.0, 50.0)
 
     assert misread == len(at)
@@ -85,13 +85,23 @@ def test_a_counter_that_comes_back_to_its_line_was_misread(at: set[int], value: 
     assert not any("anew" in text for text in (*energy.invalid, *energy.notes))
 
 
+def test_what_lies_outside_of_the_window_costs_no_energy() -> None:
+    for at, value in (([0, 1], 9e9), ([1198, 1199], 0.0)):
+        energy = measure(with_misreads(line(), at, value), TRACE, 10.0, 50.0)
+        assert energy.joules == pytest.approx(400 * 40, rel=0.01)
+        assert energy.invalid == ()
+
+
 def test_a_counter_that_does_not_come_back_was_reset_or_jumped() -> None:
     """Neither is an energy; a driver is loaded anew only where the counter fell."""
     reset = [*line()[:600], *(Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()[600:])]
     jumped = [*line()[:600], *(Reading(time_s=r.time_s, value=r.value + 1e6) for r in line()[600:])]
+    young = [Reading(time_s=r.time_s, value=r.value - 1e6) for r in line()]
+    young = [*young[:300], *(Reading(time_s=r.time_s + 15, value=r.value) for r in young[:900])]
     crept = [Reading(time_s=r.time_s, value=r.value * 4) for r in line()]
     for read, sentence in (
         (reset, "the driver was loaded anew"),
+        (young, "the driver was loaded anew"),
         (jumped, "the energy counter jumped by more than any board draws"),
         (crept, "the energy counter rose by more than this board can draw"),
     ):
@@ -99,9 +109,9 @@ def test_a_counter_that_does_not_come_back_was_reset_or_jumped() -> None:
         assert any(sentence in text for text in energy.invalid), read
         assert energy.method != "counter"
         assert not energy.gated
-    assert without_misreads([], 1.0) == ([], 0)
-    assert [r.value for r in without_misreads(errors(3, 900, 3))[0]] == [3, 3]
-    assert without_misreads(errors(3, 3, 900)) == (errors(3, 3, 900), 0)
+    assert without_misreads([], 0.0, 1.0) == ([], 0)
+    assert [r.value for r in without_misreads(errors(3, 900, 3), 0.0, 2.0)[0]] == [3, 3]
+    assert without_misreads(errors(3, 3, 900), 0.0, 2.0) == (errors(3, 3, 900), 0)
 
 
 def errors(*counts: int) -> list[Reading]:

@@ -251,14 +251,14 @@ def _counted(
         for look in looks
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
-    series, misread = without_misreads(read, RISE_W)
+    series, misread = without_misreads(read, begin_s, end_s, RISE_W)
     changes = [  # between two looks each; the first shows none
         Reading(time_s=(before.time_s + after.time_s) / 2, value=after.value)
         for before, after in pairwise(series)
         if after.value != before.value
     ]
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
-    if misread and not series:
+    if read and not series:
         return _Counted(why_not=("the energy counter was reset during the run",))
     if len(inside) < 2:
         still = _stands_still(series, end_s - begin_s, moving=moving)

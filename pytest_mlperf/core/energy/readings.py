@@ -66,17 +66,20 @@ class Traced:
     why_not: str = ""
 
 
-MISREAD = 0.1
-"""Share of a counter's readings, beside one, that may be misread; more, and none is believed."""
+MISREAD = 0.5
+"""So many readings may be misread for each that is not; of more, beside one, none is believed."""
+
+LONGEST_MISREAD_S = 5.0
+"""A counter that is off its line for longer may have begun anew, and grown up to where it was."""
 
 
 def without_misreads(
-    readings: Sequence[Reading], most_per_s: float = math.inf
+    readings: Sequence[Reading], begin_s: float, end_s: float, most_per_s: float = math.inf
 ) -> tuple[Sequence[Reading], int]:
     """Return the readings that one counter can have shown, and how many others lie among them.
 
     A counter only rises, and by `most_per_s` at most. Where it did not come back from what does
-    not fit, it began anew or jumped: then there are none.
+    not fit in a window, it began anew or jumped: then there are none.
     """
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
@@ -97,9 +100,12 @@ def without_misreads(
         reading, part = part
         line.append(reading)
     line.reverse()
-    misread = len(readings) - len(line)
-    came_back = line[0] is readings[0] and line[-1] is readings[-1]
-    return (line if came_back and misread <= max(1, MISREAD * len(readings)) else ()), misread
+    first_s, last_s = line[0].time_s, line[-1].time_s
+    misread = sum(first_s <= reading.time_s <= last_s for reading in readings) - len(line)
+    reaches = first_s <= max(begin_s, readings[0].time_s) and last_s >= min(
+        end_s, readings[-1].time_s
+    )
+    return (line if reaches and misread <= max(1, MISREAD * len(line)) else ()), misread
 
 
 def at(readings: Sequence[Reading], time_s: float) -> float:
@@ -244,10 +250,13 @@ def count(
     """Interpolate between the moments at which the counter stepped."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
-    read, (counter, misread) = counter, without_misreads(counter, RISE_W)
+    read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, RISE_W)
     inside = [r for r in counter if begin_s <= r.time_s <= end_s]
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(inside))
-    if not counter or any(rise > MOST_W * (s + SLOWEST_STEP_S) for rise, s in rises):
+    if not counter or any(
+        rise > MOST_W * (took_s + SLOWEST_STEP_S) or (misread and took_s > LONGEST_MISREAD_S)
+        for rise, took_s in rises
+    ):
         return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:

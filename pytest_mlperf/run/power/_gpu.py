@@ -6,7 +6,7 @@ Times are CLOCK_MONOTONIC, seconds.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -162,7 +162,7 @@ class GpuLog:
         for state in self.states:
             for name, ns in (state.get("throttle_ns") or {}).items():
                 series.setdefault(name, []).append(Reading(time_s=state["time"], value=ns / 1e9))
-        lines = {name: without_misreads(readings)[0] for name, readings in series.items()}
+        lines = {n: without_misreads(read, begin_s, end_s)[0] for n, read in series.items()}
         return {
             name: at(line, end_s) - at(line, begin_s)
             for name, line in lines.items()
@@ -172,7 +172,7 @@ class GpuLog:
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
         """Return by how much each error count rose, from before a window to after it."""
         ends = {name: self._at_ends(name, begin_s, end_s) for name in COUNTED}
-        return {name: both[1] - both[0] for name, both in ends.items() if both}
+        return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
         """Return by how much the errors of each NVLink rose, by their kind, likewise."""
@@ -204,20 +204,18 @@ class GpuLog:
         rates = {}
         for place, name in enumerate(("nvlink_sent", "nvlink_received")):
             counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][place]) for s in read]
-            if not (line := without_misreads(counted, MOST_BYTES_PER_S)[0]):
+            if not (line := without_misreads(counted, begin_s, end_s, MOST_BYTES_PER_S)[0]):
                 return {}  # a driver that was loaded anew counts anew
             rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
         return rates
 
     def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
         """Return the last reading before a window and the first after it, or those nearest."""
-        read: Sequence[Reading] = self.series(name, -math.inf, math.inf)
-        if name in COUNTED:
-            read, _ = without_misreads(read)
+        read = [(s["time"], s[name]) for s in self.states if s.get(name) is not None]
         if not read:
             return None
-        before = next((r.value for r in reversed(read) if r.time_s <= begin_s), read[0].value)
-        return before, next((r.value for r in read if r.time_s >= end_s), read[-1].value)
+        before = next((value for time_s, value in reversed(read) if time_s <= begin_s), read[0][1])
+        return before, next((value for time_s, value in read if time_s >= end_s), read[-1][1])
 
     def series(self, name: str, begin_s: float, end_s: float) -> tuple[Reading, ...]:
         """Return a slower quantity through a window, e.g. "sm_mhz", "temperature_c"."""
