@@ -36,6 +36,7 @@ BOUNDS: Mapping[str, tuple[float, float]] = {
     "xids": (1, 2**16),  # NVIDIA's list ends below 200
     "reasons": (0, 2**24 - 1),  # NVML defines 11 bits; all ones are a blank
     "architecture": (0, 255),
+    **dict.fromkeys(("ecc", "mig", "persistence"), (0, 1)),  # modes: now, and after a restart
     "gpus": (0, 4096),
 }
 """Lowest and highest reading of each quantity, in the unit of its name."""

@@ -311,6 +311,7 @@ def test_garbage_is_unknown_in_an_identity_too(fake: Fake, pynvml: ModuleType) -
         assert (identity["clocks"], identity["memory_gib"]) in {(None, 140), (None, None)}
         assert str(blank) not in json.dumps(gpu)
         assert "pcie" not in gpu["surroundings"]
+        assert identity["ecc"] is None
     fake.write(f"show nvmlDeviceGetCount_v2 {2**32 - 1}", "device")
     assert nvidia.read(pynvml)["trouble"] == "GPUs may not be counted: Unknown Error (999)"
 
@@ -326,6 +327,7 @@ GARBAGE = (
     "nvmlDeviceGetTotalEnergyConsumption",
     "nvmlDeviceGetUtilizationRates",
     "nvmlDeviceGetTemperature*",
+    "nvmlDeviceGetEccMode",
     "field:*",
 )
 

@@ -599,7 +599,7 @@ int nvmlDeviceGetPowerManagementLimitConstraints(device_t *d, unsigned *low, uns
 int nvmlDeviceGetEccMode(device_t *d, unsigned *current, unsigned *pending) {
     START(d->number);
     if (!d->has_ecc) RETURN(d->number, NOT_SUPPORTED);
-    *current = d->ecc, *pending = d->ecc_pending;
+    *current = SHOWN(d->ecc), *pending = SHOWN(d->ecc_pending);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetMigMode(device_t *d, unsigned *current, unsigned *pending) {
