@@ -179,6 +179,9 @@ def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
     return statistics.stdev(costs_s) / math.sqrt(len(costs_s)) / statistics.fmean(costs_s)
 
 
+KEPT_LIST = 2**20
+"""Samples of the longest list that is kept to tell what waits; each takes 80 bytes."""
+
 KEPT_FAULTS = 20
 """Fault texts kept; the rest are counted."""
 
