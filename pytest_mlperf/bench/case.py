@@ -14,7 +14,7 @@ from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
 from pytest_mlperf.core.baseline import Baseline, Property, Record, find, is_drawn, unknown_facts
-from pytest_mlperf.core.case import Case, Kind
+from pytest_mlperf.core.case import Case, Kind, one_file
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
 from pytest_mlperf.core.errors import BaselineError, MlperfError, RunError
@@ -328,14 +328,20 @@ def baselines_root(folder: Path | None, suite: Path, division: str) -> Path:
 
 
 def clashes(
-    planned: Sequence[Planned], claimed: dict[tuple[Path, str, str], Path], folder: Path | None
+    planned: Sequence[Planned], claimed: dict[str, tuple[Path, str]], folder: Path | None
 ) -> Iterator[str]:
-    """Claim the baselines of a suite's cases; yield those that another suite claimed before."""
+    """Claim the baselines of a suite's cases; yield those that another case claimed before."""
     first = planned[0]
     root = baselines_root(folder, first.path, first.suite.division)
     for one in planned:
-        other = claimed.setdefault((root, one.suite.profile, one.case.id), one.path)
-        if other != one.path:
+        key = one_file(f"{root}/{one.suite.profile}/{one.case.id}")
+        other, name = claimed.setdefault(key, (one.path, one.case.id))
+        if name != one.case.id:
+            yield (
+                f"{one.path}:{one.line}: {one.case.id} and {name} of {other} differ by upper and "
+                "lower case alone, which is one file on macOS and Windows: rename one of them"
+            )
+        elif other != one.path:
             yield (
                 f"{one.path}:{one.line}: {one.case.id} is described by {other} too, and both would "
                 "share one baseline: rename the workload or the engine entry in one"

@@ -121,7 +121,7 @@ def read_suites(
     """
     planned: list[Planned] = []
     defects: list[str] = []
-    claimed: dict[tuple[Path, str, str], Path] = {}
+    claimed: dict[str, tuple[Path, str]] = {}
     for file in files:
         try:
             cases = in_profile(plan_suite(file), profile, audited=audited)

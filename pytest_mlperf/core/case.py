@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
@@ -114,6 +115,11 @@ class Case:
         return "-".join(
             (self.workload, self.scenario, self.engine, self.precision, self.accelerator)
         )
+
+
+def one_file(path: str) -> str:
+    """Return what is equal of paths that are one file on macOS or Windows: they ignore case."""
+    return unicodedata.normalize("NFC", unicodedata.normalize("NFC", path).casefold())
 
 
 def path_part(noun: str, name: str) -> str:

@@ -22,8 +22,11 @@ import re
 import threading
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from math import inf
 from typing import Any
+
+from pytest_mlperf.core.plausible import possible
 
 UNINITIALIZED, INVALID_ARGUMENT, NOT_SUPPORTED, NO_PERMISSION = 1, 2, 3, 4
 NOT_FOUND, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 6, 9, 12, 13
@@ -40,6 +43,8 @@ REFUSALS = 3
 
 LASTING = GONE | UNKNOWN_WAY | {NOT_SUPPORTED, NO_PERMISSION, NOT_FOUND, LIBRARY_NOT_FOUND}
 """Asking again at once is of no use after these."""
+
+IMPOSSIBLE = "nothing that a board can show"
 
 RETRIES = 3
 """How often a passing failure is asked again."""
@@ -126,6 +131,7 @@ class NvmlDevice:
         instance: Whether the UUID is that of a MIG instance.
         instances: MIG instances on the GPU, 0 without MIG; None where they may not be seen.
         starts: How often NVML was initialised when the handle was taken.
+        most: The highest reading that this board can give, by quantity, where that is known.
     """
 
     library: NvmlLibrary
@@ -134,6 +140,7 @@ class NvmlDevice:
     instance: bool = False
     instances: int | None = 0
     starts: int = 1
+    most: dict[str, float] = field(default_factory=dict)
 
     @property
     def shared(self) -> bool | None:
@@ -180,7 +187,7 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
         without = error.value in UNKNOWN_WAY | {NOT_SUPPORTED}
         return 0 if without and not at_least_one else None
     count = 0
-    for index in range(most):
+    for index in range(min(most, MOST)):
         try:
             patiently(nvml, nvml.nvmlDeviceGetMigDeviceHandleByIndex, handle, index)
         except nvml.NVMLError as error:
@@ -191,12 +198,18 @@ def _instances(nvml: Any, handle: Any, *, at_least_one: bool) -> int | None:
     return count
 
 
-def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what a function of the binding answers, asked again where the failure may pass."""
+def patiently(nvml: Any, ask: Callable[..., Any], *arguments: Any, quantity: str = "") -> Any:
+    """Return what a function of the binding answers, asked again where the failure may pass.
+
+    So is an impossible reading of a quantity, which is NVML's unknown error in the end.
+    """
     left = RETRIES
     while True:
         try:
-            return ask(*arguments)
+            answer = possible(quantity, ask(*arguments))
+            if quantity and answer is None:
+                raise nvml.NVMLError(nvml.NVML_ERROR_UNKNOWN)
+            return answer
         except nvml.NVMLError as error:
             if error.value in LASTING | {UNINITIALIZED} or not left:
                 raise
@@ -229,6 +242,7 @@ class Probe:
         failure: Why there is none: the quantity was given up.
         forbidden: That is for lack of permission, so that no other way is to stand in for it.
         missed: Reads without an answer since the first one that had one.
+        last: What the last of those was, in words.
     """
 
     device: NvmlDevice
@@ -238,16 +252,16 @@ class Probe:
     failure: str | None = None
     forbidden: bool = False
     missed: int = 0
+    last: str = "nothing"
     _refused: int = 0
     _well: bool = True
-    _last: str = "nothing"
 
     def read(self) -> Any:
         """Return the quantity; None where it was missed or given up. Lost: the GPU is gone."""
-        nvml = self.device.library.nvml
+        nvml, most = self.device.library.nvml, self.device.most.get(self.name, inf)
         while self.ways and self.failure is None:
             try:
-                value = self._ask(self.ways[0])
+                value = possible(self.name, self._ask(self.ways[0]), most)
             except nvml.NVMLError as error:
                 if not self._tries_next(error):
                     return None
@@ -255,6 +269,7 @@ class Probe:
             self._well = value is not None
             if value is None:
                 self.missed += 1
+                self.last = IMPOSSIBLE
             else:
                 self.way, self._refused = self.ways[0].name, 0
             return value
@@ -265,10 +280,10 @@ class Probe:
         tries = (self.read() for _ in range(REFUSALS * len(self.ways)))
         return next((value for value in tries if value is not None), None)
 
-    def settle(self) -> None:
-        """Give up what has not answered yet, after it had its chances."""
-        if self.way is None and self.failure is None:
-            self.failure = f"{self.ways[0].name} never answered, last with: {self._last}"
+    def settle(self, *, at_end: bool = False) -> None:
+        """Give up what has not answered yet; garbage may pass, and is given up at the end alone."""
+        if self.way is None and self.failure is None and (at_end or self.last != IMPOSSIBLE):
+            self.failure = f"{self.ways[0].name} never answered, last with: {self.last}"
 
     def _ask(self, way: ReadMethod) -> Any:
         """Read one way, again where the failure may pass.
@@ -302,7 +317,7 @@ class Probe:
 
     def _tries_next(self, error: Any) -> bool:
         """Take note of a failure; True when another way is to be tried now."""
-        code, self._well, self._last = error.value, False, words(error)
+        code, self._well, self.last = error.value, False, words(error)
         if code == NO_PERMISSION:
             self.failure, self.forbidden = f"{self.ways[0].name}: {words(error)}", True
             return False

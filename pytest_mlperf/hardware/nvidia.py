@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, TypedDict
 
+from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     ADVICE,
     INVALID_ARGUMENT,
@@ -102,15 +103,17 @@ def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
     as it came: free.
     """
     sm = 1
-    applied = ask(device, "nvmlDeviceGetApplicationsClock", sm)
-    default = ask(device, "nvmlDeviceGetDefaultApplicationsClock", sm)
+    applied, default = (
+        ask(device, f"nvmlDeviceGet{kind}ApplicationsClock", sm, quantity="sm_mhz")
+        for kind in ("", "Default")
+    )
     if applied is not None and default is not None and applied != default:
         return int(applied)
     if reasons is None:
         return None
     if not reasons & PINNED:
         return "free"
-    now = ask(device, "nvmlDeviceGetClockInfo", sm)
+    now = ask(device, "nvmlDeviceGetClockInfo", sm, quantity="sm_mhz")
     return "free" if now is not None and now == default else _number(now)
 
 
@@ -198,21 +201,21 @@ def _bus(written: Any) -> str | None:
     return text[-12:].lower() if text else None
 
 
-def ask(device: NvmlDevice, function: str, *more: Any) -> Any:
-    """Return what one function says, None where it will not."""
+def ask(device: NvmlDevice, function: str, *more: Any, quantity: str = "") -> Any:
+    """Return what one function says of a quantity, None where it will not."""
     if not hasattr(device.library.nvml, function):
         return None  # a newer binding may have dropped what was deprecated
     way = ReadMethod(
         name=function, read=lambda nvml, handle: getattr(nvml, function)(handle, *more)
     )
-    return Probe(device=device, name=function, ways=[way]).answer()
+    return Probe(device=device, name=quantity or function, ways=[way]).answer()
 
 
 def unread(asked: Mapping[str, Probe]) -> dict[str, str]:
     """Return why quantities that are to be sampled cannot be, by their names."""
     for probe in asked.values():
         probe.answer()
-        probe.settle()
+        probe.settle(at_end=True)
     return {name: probe.failure for name, probe in asked.items() if probe.failure}
 
 
@@ -235,7 +238,14 @@ def _choice(words: Sequence[str], number: Any) -> str | None:
     return words[number] if isinstance(number, int) and number < len(words) else None
 
 
-BRANDS = {"NVIDIA", "GeForce", "Tesla", "Quadro"}
+BRANDS = {"nvidia", "geforce", "tesla", "quadro"}
+
+PLAIN = re.compile(
+    r"\d{4}|\d+(GB?|W|e)|AC|SXM\d?|PCIe|NVL|HBM\d?e?|CTS|NPS\d|SPX|x\d+|Power|Cap|W|Tensor|Core|GPU|Grace|"
+    r"Hopper|Superchip|Blackwell|Server|Workstation|Edition",
+    re.IGNORECASE,
+)
+"""Words of product names that tell form, memory, power or count, and no other model."""
 
 LONGEST_S = 90
 """The process ends itself by then, whatever a driver does; who started it waits less."""
@@ -293,14 +303,28 @@ def accelerator_class(name: str) -> str:
 
     The first word that is a model name decides: "NVIDIA A100-SXM4-80GB" is "A100", "NVIDIA GH200
     480GB" is "GH200". Without one it is the words up to the number: "NVIDIA GeForce RTX 4090" is
-    "RTX_4090".
+    "RTX_4090". What tells another product follows: "RTX_4090_Laptop", "A40_48Q".
     """
-    model = re.search(r"\b([A-Z]{1,3}\d{1,4}[A-Z]?)\b", name.replace("-", " "))
-    if model:
-        return model[1]
-    words = [word for word in re.findall(r"\w+", name) if word not in BRANDS]
-    numbers = [position for position, word in enumerate(words) if word.isdigit()]
-    return "_".join(words[: numbers[0] + 1] if numbers else words)
+    model, variant = model_words(name)
+    return "_".join([*model, *variant])
+
+
+def model_words(name: str) -> tuple[list[str], list[str]]:
+    """Return the words of a product name that are its model, and those that tell a variant of it.
+
+    A word that is neither such a variant's nor in `PLAIN` may be one's: it counts as one.
+    """
+    words = re.findall(r"\w+", name.partition(" MIG ")[0])
+    words = [word for word in words if word.lower() not in BRANDS]
+    numbers = [place for place, word in enumerate(words) if word.isdigit()]
+    end = numbers[0] + 1 if numbers else len(words)
+    model = words[:end]
+    for place, word in enumerate(words):
+        if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word):
+            model, end = [word], place + 1
+            break
+    virtual = [word for word in words[:end] if word == "GRID" and word not in model]
+    return model, [*virtual, *(word for word in words[end:] if not PLAIN.fullmatch(word))]
 
 
 def instance_class(name: str, mig: Property) -> str:
@@ -323,7 +347,7 @@ def _read(library: NvmlLibrary) -> NvmlReport:
     whole: dict[str, tuple[NvmlDevice, str | None]] = {}
     troubles = []
     try:
-        count = patiently(nvml, nvml.nvmlDeviceGetCount)
+        count = patiently(nvml, nvml.nvmlDeviceGetCount, quantity="gpus")
     except nvml.NVMLError as error:
         return {"gpus": [], "trouble": f"GPUs may not be counted: {_advice(error)}"}
     versions = dict(_versions(nvml))
@@ -418,7 +442,7 @@ def _instance(device: NvmlDevice, handle: Any, whole: GpuState) -> GpuState:
         "identity": {
             **whole["identity"],
             "gpu": name or whole["identity"]["gpu"],
-            "memory_gib": None if memory is None else round(memory.total / 2**30),
+            "memory_gib": memory and possible("memory_gib", round(memory.total / 2**30)),
             "mig": profile[1] if profile else True,
         },
         "surroundings": {**whole["surroundings"], "card": hashed(whole["parent"] or uuid)},

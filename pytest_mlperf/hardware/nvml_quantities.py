@@ -8,9 +8,10 @@ taken for the power of a moment.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.hardware._nvml import (
     AMPERE,
     FUNCTION_NOT_FOUND,
@@ -71,7 +72,8 @@ def identity(device: NvmlDevice) -> dict[str, Property]:
 
 
 def probes(device: NvmlDevice, gpu: Mapping[str, Property], driver: str) -> dict[str, Probe]:
-    """Return the quantities to sample."""
+    """Return the quantities to sample, and tell the device what this board can give at most."""
+    device.most = dict(highest(gpu))
     throttle = [
         ReadMethod(name="fields", read=_throttle_fields(driver)),
         ReadMethod(name="nvmlDeviceGetViolationStatus", read=_violations),
@@ -80,6 +82,16 @@ def probes(device: NvmlDevice, gpu: Mapping[str, Property], driver: str) -> dict
     methods = {"average_w": average, "throttle_ns": throttle, "xids": [xids()]}
     ways = {"power_w": _power(gpu), **WAYS, **methods}
     return {name: Probe(device=device, name=name, ways=list(w)) for name, w in ways.items()}
+
+
+def highest(gpu: Mapping[str, Property]) -> Iterator[tuple[str, float]]:
+    """Yield quantities with the highest reading that a board can give, by its identity."""
+    limits, gib = gpu.get("limit_range_mw"), gpu.get("memory_gib")
+    # A module's power is that of its CPU too, which the limit does not count.
+    if isinstance(limits, list) and limits[1] and not grace(gpu):
+        yield from dict.fromkeys(("power_w", "average_w"), 2e-3 * limits[1]).items()
+    if isinstance(gib, int) and gib:
+        yield "memory_used", (gib + 1) * 2**30
 
 
 TRACE = ("power_w", "reasons")
@@ -117,8 +129,7 @@ def _power(gpu: Mapping[str, Property]) -> list[ReadMethod]:
     old = isinstance(architecture, int) and architecture < AMPERE
     if old or (architecture == AMPERE and ga100(gpu)):
         ways.append(_call("nvmlDeviceGetPowerUsage", scale=1e-3))
-    # A board that is polled faster than its sensor gives zeros; no board draws nothing.
-    return [ReadMethod(name=way.name, read=_nonzero(way.read)) for way in ways]
+    return ways
 
 
 def _scopes(gpu: Mapping[str, Property], name: str, number: int) -> list[ReadMethod]:
@@ -128,10 +139,6 @@ def _scopes(gpu: Mapping[str, Property], name: str, number: int) -> list[ReadMet
         _field(f"{name} of the module", number, MODULE_SCOPE, scale=1e-3),
     ]
     return ways[::-1] if grace(gpu) else ways
-
-
-def _nonzero(read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    return lambda nvml, handle: read(nvml, handle) or None
 
 
 def read_field(number: int, scope: int = 0) -> Callable[[Any, Any], Any]:
@@ -225,7 +232,7 @@ def _processes(nvml: Any, handle: Any) -> Any:
             if kind == "Compute":
                 raise
             continue
-        memory.update({entry.pid: entry.usedGpuMemory for entry in listed})
+        memory.update({e.pid: possible("memory_used", e.usedGpuMemory) for e in listed})
     return [[pid, memory[pid]] for pid in sorted(memory)]
 
 
@@ -350,6 +357,8 @@ def _member(function: str, member: str) -> ReadMethod:
     )
 
 
+OLDER_MEMORY = "nvmlDeviceGetMemoryInfo"
+
 IDENTITY = {
     "uuid": _call("nvmlDeviceGetUUID"),
     "index": _call("nvmlDeviceGetIndex"),
@@ -401,7 +410,7 @@ WAYS: dict[str, list[ReadMethod]] = {
     "average_w": [_call("nvmlDeviceGetPowerUsage", scale=1e-3)],
     "memory_used": [
         ReadMethod(name="nvmlDeviceGetMemoryInfo_v2", read=_memory_used),
-        _member("nvmlDeviceGetMemoryInfo", "used"),
+        _member(OLDER_MEMORY, "used"),
     ],
     "utilization_percent": [_member("nvmlDeviceGetUtilizationRates", "gpu")],
     "limit_w": [_call("nvmlDeviceGetEnforcedPowerLimit", scale=1e-3)],

@@ -20,6 +20,7 @@ import stat
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -148,12 +149,13 @@ def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
         raise Refused(
             "suite", f"{uuid} is divided by MIG: its power limit is that of all instances"
         )
-    low, high = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
+    read = partial(patiently, nvml, quantity="limit_range_mw")
+    low, high = read(nvml.nvmlDeviceGetPowerManagementLimitConstraints, handle)
     if not low <= watts * 1000 <= high:
         takes = f"{low / 1000:g} to {high / 1000:g} W"
         raise Refused("suite", f"power_limit_w = {watts}: {uuid} can be set to {takes}")
-    was = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
-    enforced = patiently(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+    was = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
+    enforced = read(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     if abs(was - watts * 1000) > OFF_MW:
         _write(folder, LimitNote(uuid=uuid, was_mw=was, enforced_mw=enforced, set_mw=watts * 1000))
         try:
@@ -161,7 +163,7 @@ def set_limit(device: NvmlDevice, watts: int, folder: Path) -> None:
         except nvml.NVMLError as error:
             _forget(folder, uuid)
             raise _refusal(error, uuid, watts) from None
-        enforced = patiently(nvml, nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
+        enforced = read(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
     if abs(enforced - watts * 1000) > OFF_MW:
         raise Refused(
             "gpu",
@@ -189,16 +191,17 @@ def restore(library: NvmlLibrary, note: LimitNote, folder: Path) -> str:
         Refused: It could not be given back; the note stays.
     """
     nvml, uuid = library.nvml, note.uuid
+    read = partial(patiently, nvml, quantity="limit_range_mw")
     was, ours = f"{note.was_mw / 1000:g} W", f"{note.set_mw / 1000:g} W"
     try:
         handle = patiently(nvml, nvml.nvmlDeviceGetHandleByUUID, uuid)
-        now = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+        now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
         done = f"{uuid} has its power limit of {was} back, from {ours}"
         if abs(now - note.set_mw) > OFF_MW:
             done = f"{uuid} keeps its power limit of {now / 1000:g} W, which somebody else set"
         else:
             patiently(nvml, nvml.nvmlDeviceSetPowerManagementLimit, handle, note.was_mw)
-            now = patiently(nvml, nvml.nvmlDeviceGetPowerManagementLimit, handle)
+            now = read(nvml.nvmlDeviceGetPowerManagementLimit, handle)
             if abs(now - note.was_mw) > OFF_MW:
                 raise Refused("gpu", f"{uuid} was set back to {was} and has {now / 1000:g} W")
     except nvml.NVMLError as error:

@@ -159,12 +159,15 @@ def _sample(
     if not ended:
         raise SystemExit(HUNG)  # a reader sees that the last record is missing
     sampler.finish()
+    for probe in (probe for gpu in gpus for probe in gpu.probes.values()):
+        probe.settle(at_end=True)
     left = [
         {
             "index": gpu.index,
             "missed": {name: p.missed for name, p in gpu.probes.items() if p.missed},
             "unavailable_quantities": gpu.unavailable(),
             "forbidden": gpu.forbidden(),
+            "last_failure": gpu.probes["power_w"].last,
         }
         for gpu in gpus
     ]

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.resources import files
 
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuSpec, any_of
-from pytest_mlperf.hardware.nvidia import accelerator_class
+from pytest_mlperf.hardware.nvidia import accelerator_class, model_words
 
 _MEMORY_SLACK = 0.09
 """NVML shows up to 8 % less than the vendor's figure, where ECC takes its part of the memory."""
@@ -46,16 +46,17 @@ def find_gpu(product: str, *, memory_gib: float | None = None) -> GpuSpec | None
     named = {name for name in classes if name.upper() in words} | (
         {accelerator_class(product)} & classes
     )
-    if len(named) > 1:
+    if len(named) > 1 or model_words(product)[1]:
         return None
     kinds = [spec for spec in specs.values() if spec.accelerator in named]
-    if memory_gib is not None:
-        size = memory_gib * 1e9
-        kinds = [one for one in kinds if one.memory and abs(size / one.memory - 1) <= _MEMORY_SLACK]
-    marked = [spec for spec in kinds if spec.marks & words]
+    marks = words.intersection(*[[mark for kind in kinds for mark in kind.marks]])
     says = re.search(r"\b(\d+)GB\b", product)  # 80 of "A100-SXM4-80GB"
-    sized = [one for one in marked or kinds if not says or float(says[1]) * 1e9 == one.memory]
-    return any_of(sized or marked or kinds) if kinds else None
+    size = memory_gib or (float(says[1]) if says and says[0].upper() not in marks else None)
+    if size is not None:
+        kinds = [k for k in kinds if k.memory and abs(size * 1e9 / k.memory - 1) <= _MEMORY_SLACK]
+    # A form that no kind of this memory has is another board's.
+    kinds = [kind for kind in kinds if kind.marks & marks or not marks]
+    return any_of(kinds) if kinds else None
 
 
 def gpu_in(identity: Mapping[str, object]) -> GpuSpec | None:

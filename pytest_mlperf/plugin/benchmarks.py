@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.core.case import one_file
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, visible
 from pytest_mlperf.core.job import BenchmarkTest
@@ -67,7 +67,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
     if off or option.benchmark_skip:
         return
     shared = _options(config)
-    files: dict[Path, str] = {}
+    files: dict[str, str] = {}
     for item in items:
         names = getattr(item, "fixturenames", ())
         if not isinstance(item, pytest.Function) or FIXTURE not in names or "mlperf" in names:
@@ -76,7 +76,7 @@ def take_over(config: pytest.Config, items: list[pytest.Item], options: Options)
             planned = _planned(item, config, options, shared)
         except SuiteError as error:
             raise pytest.UsageError(visible(f"{item.nodeid}: {error}")) from None
-        taken = files.setdefault(planned.path / planned.case.id, item.nodeid)
+        taken = files.setdefault(one_file(f"{planned.path}/{planned.case.id}"), item.nodeid)
         if taken != item.nodeid:
             raise pytest.UsageError(
                 visible(f"{item.nodeid} and {taken} would share one baseline: rename one")

@@ -112,7 +112,7 @@ class MlperfSession:
         self._keeping = Keeping()
         self._kinds: dict[tuple[Path, str], set[Kind]] = {}
         self._plan: list[Testable] = []
-        self.claimed: dict[tuple[Path, str, str], Path] = {}
+        self.claimed: dict[str, tuple[Path, str]] = {}
         self._bench: Bench | None = None
         self._machine: Machine | None = None
         self._started = dt.datetime.now(dt.UTC)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pytest_mlperf.core.case import NAME, Case
+from pytest_mlperf.core.case import NAME, Case, one_file
 
 
 def test_the_id_names_everything_that_tells_cases_apart() -> None:
@@ -22,3 +22,17 @@ def test_a_name_is_safe_in_ids_on_the_command_line_and_in_paths() -> None:
     unsafe = ["", "-a", "a-", "a--b", ".a", "..", "a b", "a/b", "a\n", "a]", "ä"]
 
     assert [name for name in [*names, *unsafe] if NAME.fullmatch(name)] == names
+
+
+def test_paths_that_are_one_file_on_some_systems_are_equal() -> None:
+    """By case and by Unicode's normal forms, and by nothing else."""
+    same = [
+        ("Fast", "fast"),
+        ("caf\u00e9", "cafe\u0301"),
+        ("STRASSE", "straße"),
+        ("CAFE\u0301", "café"),
+    ]
+    apart = [("fast", "fast1"), ("cafe", "café"), ("a-b", "a_b"), ("x/fast", "fast")]
+
+    assert [one_file(a) == one_file(b) for a, b in same] == [True] * len(same)
+    assert [one_file(a) == one_file(b) for a, b in apart] == [False] * len(apart)

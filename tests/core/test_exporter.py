@@ -155,7 +155,7 @@ def test_what_may_not_be_judged_says_why() -> None:
         (with_gpu(STEADY, joules=7.0), "changed less than twice in 60 s"),
         ([], "the DCGM exporter showed no GPU: it went away"),
         (both(STEADY, OTHER), "has 1 GPUs, .* shows 2"),
-        (both(STEADY, uncounted), "^GPU-b: the DCGM exporter shows no energy counter of it"),
+        (both(STEADY, uncounted), r"^GPU-b: .* shows no \w+, or 0 or a blank for it"),
     ):
         found = exported_energy(looks, 40.0, 100.0, expected=1, failure="it went away")
         assert any(re.search(sentence, note) for note in found.notes), found.notes

@@ -300,6 +300,38 @@ def test_products_and_instances_have_class_names_that_suites_may_use() -> None:
     assert classes == {name: {name} for name in PRODUCTS}
 
 
+def test_garbage_is_unknown_in_an_identity_too(fake: Fake, pynvml: ModuleType) -> None:
+    """No function shows what a board cannot have; a limit that cannot be is set by nobody."""
+    for blank in (2**32 - 1, 2**63 - 14):
+        shown = [f"show {function} {blank}" for function in GARBAGE]
+        fake.write(*shown, "device", "application 1500 1980")
+        gpu = only(nvidia.read(pynvml))
+        identity = gpu["identity"]
+        assert identity["power_limit_w"] is None
+        assert (identity["clocks"], identity["memory_gib"]) in {(None, 140), (None, None)}
+        assert str(blank) not in json.dumps(gpu)
+        assert "pcie" not in gpu["surroundings"]
+        assert identity["ecc"] is None
+    fake.write(f"show nvmlDeviceGetCount_v2 {2**32 - 1}", "device")
+    assert nvidia.read(pynvml)["trouble"] == "GPUs may not be counted: Unknown Error (999)"
+
+
+GARBAGE = (
+    "nvmlDeviceGetPower*",
+    "nvmlDeviceGetEnforcedPowerLimit",
+    "nvmlDeviceGetMax*",
+    "nvmlDeviceGetCurr*",
+    "nvmlDeviceGetClockInfo",
+    "nvmlDeviceGetApplicationsClock",
+    "nvmlDeviceGetDefaultApplicationsClock",
+    "nvmlDeviceGetTotalEnergyConsumption",
+    "nvmlDeviceGetUtilizationRates",
+    "nvmlDeviceGetTemperature*",
+    "nvmlDeviceGetEccMode",
+    "field:*",
+)
+
+
 def test_without_a_gpu_there_is_a_reason_and_one_that_is_broken_leaves_the_others(
     fake: Fake, pynvml: ModuleType
 ) -> None:
@@ -360,4 +392,18 @@ PRODUCTS = {
     "RTX_4090": ["NVIDIA GeForce RTX 4090"],
     "RTX_PRO_6000": ["NVIDIA RTX PRO 6000 Blackwell Server Edition"],
     "A6000": ["NVIDIA RTX A6000"],
+    "B300": ["NVIDIA B300 SXM6 AC"],
+    "RTX_4090_D": ["NVIDIA GeForce RTX 4090 D"],
+    "RTX_5090_D_v2": ["NVIDIA GeForce RTX 5090 D v2"],
+    "RTX_4090_Laptop": ["NVIDIA GeForce RTX 4090 Laptop GPU"],
+    "RTX_4080_SUPER": ["NVIDIA GeForce RTX 4080 SUPER"],
+    "RTX_2080_Ti": ["NVIDIA GeForce RTX 2080 Ti"],
+    "RTX_PRO_6000_Max_Q": ["NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition"],
+    "RTX_6000_Ada_Generation": ["NVIDIA RTX 6000 Ada Generation"],
+    "P4000_with_Max_Q_Design": ["Quadro P4000 with Max-Q Design"],
+    "A5000_Laptop": ["NVIDIA RTX A5000 Laptop GPU"],
+    "A100_GRID_40C": ["GRID A100-40C"],
+    "A40_48Q": ["NVIDIA A40-48Q"],
+    "A100_4_20C": ["NVIDIA A100-4-20C"],
+    "RTX_PRO_6000_DC_48Q": ["NVIDIA RTX PRO 6000 Blackwell DC-48Q"],
 }

@@ -10,6 +10,7 @@
  *   shutdown AT                                   the library forgets that it was initialised
  *   fail FUNCTION CODE [after= until= calls=FROM-TO every=N dev=N]
  *                                                 FUNCTION may end in *; "field:186[:SCOPE]" too
+ *   show FUNCTION VALUE [the same]                garbage in place of each number that it gives
  *   latency FUNCTION MICROSECONDS [spin] [dev=N]
  * and for each GPU, after a line "device":
  *   name TEXT | uuid TEXT | arch N | pci DEVICE SUBSYSTEM | vbios TEXT
@@ -66,7 +67,7 @@ _Static_assert(sizeof(violation_t) == 16 && sizeof(utilization_t) == 8, "");
 _Static_assert(sizeof(attributes_t) == 40 && sizeof(sample_t) == 16, "");
 _Static_assert(sizeof(event_data_t) == 32 && sizeof(fabric_t) == 36, "");
 
-typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls; } fail_t;
+typedef struct { char function[64]; int code, every, dev, from, to; double after, until; int calls, shows; u64 value; } fail_t;
 typedef struct { char function[64]; double us; int spin, dev; } latency_t;
 typedef struct { unsigned mask, sm; double after, until; } event_t;
 typedef struct { int pid; u64 bytes; double after, until; } proc_t;
@@ -157,9 +158,10 @@ static void general(const char *key, const char *rest) {
     if (!strcmp(key, "cuda")) sscanf(rest, "%d", &s.cuda);
     if (!strcmp(key, "t0")) s.t0 = atof(rest);
     if (!strcmp(key, "shutdown")) s.shutdown = atof(rest);
-    if (!strcmp(key, "fail") && s.n_fails < RULES) {
+    if ((!strcmp(key, "fail") || !strcmp(key, "show")) && s.n_fails < RULES) {
         fail_t *f = &s.fails[s.n_fails++];
-        sscanf(rest, "%63s %d", f->function, &f->code);
+        sscanf(rest, "%63s %llu", f->function, &f->value);
+        f->code = f->value, f->shows = *key == 's';
         f->after = option(rest, "after", -1e9);
         f->until = option(rest, "until", 1e18);
         f->every = option(rest, "every", 1);
@@ -436,8 +438,15 @@ static int matches(const char *rule, const char *function) {
     return !strcmp(rule, function);
 }
 
-static int scripted(const char *function, int dev) {
+static int applies(fail_t *f, const char *function, int dev) {
     double t = now();
+    if (!matches(f->function, function) || (f->dev >= 0 && f->dev != dev)) return 0;
+    int calls = __atomic_add_fetch(&f->calls, 1, __ATOMIC_RELAXED);
+    return calls >= f->from && calls <= f->to && t >= f->after && t < f->until &&
+           calls % f->every == 0;
+}
+
+static int scripted(const char *function, int dev) {
     for (int i = 0; i < s.n_latencies; i++)
         if (matches(s.latencies[i].function, function) &&
             (s.latencies[i].dev < 0 || s.latencies[i].dev == dev)) {
@@ -445,15 +454,15 @@ static int scripted(const char *function, int dev) {
             if (!s.latencies[i].spin) usleep(s.latencies[i].us);
             while (monotonic() < until) {}
         }
-    for (int i = 0; i < s.n_fails; i++) {
-        fail_t *f = &s.fails[i];
-        if (!matches(f->function, function) || (f->dev >= 0 && f->dev != dev)) continue;
-        int calls = __atomic_add_fetch(&f->calls, 1, __ATOMIC_RELAXED);
-        if (calls >= f->from && calls <= f->to && t >= f->after && t < f->until &&
-            calls % f->every == 0)
-            return f->code;
-    }
+    for (int i = 0; i < s.n_fails; i++)
+        if (!s.fails[i].shows && applies(&s.fails[i], function, dev)) return s.fails[i].code;
     return OK;
+}
+
+static u64 shown(const char *function, int dev, u64 value) {
+    for (int i = 0; i < s.n_fails; i++)
+        if (s.fails[i].shows && applies(&s.fails[i], function, dev)) return s.fails[i].value;
+    return value;
 }
 
 static int done(const char *function, int dev, int code) {
@@ -487,14 +496,15 @@ static int begin(const char *function, int dev) {
 
 #define START(dev) \
     do { int code_ = begin(__func__, dev); if (code_) return done(__func__, dev, code_); } while (0)
+#define SHOWN(expression) shown(__func__, d->number, expression)
 #define RETURN(dev, code) return done(__func__, dev, code)
 #define READ(name, type, expression) \
-    int name(device_t *d, type *out) { START(d->number); *out = (expression); RETURN(d->number, OK); }
+    int name(device_t *d, type *out) { START(d->number); *out = SHOWN(expression); RETURN(d->number, OK); }
 #define READ_IF(name, type, has, expression) \
     int name(device_t *d, type *out) { \
         START(d->number); \
         if (!(has)) RETURN(d->number, NOT_SUPPORTED); \
-        *out = (expression); \
+        *out = SHOWN(expression); \
         RETURN(d->number, OK); \
     }
 #define TEXT(name, expression) \
@@ -521,7 +531,7 @@ int nvmlSystemGetDriverVersion(char *out, unsigned n) {
     RETURN(-1, OK);
 }
 int nvmlSystemGetCudaDriverVersion_v2(int *out) { START(-1); *out = s.cuda; RETURN(-1, OK); }
-int nvmlDeviceGetCount_v2(unsigned *out) { START(-1); *out = s.n_devices; RETURN(-1, OK); }
+int nvmlDeviceGetCount_v2(unsigned *out) { START(-1); *out = shown(__func__, -1, s.n_devices); RETURN(-1, OK); }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, device_t **out) {
     START(-1);
     if ((int)index >= s.n_devices) RETURN(-1, INVALID);
@@ -583,13 +593,13 @@ int nvmlDeviceGetPciInfo_v3(device_t *d, pci_t *out) {
 }
 int nvmlDeviceGetPowerManagementLimitConstraints(device_t *d, unsigned *low, unsigned *high) {
     START(d->number);
-    *low = lround(d->limit_min * 1e3), *high = lround(d->limit_max * 1e3);
+    *low = SHOWN(lround(d->limit_min * 1e3)), *high = SHOWN(lround(d->limit_max * 1e3));
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetEccMode(device_t *d, unsigned *current, unsigned *pending) {
     START(d->number);
     if (!d->has_ecc) RETURN(d->number, NOT_SUPPORTED);
-    *current = d->ecc, *pending = d->ecc_pending;
+    *current = SHOWN(d->ecc), *pending = SHOWN(d->ecc_pending);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetMigMode(device_t *d, unsigned *current, unsigned *pending) {
@@ -639,7 +649,7 @@ int nvmlDeviceGetNvLinkErrorCounter(device_t *d, unsigned link, unsigned counter
     START(d->number);
     if (link >= d->links || counter > 3) RETURN(d->number, INVALID);
     if (d->arch >= 10) RETURN(d->number, NOT_SUPPORTED);
-    *out = link_errors(d, counter, link);
+    *out = SHOWN(link_errors(d, counter, link));
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetGpuFabricInfoV(device_t *d, fabric_t *out) {
@@ -716,7 +726,7 @@ static int field(device_t *d, field_t *f) {
     if (code) return code;
     int allowed = f->scope == 0 ? !d->only_module : f->scope == 1 && (d->has_module || d->only_module);
     f->type = 1;
-    if (link_field(d, f)) return OK;
+    if (link_field(d, f)) { f->value.ull = shown(name, d->number, f->value.ull); return OK; }
     if (d->parent || !allowed) return NOT_SUPPORTED;
     if (f->field == 186 && d->has_instant) f->value.u = instant(d);
     else if (f->field == 185 && d->has_average && d->arch >= 7) f->value.u = lround(mean(d, now(), 1) * 1e3);
@@ -730,6 +740,7 @@ static int field(device_t *d, field_t *f) {
             f->value.ull = active_ns(d, later[f->field - first]);
         else return NOT_SUPPORTED;
     }
+    f->value.ull = shown(name, d->number, f->value.ull);
     return OK;
 }
 
@@ -746,7 +757,7 @@ int nvmlDeviceGetViolationStatus(device_t *d, unsigned policy, violation_t *out)
     START(d->number);
     if (policy > 5) RETURN(d->number, INVALID);
     out->reference = llround(now() * 1e6);
-    out->violation = active_ns(d, masks[policy]);
+    out->violation = SHOWN(active_ns(d, masks[policy]));
     RETURN(d->number, OK);
 }
 
@@ -765,42 +776,42 @@ int nvmlDeviceGetClockInfo(device_t *d, unsigned type, unsigned *out) {
     START(d->number);
     unsigned sm = d->sm;
     reasons(d, &sm);
-    *out = type == 2 ? d->mem_clock : sm;
+    *out = SHOWN(type == 2 ? d->mem_clock : sm);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetApplicationsClock(device_t *d, unsigned type, unsigned *out) {
     START(d->number);
     if (type != 1 || !d->application[0]) RETURN(d->number, NOT_SUPPORTED);
-    *out = d->application[0];
+    *out = SHOWN(d->application[0]);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetDefaultApplicationsClock(device_t *d, unsigned type, unsigned *out) {
     START(d->number);
     if (type != 1 || !d->application[1]) RETURN(d->number, NOT_SUPPORTED);
-    *out = d->application[1];
+    *out = SHOWN(d->application[1]);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetMaxClockInfo(device_t *d, unsigned type, unsigned *out) {
     START(d->number);
-    *out = type == 2 ? d->mem_clock : d->sm;
+    *out = SHOWN(type == 2 ? d->mem_clock : d->sm);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetTemperatureV(device_t *d, temperature_t *out) {
     START(d->number);
     if (out->version != 0x100000C || out->sensor) RETURN(d->number, INVALID);
-    out->temperature = lround(d->temp + d->rise * now());
+    out->temperature = SHOWN(lround(d->temp + d->rise * now()));
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetTemperature(device_t *d, unsigned sensor, unsigned *out) {
     START(d->number);
     if (sensor) RETURN(d->number, INVALID);
-    *out = lround(d->temp + d->rise * now());
+    *out = SHOWN(lround(d->temp + d->rise * now()));
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetTemperatureThreshold(device_t *d, unsigned kind, unsigned *out) {
     START(d->number);
     if (kind != 1) RETURN(d->number, NOT_SUPPORTED);
-    *out = lround(d->slowdown_temp);
+    *out = SHOWN(lround(d->slowdown_temp));
     RETURN(d->number, OK);
 }
 static u64 memory_used(const device_t *d) {
@@ -809,13 +820,13 @@ static u64 memory_used(const device_t *d) {
 }
 int nvmlDeviceGetMemoryInfo(device_t *d, memory_t *out) {
     START(d->number);
-    out->total = d->mem_total, out->used = memory_used(d) + 512000000, out->free = out->total - out->used;
+    out->total = d->mem_total, out->used = SHOWN(memory_used(d) + 512000000), out->free = out->total - out->used;
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetMemoryInfo_v2(device_t *d, memory_v2_t *out) {
     START(d->number);
     if (out->version != (2u << 24 | sizeof *out)) RETURN(d->number, INVALID);
-    out->total = d->mem_total, out->used = memory_used(d), out->reserved = 512000000;
+    out->total = d->mem_total, out->used = SHOWN(memory_used(d)), out->reserved = 512000000;
     out->free = out->total - out->used - out->reserved;
     RETURN(d->number, OK);
 }
@@ -831,7 +842,7 @@ static unsigned utilization(const device_t *d) {
 int nvmlDeviceGetUtilizationRates(device_t *d, utilization_t *out) {
     START(d->number);
     if (d->mig > 0) RETURN(d->number, NOT_SUPPORTED);
-    out->gpu = utilization(d), out->memory = d->util_mem;
+    out->gpu = SHOWN(utilization(d)), out->memory = d->util_mem;
     RETURN(d->number, OK);
 }
 
@@ -863,6 +874,7 @@ int nvmlEventSetWait_v2(set_t *set, event_data_t *out, unsigned ms) {
             if (x->at > now() || x->at + s.t0 <= set->told[i]) continue;
             set->told[i] = x->at + s.t0;
             *out = (event_data_t){.device = set->devices[i], .type = 8, .data = x->number};
+            out->data = shown(__func__, dev, out->data);
             RETURN(dev, OK);
         }
     RETURN(dev, TIMEOUT);
@@ -871,7 +883,7 @@ int nvmlEventSetFree(set_t *set) { set->n = 0; START(-1); RETURN(-1, OK); }
 int nvmlDeviceGetTotalEccErrors(device_t *d, unsigned type, unsigned counter, u64 *out) {
     START(d->number);
     if (!d->has_ecc) RETURN(d->number, NOT_SUPPORTED);
-    *out = counter || now() < d->ecc_after ? 0 : type == 1 ? d->uncorrected : d->corrected;
+    *out = SHOWN(counter || now() < d->ecc_after ? 0 : type == 1 ? d->uncorrected : d->corrected);
     RETURN(d->number, OK);
 }
 int nvmlDeviceGetRemappedRows(device_t *d, unsigned *c, unsigned *u, unsigned *pending, unsigned *failed) {
@@ -896,7 +908,7 @@ static int processes(const char *function, device_t *d, unsigned *n, process_t *
         const proc_t *p = &d->procs[i];
         if (t < p->after || t >= p->until) continue;
         if (found < room && out)
-            out[found] = (process_t){.pid = p->pid, .used = p->bytes, .gi = ~0u, .ci = ~0u};
+            out[found] = (process_t){.pid = p->pid, .used = shown(function, d->number, p->bytes), .gi = ~0u, .ci = ~0u};
         found++;
     }
     *n = found;

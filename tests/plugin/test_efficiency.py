@@ -220,6 +220,36 @@ def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project)
     result.stdout.re_match_lines([headline, r"samples/s +\d.* reported"])
 
 
+UNSIGNED = ("PowerUsage", "ClockInfo", "Temperature*", "UtilizationRates", "CurrPcie*")
+LONG = ("MemoryInfo*", "TotalEnergyConsumption", "CurrentClocks*", "TotalEccErrors")
+GARBAGE = [
+    "show field:* 9223372036854775794 every=5",
+    *(f"show nvmlDeviceGet{name} 4294967295 every=5" for name in UNSIGNED),
+    *(f"show nvmlDeviceGet{name} 18446744073709551615 every=5" for name in LONG),
+]
+
+
+def test_no_output_of_a_session_holds_what_no_hardware_can_show(
+    fake: Fake, project: Project
+) -> None:
+    """Every fifth answer of each function is a blank; the energy and the speed are recorded."""
+    fake.write(*GARBAGE, *scenario("wave const 250"))
+    suite(project)
+
+    recorded = run(project, "--mlperf-update=missing", ONE_RUN, "--mlperf-report=html=page.html")
+
+    assert set(outcomes(project).values()) == {Outcome.RECORDED}, recorded.stdout.str()
+    (baseline,) = project.path.glob("baselines/H200/**/*.json")
+    results = max(project.path.glob(".mlperf/runs/*/results.json"))
+    files = (baseline, results, project.path / "page.html")
+    texts = [file.read_text("utf-8") for file in files]
+    for text in (recorded.stdout.str(), *texts):
+        assert re.search(r"4[,.]?294[,.]?96\d|9[,.]?223[,.]?372|1\.?8446744", text) is None
+    power = last(project)["efficiency"].runs[0].power
+    assert power is not None
+    assert power.mean_w == pytest.approx(250, rel=0.05)
+
+
 def test_an_energy_that_nobody_can_read_is_never_0(fake: Fake, project: Project) -> None:
     project.suite(engines=ENGINE, more=LIMITS)
     fake.write(

@@ -36,3 +36,39 @@ def test_separate_baseline_folders_keep_equal_cases_apart(project: Project) -> N
     done = project.run("x", "y", "--mlperf-plan")
 
     assert done.ret == 0
+
+
+TWO_ENGINES = """
+[[engines]]
+use = "null"
+name = "Fast"
+
+[[engines]]
+use = "null"
+name = "fast"
+"""
+
+
+def test_cases_whose_files_differ_by_case_alone_are_an_error_on_every_system(
+    project: Project,
+) -> None:
+    """Of one suite or of two, before anything is measured; benchmarks likewise."""
+    project.suite("one/s.mlperf.toml", engines=TWO_ENGINES)
+    project.suite("two/a.mlperf.toml", name="Words")
+    project.suite("two/b.mlperf.toml", name="words")
+    benchmarks = "def test_Fast(benchmark):\n    benchmark(len, [])\n"
+    (project.path / "test_bench.py").write_text(benchmarks + benchmarks.replace("Fast", "fast"))
+
+    for arguments, names in (
+        (("one",), "first-Offline-fast-fp32-cpu and first-Offline-Fast-fp32-cpu of "),
+        (("two",), "words-Offline-null-fp32-cpu and Words-Offline-null-fp32-cpu of "),
+    ):
+        done = project.run(*arguments)
+        text = " ".join(done.stdout.str().split())
+        assert names in text
+        assert "differ by upper and lower case alone, which is one file on macOS and Wi" in text
+        assert done.ret != 0
+    judged = project.run("test_bench.py", "--mlperf-judge-benchmarks")
+    text = judged.stdout.str() + judged.stderr.str()
+    assert "test_fast and test_bench.py::test_Fast would share one baseline: rename one" in text
+    assert project.run_folders() == []

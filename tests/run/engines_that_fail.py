@@ -470,3 +470,14 @@ class OddDataset:
 
     def input(self, index: int) -> int:
         return index
+
+
+class KeepsResultsByIndex(Sound):
+    """Answers each index of a batch once, whatever the ids."""
+
+    def misbehave(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
+        for start in range(0, len(ids), 300):
+            by_index = dict(
+                zip(indices[start : start + 300], ids[start : start + 300], strict=True)
+            )
+            super().misbehave(list(by_index.values()), list(by_index), sink)

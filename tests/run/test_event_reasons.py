@@ -529,7 +529,7 @@ def test_without_nvml_the_run_stands_and_says_why_it_has_no_energy(fake: Fake) -
         (18, "GPU-0", "reboot; until then its performance is suspect"),
         (9, "GPU-0", ""),
         (15, "GPU-0", ""),
-        (None, "GPU-5", "GPU-5: there is no GPU GPU-5 here"),
+        (None, "GPU-5", "there is no GPU GPU-5 here"),
     ):
         fails = [f"fail nvmlInitWithFlags {code}"] if code else []
         found = started(fake, *fails, "device", gpus=[gpu])

@@ -128,6 +128,7 @@ def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
         (log(last={"ecc_corrected": 7}), "4 corrected memory errors (ECC) during the run"),
         (log(last={"pcie_replays": 12}), "3 replays on the PCIe link during the run"),
         (log(memory_used=3 * 2**30), UNLISTED),
+        (log(memory_used=3 * 2**30, ways={"memory_used": "nvmlDeviceGetMemoryInfo"}), UNLISTED),
         (told(ecc=[1, 0]), WAITS),
         (told(remapped_rows_pending=True), REMAPS),
         (told(max_pcie_width=32), "the PCIe link ran at x16, not x32"),
@@ -143,6 +144,7 @@ def test_what_a_log_shows_is_invalid_or_told_or_neither() -> None:
         happened(temperature_c=88),
         happened(xids=[]),
         happened(limit_w=702.0),
+        log(memory_used=2**31, ways={"memory_used": "nvmlDeviceGetMemoryInfo"}),
         happened(nvlinks={"0": False, "1": True}),
     ]
 

@@ -284,3 +284,30 @@ def test_batch_means_are_the_standard_error_over_batches_and_tell_the_spread_of_
     spread = (sum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)) ** 0.5 / mean
     told = sum(batch_means_error(stamps_of(run)) for run in runs) / len(runs)
     assert told == pytest.approx(spread, rel=0.1)
+
+
+def test_samples_that_wait_are_called_twins_where_their_index_was_answered() -> None:
+    """Not where most wait, the last do, one does, or an index came once."""
+    cases: list[tuple[list[int], set[int], bool]] = [
+        ([7, 8, 9, 7, 8, 5, 6], {1, 2}, True),
+        ([7, 8, 9, 7, 8, 5, 6], {1}, False),
+        ([7, 8, 9, 7, 8, 5, 6], {1, 3}, False),
+        ([5, 6, 9, 4, 3, 5, 6], {6, 7}, False),
+        ([7, 8, 7, 8, 6], {1, 2, 3, 4}, False),
+        ([7, 8, 9, 7, 8, 5, 6], set(), False),
+    ]
+    for row in (1, 20):  # a long list is kept in another way
+        for indices, waiting, twins in cases:
+            sink = CountingSink(give_up)
+            before = [index + 100 * n for n in range(1, row) for index in indices]
+            wide = [*before, *indices]
+            ids = list(range(1 - len(before), len(indices) + 1))
+            sink.expect(ids)
+            sink.recent.append((ids, wide))
+            sink.done([i for i in ids if i not in waiting])
+            text = sink.repeated()
+            assert bool(text) == twins, (indices, waiting)
+            assert sink.outstanding == len(waiting)
+            if text:
+                assert "2 samples submitted and not completed" in text
+                assert "(index 7 first)" in text

@@ -165,6 +165,13 @@ def test_what_an_engine_writes_to_the_descriptor_of_events_is_one_error(tmp_path
             "most recent call first",
         ),
         (
+            "KeepsResultsByIndex",
+            "engine",
+            r"\d+ samples submitted and not completed, each of an index that came twice "
+            r"\(index \d+ first\): an engine that keeps results by index, and not by id, loses",
+            "",
+        ),
+        (
             "CompletesOnlyUnknown",
             "engine",
             r"done\(\) was given id -1, which is not outstanding",

@@ -20,6 +20,7 @@ from types import MappingProxyType
 from typing import Literal
 
 from pytest_mlperf.core.energy.readings import (
+    MOST_W,
     CounterEnergy,
     Reading,
     Traced,
@@ -119,6 +120,7 @@ def measure(
     rate_hz: float | None = None,
     covers: bool = True,
     average: Sequence[Reading] = (),
+    most_w: float = math.inf,
 ) -> Energy:
     """Return the energy of a window.
 
@@ -129,6 +131,7 @@ def measure(
         covers: The sensor behind the trace is known to see all of the time; that of an A100 or H100
             sees a quarter.
         average: Readings in watts of the driver's mean of the last AVERAGED_S; may be empty.
+        most_w: The highest power that the board can draw, where that is known.
     """
     window_s = end_s - begin_s
     if not window_s > 0:
@@ -159,6 +162,9 @@ def measure(
         ends_j = counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
         second_j = _by_average(counter, counted, average, energy, ends)
         energy = _by_counter(energy, ends_j, second_j, covers=covers)
+    if (energy.mean_w or 0.0) > min(most_w, MOST_W):
+        text = "the energy counter rose by more than this board can draw"
+        return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(text,))
     return _plausible(energy, limit_w)
 
 

@@ -13,15 +13,13 @@ from itertools import pairwise
 from statistics import median
 
 from pytest_mlperf.core import energy
-from pytest_mlperf.core.energy.readings import Reading
+from pytest_mlperf.core.energy.readings import MOST_W, RISE_W, Reading, misreads, without_misreads
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
+from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.core.prometheus import PageSample, page_samples
 
 POWER, ENERGY = "DCGM_FI_DEV_POWER_USAGE", "DCGM_FI_DEV_TOTAL_ENERGY_CONSUMPTION"
 """Watts of the moment, and millijoules since the driver was loaded."""
-
-MOST_W, MOST_MJ = 1e5, 1e14
-"""More is one of DCGM's words for "not known", as 2^47 or 2^63 - 14."""
 
 LABEL = "GPU board energy by a DCGM exporter, not MLPerf Power"
 """How such figures are labelled."""
@@ -34,6 +32,11 @@ FEWEST = 10
 
 TWICE = 2.0
 """By so many times may the mean of some moments' powers be off from that by a counter."""
+
+NO_COUNTER = f"the DCGM exporter shows no {ENERGY}, or 0 or a blank for it"
+
+SLOW_S = 1.5
+"""An exporter that asks at least this rarely was not told to ask once a second."""
 
 GAP = 2.5
 """A counter that stands still for so many intervals was not asked."""
@@ -81,11 +84,11 @@ def read_exporter(page: bytes, chosen: Collection[str] = ()) -> dict[str, Export
 def _with(gpu: ExportedGpu, sample: PageSample) -> ExportedGpu:
     if sample.labels.get("GPU_I_ID"):
         gpu = replace(gpu, parts=True)
-    if sample.name == ENERGY and 0 < sample.value < MOST_MJ:
-        return replace(gpu, joules=sample.value / 1000)
-    if sample.name == POWER and 0 <= sample.value < MOST_W:
-        return replace(gpu, watts=sample.value)
-    return gpu
+    if sample.name == POWER:
+        return replace(gpu, watts=possible("power_w", sample.value) or gpu.watts)
+    # Of two samples of one GPU the one that fell behind is no longer written.
+    joules = max(possible("energy_j", sample.value / 1000) or 0.0, gpu.joules or 0.0)
+    return replace(gpu, joules=joules or None)
 
 
 def models_of(gpus: Collection[ExportedGpu]) -> str:
@@ -144,6 +147,7 @@ class _Counted:
     readings: int = 0
     why_not: tuple[str, ...] = ()
     doubts: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 def exported_energy(
@@ -176,7 +180,9 @@ def exported_energy(
     unknown = replace(unknown, gpus=models_of(list(gpus.values())))
     if all(gpu.joules is None for gpu in gpus.values()):
         return _by_power(unknown, near, begin_s, end_s)
-    counted = {uuid: _counted(near, uuid, begin_s, end_s) for uuid in gpus}
+    shown = [look.gpus for look in near if begin_s <= look.time_s <= end_s]
+    moving = any(len({page[uuid].joules for page in shown if uuid in page}) > 2 for uuid in gpus)
+    counted = {uuid: _counted(near, uuid, begin_s, end_s, moving=moving) for uuid in gpus}
     whole = replace(
         unknown,
         interval_s=max((c.interval_s for c in counted.values() if c.interval_s), default=None),
@@ -197,7 +203,8 @@ def exported_energy(
         *_doubts(whole, gpus.values(), expected),
         *_beside_powers(whole, _powers(near, begin_s, end_s)),
     )
-    return replace(whole, notes=doubts, gated=not doubts)
+    notes = energy.once_each([(uuid, c.notes) for uuid, c in counted.items()])
+    return replace(whole, notes=(*doubts, *notes), gated=not doubts)
 
 
 def _doubts(
@@ -219,8 +226,7 @@ def _doubts(
     if share > energy.UNSURE:
         yield (
             f"energy that is uncertain by {share:.0%} is reported, not gated: the DCGM exporter "
-            f"asks every {whole.interval_s or 0:.2g} s; start it with --collect-interval=1000, or "
-            "let the run last longer"
+            f"asks every {whole.interval_s or 0:.2g} s; {_advice(whole.interval_s or 0)}"
         )
 
 
@@ -236,50 +242,70 @@ def _beside_powers(whole: ExportedEnergy, watts: Sequence[float]) -> Iterator[st
         )
 
 
-def _counted(looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float) -> _Counted:
-    series = [
-        (look.time_s, gpu.joules)
+def _counted(
+    looks: Sequence[ExporterLook], uuid: str, begin_s: float, end_s: float, *, moving: bool
+) -> _Counted:
+    """Return what one GPU's counter gives; `moving`: that of another GPU changes."""
+    read = [
+        Reading(time_s=look.time_s, value=gpu.joules)
         for look in looks
         if (gpu := look.gpus.get(uuid)) and gpu.joules is not None
     ]
+    series, misread = without_misreads(read, begin_s, end_s, RISE_W)
     changes = [  # between two looks each; the first shows none
-        Reading(time_s=(before_s + time_s) / 2, value=value)
-        for (before_s, before), (time_s, value) in pairwise(series)
-        if value != before
+        Reading(time_s=(before.time_s + after.time_s) / 2, value=after.value)
+        for before, after in pairwise(series)
+        if after.value != before.value
     ]
     inside = [change for change in changes if begin_s <= change.time_s <= end_s]
-    if any(later.value < earlier.value for earlier, later in pairwise(changes)):
+    if read and not series:
         return _Counted(why_not=("the energy counter was reset during the run",))
     if len(inside) < 2:
-        return _Counted(readings=len(inside), why_not=(_stands_still(series, end_s - begin_s),))
+        still = _stands_still(series, end_s - begin_s, moving=moving)
+        return _Counted(readings=len(inside), why_not=(still,))
+    joules = _at(changes, end_s) - _at(changes, begin_s)
+    if joules > MOST_W * (end_s - begin_s):
+        text = f"the energy counter rises by more than any board draws: {ENERGY} must be in mJ"
+        return _Counted(readings=len(inside), why_not=(text,))
     steps = [later.time_s - earlier.time_s for earlier, later in pairwise(inside)]
-    interval_s, look_s = median(steps), median(b - a for (a, _), (b, _) in pairwise(series))
+    interval_s, look_s = median(steps), median(b.time_s - a.time_s for a, b in pairwise(series))
     late_s = inside[0].time_s - begin_s, end_s - inside[-1].time_s
     watts = [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(changes)]
     return _Counted(
-        joules=_at(changes, end_s) - _at(changes, begin_s),
+        joules=joules,
         uncertainty_j=(interval_s + look_s + UPDATES_S) * max(watts),
         interval_s=interval_s,
         readings=len(inside),
         doubts=tuple(_sparse(len(inside), interval_s, max(*steps, *late_s))),
+        notes=misreads(misread),
     )
 
 
-def _stands_still(series: Sequence[object], window_s: float) -> str:
+def _stands_still(series: Sequence[object], window_s: float, *, moving: bool) -> str:
     if not series:
-        return "the DCGM exporter shows no energy counter of it"
+        return NO_COUNTER
+    if moving:
+        return (
+            "the energy counter stands still while those of other GPUs change: its sample is left "
+            "over from before; name the GPUs that serve the case in mlperf_dcgm_gpus"
+        )
     return (
         f"the energy counter changed less than twice in {window_s:.0f} s: the DCGM exporter asks "
         "more slowly than that, 30 s where nobody set it; start it with --collect-interval=1000"
     )
 
 
+def _advice(interval_s: float) -> str:
+    """Return what helps against few values; no faster exporter, where it asks once a second."""
+    faster = "start the DCGM exporter with --collect-interval=1000, or " * (interval_s >= SLOW_S)
+    return f"{faster}let the run last longer"
+
+
 def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]:
     if readings < FEWEST:
         yield (
             f"{readings} values of the energy counter lie in the window, one every "
-            f"{interval_s:.2g} s, and {FEWEST} are needed: start the DCGM exporter with "
-            "--collect-interval=1000, or let the run last longer"
+            f"{interval_s:.2g} s, and {FEWEST} are needed: {_advice(interval_s)}"
         )
     elif longest_s > GAP * interval_s:
         yield (
@@ -315,10 +341,7 @@ def _by_power(
     if not watts:
         return replace(unknown, notes=("the DCGM exporter showed no power in the window",))
     mean_w = sum(watts) / len(watts)
-    note = (
-        f"the DCGM exporter shows no {ENERGY}: energy by powers of single moments, whose "
-        "uncertainty is not known, is not judged; have it show that field"
-    )
+    note = f"{NO_COUNTER}: energy by powers of moments, of no known uncertainty, is not judged"
     return replace(
         unknown,
         joules=mean_w * (end_s - begin_s),

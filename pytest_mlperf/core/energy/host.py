@@ -12,6 +12,7 @@ from math import fsum
 
 from pytest_mlperf.core.energy.readings import Reading, at
 from pytest_mlperf.core.numbers import NotNegative, Seconds
+from pytest_mlperf.core.plausible import possible
 
 LABEL = "the host's processors and memory by RAPL, beside the GPUs and in no metric"
 
@@ -20,9 +21,6 @@ LONGEST_GAP_S = 30.0
 
 MEMORY = "dram"
 """How the name of a counter of memory ends."""
-
-MOST_W = 2000.0
-"""No package and no memory draws more: a counter that says so was set back."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -118,7 +116,7 @@ def _unrolled(one: Counted) -> Sequence[Reading]:
             rounds_j += one.range_j if rolled else 0.0
             rise_j = reading.value - last.value + (one.range_j if rolled else 0.0)
             took_s = reading.time_s - last.time_s
-            if not 0 < took_s <= LONGEST_GAP_S or not 0 <= rise_j <= MOST_W * took_s:
+            if not 0 < took_s <= LONGEST_GAP_S or possible("package_w", rise_j / took_s) is None:
                 return ()
         unrolled.append(Reading(time_s=reading.time_s, value=reading.value + rounds_j))
         last = reading

@@ -20,6 +20,7 @@ from statistics import median
 from pytest_mlperf.core import energy
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
+from pytest_mlperf.core.plausible import possible
 
 TIMES = ("time", "time_s", "timestamp")
 POWERS = ("watts", "power_w")
@@ -34,7 +35,7 @@ _SPL = re.compile(r"(\d\d-\d\d)-(\d{4}) (\d\d:\d\d:\d\d(?:\.\d{1,6})?)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MeterReading:
-    """One reading: seconds since the epoch, and watts; 0, less or no number where it failed."""
+    """One reading: seconds since the epoch, and watts; impossible ones where it failed."""
 
     time_s: float
     watts: float
@@ -42,7 +43,7 @@ class MeterReading:
     @property
     def good(self) -> bool:
         """Whether the meter did read something."""
-        return self.watts > 0
+        return self.watts > 0 and possible("wall_w", self.watts) is not None
 
 
 def parse_meter(text: str, *, name: str, local_offset_s: float = 0.0) -> tuple[MeterReading, ...]:
@@ -199,7 +200,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
 
     The uncertainty is an estimate of ours: both ends of the window may lie one period of the meter
     and CLOCKS_S beside where the readings have them, and the power steps there by as much as the
-    readings near them differ.
+    readings near them differ. It is never less than half a reading's share: no meter sees edges.
     """
     window_s = end_s - begin_s
     if not window_s > 0:
@@ -222,7 +223,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
     mean_w = fsum(reading.watts for reading in inside) / len(inside)
     period_s = median(later.time_s - earlier.time_s for earlier, later in pairwise(inside))
     steps_w = sum(_step(good, end, 2 * (period_s + CLOCKS_S)) for end in (begin_s, end_s))
-    uncertainty_j = (period_s + CLOCKS_S) * steps_w
+    uncertainty_j = max((period_s + CLOCKS_S) * steps_w, period_s / 2 * mean_w)
     if uncertainty_j > UNSURE * mean_w * window_s:
         notes.append(
             f"the wall energy is uncertain by {uncertainty_j / (mean_w * window_s):.0%}: the meter "

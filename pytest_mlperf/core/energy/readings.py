@@ -14,6 +14,7 @@ at a steady beat, and shifted by the lag that the power trace shows, which itsel
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,6 +22,9 @@ from itertools import pairwise
 from math import fsum
 from operator import mul
 from statistics import fmean, linear_regression, median
+from typing import Any
+
+from pytest_mlperf.core.plausible import BOUNDS
 
 LONGEST_GAP_S = 0.5
 """A trace with a longer hole says nothing about what was in it."""
@@ -60,6 +64,48 @@ class Traced:
     joules: float | None = None
     unsure_j: float = 0.0
     why_not: str = ""
+
+
+MISREAD = 0.5
+"""So many readings may be misread for each that is not; of more, beside one, none is believed."""
+
+LONGEST_MISREAD_S = 5.0
+"""A counter that is off its line for longer may have begun anew, and grown up to where it was."""
+
+
+def without_misreads(
+    readings: Sequence[Reading], begin_s: float, end_s: float, most_per_s: float = math.inf
+) -> tuple[Sequence[Reading], int]:
+    """Return the readings that one counter can have shown, and how many others lie among them.
+
+    A counter only rises, and by `most_per_s` at most. Where it did not come back from what does
+    not fit in a window, it began anew or jumped: then there are none.
+    """
+    rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
+    if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
+        return readings, 0
+    # The longest part, by patience sorting: by value, times less what the rise takes must rise too.
+    tops: list[float] = []
+    parts: list[tuple[Reading, Any]] = []
+    part: Any = None
+    for reading in sorted(readings, key=lambda reading: (reading.value, reading.time_s)):
+        top = reading.time_s - reading.value / most_per_s
+        place = bisect_right(tops, top)
+        longer = (reading, parts[place - 1] if place else None)
+        # The first that is so long ends lowest, which is the smallest rise that can be meant.
+        part = longer if place == len(tops) else part
+        tops[place : place + 1], parts[place : place + 1] = [top], [longer]
+    line: list[Reading] = []
+    while part:
+        reading, part = part
+        line.append(reading)
+    line.reverse()
+    first_s, last_s = line[0].time_s, line[-1].time_s
+    misread = sum(first_s <= reading.time_s <= last_s for reading in readings) - len(line)
+    reaches = first_s <= max(begin_s, readings[0].time_s) and last_s >= min(
+        end_s, readings[-1].time_s
+    )
+    return (line if reaches and misread <= max(1, MISREAD * len(line)) else ()), misread
 
 
 def at(readings: Sequence[Reading], time_s: float) -> float:
@@ -145,6 +191,11 @@ def traced(
 LAG_S = 0.1
 """How far a counter may trail the power unseen, seconds."""
 
+MOST_W = BOUNDS["power_w"][1]
+
+RISE_W = 100 * MOST_W
+"""A step of a second may be read 10 ms after the reading before it."""
+
 LAGS_S = (-0.1, 0.7)
 """A lag behind the trace is looked for from here to there, in steps of LAG_STEP_S: below 0, because
 a trace is late too."""
@@ -199,13 +250,14 @@ def count(
     """Interpolate between the moments at which the counter stepped."""
     if not counter:
         return CounterEnergy(why_not="no energy counter")
-    for earlier, later in pairwise(counter):
-        if later.value < earlier.value:
-            reset = (
-                f"the energy counter went back from {earlier.value:,.0f} J to "
-                f"{later.value:,.0f} J: the driver was loaded anew (no persistence mode?)"
-            )
-            return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
+    read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, RISE_W)
+    inside = [r for r in counter if begin_s <= r.time_s <= end_s]
+    rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(inside))
+    if not counter or any(
+        rise > MOST_W * (took_s + SLOWEST_STEP_S) or (misread and took_s > LONGEST_MISREAD_S)
+        for rise, took_s in rises
+    ):
+        return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
         return CounterEnergy(why_not="the energy counter does not move")
@@ -226,8 +278,26 @@ def count(
         slack_s=step_s + max(LAG_S, (lag_s or 0.0) if unread_s else 0.0),
         blur_s=beat_s(counter),
         lag_s=lag_s,
-        notes=_holes(counter, ends),
+        notes=(*misreads(misread), *_holes(counter, ends)),
     )
+
+
+def misreads(count: int) -> tuple[str, ...]:
+    """Return how often a counter was misread, in words; nothing where it was not."""
+    often = "once" if count == 1 else f"{count} times"
+    return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
+
+
+def _broken(counter: Sequence[Reading]) -> CounterEnergy:
+    fell = next(((a.value, b.value) for a, b in pairwise(counter) if b.value < a.value), None)
+    if fell is None:
+        jumped = "the energy counter jumped by more than any board draws"
+        return CounterEnergy(why_not=jumped, invalid=(jumped,))
+    reset = (
+        f"the energy counter went back from {fell[0]:,.0f} J to {fell[1]:,.0f} J: the driver was "
+        "loaded anew (no persistence mode?)"
+    )
+    return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:

@@ -5,17 +5,21 @@ Times are CLOCK_MONOTONIC, seconds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
 from pytest_mlperf.core.energy import Energy, measure
-from pytest_mlperf.core.energy.readings import Reading, at
-from pytest_mlperf.hardware.nvml_quantities import REASONS
+from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
+from pytest_mlperf.hardware.nvml_quantities import REASONS, highest
 
 COUNTED = ("ecc_uncorrected", "ecc_corrected", "pcie_replays")
 """Quantities that only ever rise."""
+
+MOST_BYTES_PER_S = 1e13
+"""Five times what NVLink 5 carries in one direction."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,6 +64,9 @@ class GpuLog:
         unavailable: Why nothing was read of it, None where something was.
         lost: Why it answers no more, None where it still did at the end.
         lost_s: When that was seen; None: before sampling began.
+        last_s: Monotonic time of its last answer; 0: it gave none.
+        silent: NVML gave errors alone from then on.
+        last_failure: What NVML said then.
         facts: Its part of the sampler's first record: identity, ways, costs, scope, MIG.
         counter: Energy counter, joules.
         trace: Power, watts.
@@ -72,6 +79,9 @@ class GpuLog:
     unavailable: str | None = None
     lost: str | None = None
     lost_s: float | None = None
+    last_s: float = 0.0
+    silent: bool = False
+    last_failure: str = ""
     facts: Mapping[str, Any] = field(default_factory=dict)
     counter: tuple[Reading, ...] = ()
     trace: tuple[Reading, ...] = ()
@@ -87,13 +97,6 @@ class GpuLog:
         limit = self.facts.get("identity", {}).get("limit_w")
         return None if limit is None else float(limit)
 
-    @property
-    def last_s(self) -> float:
-        """Monotonic time of the last reading of any kind; 0: nothing was read."""
-        ends = [self.trace[-1].time_s if self.trace else 0.0]
-        ends += [self.reasons[-1][0] if self.reasons else 0.0]
-        return max(*ends, self.states[-1]["time"] if self.states else 0.0)
-
     def energy(self, begin_s: float, end_s: float) -> Energy:
         """Return the energy of a window; why there is none is among its notes."""
         energy = measure(
@@ -105,6 +108,7 @@ class GpuLog:
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
             average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
+            most_w=dict(highest(self.facts.get("identity", {}))).get("power_w", math.inf),
         )
         if "energy_j" in self.forbidden:
             energy = replace(energy, joules=None, uncertainty_j=None, method=None)
@@ -158,16 +162,17 @@ class GpuLog:
         for state in self.states:
             for name, ns in (state.get("throttle_ns") or {}).items():
                 series.setdefault(name, []).append(Reading(time_s=state["time"], value=ns / 1e9))
+        lines = {n: without_misreads(read, begin_s, end_s)[0] for n, read in series.items()}
         return {
-            name: at(readings, end_s) - at(readings, begin_s)
-            for name, readings in series.items()
-            if readings[0].time_s <= begin_s and end_s <= readings[-1].time_s
+            name: at(line, end_s) - at(line, begin_s)
+            for name, line in lines.items()
+            if line and line[0].time_s <= begin_s and end_s <= line[-1].time_s
         }
 
     def risen(self, begin_s: float, end_s: float) -> dict[str, int]:
         """Return by how much each error count rose, from before a window to after it."""
         ends = {name: self._at_ends(name, begin_s, end_s) for name in COUNTED}
-        return {name: both[1] - both[0] for name, both in ends.items() if both}
+        return {n: both[1] - both[0] for n, both in ends.items() if both and both[1] >= both[0]}
 
     def link_errors(self, begin_s: float, end_s: float) -> dict[str, dict[int, int]]:
         """Return by how much the errors of each NVLink rose, by their kind, likewise."""
@@ -199,9 +204,10 @@ class GpuLog:
         rates = {}
         for place, name in enumerate(("nvlink_sent", "nvlink_received")):
             counted = [Reading(time_s=s["time"], value=s["nvlink_bytes"][place]) for s in read]
-            rates[name] = (at(counted, end_s) - at(counted, begin_s)) / (end_s - begin_s)
-        # A driver that was loaded anew counts anew.
-        return rates if min(rates.values()) >= 0 else {}
+            if not (line := without_misreads(counted, begin_s, end_s, MOST_BYTES_PER_S)[0]):
+                return {}  # a driver that was loaded anew counts anew
+            rates[name] = (at(line, end_s) - at(line, begin_s)) / (end_s - begin_s)
+        return rates
 
     def _at_ends(self, name: str, begin_s: float, end_s: float) -> tuple[Any, Any] | None:
         """Return the last reading before a window and the first after it, or those nearest."""

@@ -57,18 +57,17 @@ def sampled(
         return unsampled
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     begin_s, end_s = map(log.monotonic, timed.window_s)
-    last_s = log.watched_until_s
-    watched_s = end_s if last_s is None else min(max(last_s, begin_s), end_s)
-    ask = partial(doubts, begin_s=begin_s, end_s=watched_s, warm_s=warm_s, busy=_busy(figures))
-    each = {g.uuid: ask(g, limit_w=used[g.uuid].limit_w, linked=len(used) > 1) for g in log.gpus}
-    if watched_s < min(end_s, begin_s + EVIDENCE_S):
-        each = {uuid: _without_idleness(one) for uuid, one in each.items()}
+    watched_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
+    ask = partial(doubts, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1)
+    each = {g.uuid: ask(g, end_s=watched_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
+    unseen = {uuid for uuid, s in watched_s.items() if s < min(end_s, begin_s + EVIDENCE_S)}
+    each = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in each.items()}
     if len(each) > 1:
         each = {uuid: _named(one, used[uuid]) for uuid, one in each.items()}
     signs = [sign for one in each.values() for sign in one.signs]
     invalid = (*_lost(log, used, begin_s), *(why for one in each.values() for why in one.invalid))
-    if watched_s < end_s:
-        broke, sign = _unwatched(log, watched_s - begin_s)
+    if (first_s := min(watched_s.values(), default=end_s)) < end_s:
+        broke, sign = _unwatched(log, first_s - begin_s, used)
         return Sampled.signed((*signs, sign), power_unknown=broke, invalid=invalid)
     seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
@@ -117,9 +116,13 @@ def _named(doubts: Doubts, gpu: UsedGpu) -> Doubts:
     )
 
 
-def _unwatched(log: PowerLog, seconds: float) -> tuple[str, Sign]:
+def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
     """Return why nothing is known of the energy, and that nobody knows anything of the rest."""
     how = f"the sampler broke ({log.broke or 'nobody knows how'})"
+    if log.ended:
+        gpus = [gpu for gpu in log.gpus if gpu.silent]
+        names = ", ".join(used[gpu.uuid].name for gpu in gpus)
+        how = f"NVML answered nothing more of {names}: {gpus[0].last_failure or 'no reason'}"
     text = (
         f"not watched from {seconds:.1f} s on: {how}; no throttling or other use after that shows"
     )

@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -116,7 +116,7 @@ class PowerLog:
         if not self.gpus or not self.offsets_s or self.unavailable:
             return None
         end_s = self.monotonic(end_s)
-        if (last_s := self.watched_until_s) is not None and last_s < end_s:
+        if any(self.watched_s(gpu, end_s) < end_s for gpu in self.gpus):
             return None
         seen = [[r.value for r in gpu.series("memory_used", 0.0, end_s)] for gpu in self.gpus]
         return sum(map(max, seen)) if all(seen) else None
@@ -128,6 +128,11 @@ class PowerLog:
             return None
         read = [gpu.last_s for gpu in self.gpus if not gpu.lost and not gpu.unavailable]
         return min(read, default=0.0)
+
+    def watched_s(self, gpu: GpuLog, end_s: float) -> float:
+        """Return up to when a GPU was watched, at most to a monotonic time."""
+        until_s = end_s if self.watched_until_s is None else self.watched_until_s
+        return min(end_s, until_s, gpu.last_s if gpu.silent else end_s)
 
     def monotonic(self, wall_s: float) -> float:
         """Return the monotonic time of a wall-clock time, as LoadGen logs it."""
@@ -175,8 +180,9 @@ class PowerLog:
         for gpu in end["gpus"] if end else ():
             parts[gpu["index"]].missing |= gpu["unavailable_quantities"]
             parts[gpu["index"]].forbidden.update(gpu.get("forbidden", ()))
+            parts[gpu["index"]].last_failure = gpu.get("last_failure", "")
         gpus = tuple(parts[index].log(ready["rates"]["trace_hz"]) for index in sorted(parts))
-        silent = [f"{gpu.uuid}: {gpu.unavailable}" for gpu in gpus if gpu.unavailable]
+        silent = [_named(gpu.uuid, gpu.unavailable) for gpu in gpus if gpu.unavailable]
         clocks = [ready, end] if end else [ready]
         return cls(
             unavailable="; ".join(silent) if len(silent) == len(gpus) else None,
@@ -188,6 +194,9 @@ class PowerLog:
             cpu_share=end["cpu_s"] / end["elapsed_s"] if end and end["elapsed_s"] else None,
         )
 
+
+SILENT_S = 1.0
+"""A GPU that has answered nothing for so long at the end was not watched: no rate is so low."""
 
 OFF_THE_BUS = 79
 """The XID of a GPU that no longer answers on PCIe."""
@@ -202,6 +211,8 @@ class _Part:
         self.forbidden = set(facts.get("forbidden", ()))
         self.lost: str | None = facts["unavailable"] if facts.get("lost") else None
         self.lost_s: float | None = None
+        self.last_failure = ""
+        self.asked_s = self.answered_s = 0.0
         self.states: list[Mapping[str, Any]] = []
         self.counter: list[Reading] = []
         self.trace: list[Reading] = []
@@ -210,6 +221,7 @@ class _Part:
     def tick(self, tick: Sequence[Any]) -> None:
         """Take [time, gpu, watts, reasons] or [..., counter's time, joules]."""
         time_s, _, watts, mask = tick[:4]
+        self._ask(time_s, (watts, mask, *tick[5:]))
         if watts is not None:
             self.trace.append(Reading(time_s=time_s, value=watts))
         if len(tick) > 4 and tick[5] is not None:
@@ -223,8 +235,14 @@ class _Part:
     def state(self, state: Mapping[str, Any]) -> None:
         """Take slower quantities; a GPU that fell off the bus may answer for a while yet."""
         self.states.append(state)
+        self._ask(state["time"], [state[name] for name in state if name not in ("time", "gpu")])
         if OFF_THE_BUS in (state.get("xids") or ()):
             self.lose(state["time"], "it has fallen off the bus")
+
+    def _ask(self, time_s: float, readings: Collection[Any]) -> None:
+        self.asked_s = time_s
+        if any(reading is not None for reading in readings):
+            self.answered_s = time_s
 
     def lose(self, time_s: float, reason: str) -> None:
         """Note that it is gone; what is seen first counts."""
@@ -238,6 +256,9 @@ class _Part:
             return GpuLog(uuid=uuid, unavailable=reason, lost=self.lost)
         return GpuLog(
             uuid=uuid,
+            last_s=self.answered_s,
+            silent=self.lost is None and 0 < self.answered_s < self.asked_s - SILENT_S,
+            last_failure=self.last_failure,
             lost=self.lost,
             lost_s=self.lost_s,
             facts=self.facts,
@@ -249,6 +270,10 @@ class _Part:
             forbidden=frozenset(self.forbidden),
             rate_hz=rate_hz,
         )
+
+
+def _named(uuid: str, reason: str) -> str:
+    return reason if uuid in reason else f"{uuid}: {reason}"
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
@@ -381,7 +406,7 @@ class PowerSampling:
             return
         self.ready = first["ready"]
         parts = self.ready.get("gpus", [])
-        silent = [f"{p['uuid']}: {p['unavailable']}" for p in parts if "unavailable" in p]
+        silent = [_named(p["uuid"], p["unavailable"]) for p in parts if "unavailable" in p]
         self.unavailable = self.ready.get("unavailable")
         if parts and len(silent) == len(parts):
             self.unavailable = "; ".join(silent)

@@ -23,6 +23,9 @@ class Pulse:
     outstanding: int = 0
     faults: Faults = field(default_factory=Faults)
 
+    def repeated(self) -> None:
+        """Return nothing: it has no indices."""
+
     def beat(self) -> None:
         """Note that it works."""
         self.completed += 1

@@ -23,7 +23,7 @@ from pytest_mlperf.run.worker._delivery import (
     Port,
     TokenSink,
 )
-from pytest_mlperf.run.worker._sink import Fail, GuardedSink
+from pytest_mlperf.run.worker._sink import KEPT_LIST, Fail, GuardedSink
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.artefacts import ARTEFACTS, ArtefactWriter
 
@@ -277,6 +277,8 @@ def _callbacks(
                 samples = translate(samples)
             if indices is not None or sink.counts_tokens:
                 sink.asked(ids, samples)
+            if len(ids) <= KEPT_LIST:
+                sink.recent.append((ids, samples))
             submit(ids, samples, sink)
         except BaseException as error:
             sink.failed(error)

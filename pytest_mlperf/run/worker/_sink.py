@@ -7,7 +7,7 @@ import statistics
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 from operator import length_hint
 from time import perf_counter
 
@@ -184,6 +184,9 @@ def batch_means_error(stamps: Sequence[tuple[float, int]]) -> float:
     return statistics.stdev(costs_s) / math.sqrt(len(costs_s)) / statistics.fmean(costs_s)
 
 
+KEPT_LIST = 2**20
+"""Samples of the longest list that is kept to tell what waits; each takes 80 bytes."""
+
 KEPT_FAULTS = 20
 """Fault texts kept; the rest are counted."""
 
@@ -239,6 +242,7 @@ class GuardedSink:
     Attributes:
         counts_tokens, outputs_are_tokens: Of the engine; what is text has a length of its own.
         tokens_of: The tokens of each answer by data set index, -1 if nobody calls `asked`.
+        recent: Ids and indices of the lists that were issued last.
     """
 
     wants_output = False
@@ -255,6 +259,7 @@ class GuardedSink:
         self.ends: Counter[str] = Counter()
         self.tokens_of: dict[int, list[int]] = {}
         self._index_of: dict[int, int] = {}
+        self.recent: deque[tuple[Sequence[int], Sequence[int]]] = deque(maxlen=KEPT)
         self._ends_lock = threading.Lock()
         self._fail = fail
         self._clock: Clock = perf_counter
@@ -302,6 +307,26 @@ class GuardedSink:
     def slow_start(self) -> dict[str, float]:
         """What the first tenth of the run added, see `clocks.slow_start`."""
         return {}
+
+    def repeated(self) -> str | None:
+        """Return that samples wait whose index came twice; None: others wait, or the engine hangs.
+
+        That is where the last ones wait, or most, or all before were completed in order.
+        """
+        waiting = self._outstanding.ids.copy()
+        if not len(waiting) == len(self._outstanding) <= self.issued / 2:
+            return None
+        lists = (zip(*each, strict=True) for each in self.recent.copy())
+        index_of = dict(chain.from_iterable(lists))
+        answered = {index for i, index in index_of.items() if i not in waiting}
+        twins = [index for i, index in index_of.items() if i in waiting and index in answered]
+        if len(twins) < max(2, len(waiting)) or waiting.keys() == {*[*index_of][-len(waiting) :]}:
+            return None
+        return (
+            f"{len(twins):,} samples submitted and not completed, each of an index that came twice "
+            f"(index {twins[0]} first): an engine that keeps results by index, and not by id, "
+            "loses one of two in a batch"
+        )
 
     def cut(self, position: int) -> None:
         """Expect the list that was issued last to be completed in parts, one from here on."""

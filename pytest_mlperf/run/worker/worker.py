@@ -119,6 +119,7 @@ class Driver:
         self._next_id += samples
         begun_s = perf_counter()
         self.sink.expect(ids)
+        self.sink.recent.append((ids, indices))
         self._engine.submit(ids, indices, self.sink)
         self.sink.idle.wait()
         took_s = perf_counter() - begun_s
@@ -535,9 +536,12 @@ class EngineWorker:
         begun_s = perf_counter()
 
         def tell() -> None:
+            done = -1
             while not over.wait(PROGRESS_S):
                 elapsed_s = perf_counter() - begun_s
                 fault = sink.faults.texts[0] if sink.faults.count else None
+                still, done = done == sink.completed, sink.completed
+                fault = sink.repeated() if still and not fault else fault
                 self._reporter.event(
                     "progress",
                     phase=phase,

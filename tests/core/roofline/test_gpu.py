@@ -103,11 +103,11 @@ PRODUCTS: dict[str, list[tuple[str, float | None]]] = {
     "L40S": [("NVIDIA L40S", 45)],
     "L4": [("NVIDIA L4", 22), ("NVIDIA L4-PCIe-24GB", None)],
     "GB200": [("NVIDIA GB200", None)],
-    "B300": [("NVIDIA B300-SXM-270GB", None)],
+    "B300": [("NVIDIA B300-SXM-270GB", None), ("NVIDIA B300 SXM6 AC", 268)],
     "GB300": [("NVIDIA GB300", None)],
     "RTX_PRO_6000-Server": [("NVIDIA RTX PRO 6000 Blackwell Server Edition", 95)],
     "RTX_PRO_6000-Workstation": [
-        ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 95),
+        ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95),
         ("RTX_PRO_6000", None),
     ],
     "GB10": [("NVIDIA GB10", None)],
@@ -133,12 +133,18 @@ def test_a_product_name_means_one_kind_or_none() -> None:
     assert found == {kind: [kind] * len(products) for kind, products in PRODUCTS.items()}
 
     others = ["NVIDIA GeForce RTX 4090", "RTX_4090", "NVIDIA VR200", "TPU v5e", "cpu", "H300"]
+    others += ["NVIDIA A100-SXM-64GB", "GRID A100-40C", "NVIDIA A100-40C", "NVIDIA A100-4-20C"]
+    others += ["NVIDIA L4-24Q", "NVIDIA L40S-48Q", "NVIDIA H100-80C", "NVIDIA A10 Laptop GPU"]
+    others += ["NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", "NVIDIA A100-PG509-200"]
+    others += ["NVIDIA H100 64GB HBM2", "NVIDIA H100 PCIe 96GB", "NVIDIA L4 Mobile"]
     mixed = [
         "NVIDIA H200-SXM-141GB + AMD Instinct MI350X 288GB HBM3e",
         "AMD Instinct MI300X 192GB HBM3 (x32), AMD Instinct MI325X 256GB HBM3e (x16)",
     ]
 
     assert {name: find_gpu(name) for name in (*others, *mixed)} == dict.fromkeys((*others, *mixed))
+    sized = [("NVIDIA A100-SXM-64GB", 64), ("GRID A100-40C", 40), ("NVIDIA H100 PCIe", 93)]
+    assert [find_gpu(name, memory_gib=gib) for name, gib in sized] == [None] * len(sized)
 
 
 def test_where_the_kind_is_open_no_kind_exceeds_what_is_found() -> None:
