@@ -244,8 +244,8 @@ def run(
     import mlperf_loadgen
 
     _require_writable(folder)
-    issue, load, unload = _callbacks(engine, sink, indices, at_edges)
-    suite = mlperf_loadgen.ConstructFastSUT(issue, _flush)
+    load, unload = _edges(engine, sink, indices, at_edges)
+    suite = mlperf_loadgen.ConstructFastSUT(_issue(engine, sink, indices), _flush)
     library = mlperf_loadgen.ConstructQSL(plan.total_samples, plan.loaded_samples, load, unload)
     with _collector_off():
         mlperf_loadgen.StartTestWithLogSettings(
@@ -261,27 +261,35 @@ def run(
     sink.seal()
 
 
-def _callbacks(
-    engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
-) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
-    """Return issue, load and unload; an exception must not get out of them into LoadGen."""
-    submit, expect = engine.submit, sink.expect
-
-    def translate(samples: list[int]) -> list[int]:
-        return samples if indices is None else [indices[sample] for sample in samples]
+def _issue(
+    engine: Engine, sink: GuardedSink, indices: Sequence[int] | None
+) -> Callable[[list[int], list[int]], None]:
+    """Return what LoadGen calls with queries; an exception must not get out of it into LoadGen."""
+    submit, expect, recent = engine.submit, sink.expect, sink.recent
 
     def issue(ids: list[int], samples: list[int]) -> None:
         try:
             expect(ids)
             if indices is not None:
-                samples = translate(samples)
+                samples = [indices[sample] for sample in samples]
             if indices is not None or sink.counts_tokens:
                 sink.asked(ids, samples)
             if len(ids) <= KEPT_LIST:
-                sink.recent.append((ids, samples))
+                recent.append((ids, samples))
             submit(ids, samples, sink)
         except BaseException as error:
             sink.failed(error)
+
+    return issue
+
+
+def _edges(
+    engine: Engine, sink: GuardedSink, indices: Sequence[int] | None, at_edges: Callable[[], None]
+) -> tuple[Callable[[list[int]], None], Callable[[list[int]], None]]:
+    """Return what LoadGen calls to load and to unload samples; no exception gets out of them."""
+
+    def translate(samples: list[int]) -> list[int]:
+        return samples if indices is None else [indices[sample] for sample in samples]
 
     def load(samples: list[int]) -> None:
         try:
@@ -297,7 +305,7 @@ def _callbacks(
         except BaseException as error:
             sink.failed(error)
 
-    return issue, load, unload
+    return load, unload
 
 
 def _flush() -> None:
