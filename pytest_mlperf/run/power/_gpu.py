@@ -105,6 +105,7 @@ class GpuLog:
             rate_hz=self.rate_hz,
             covers=bool(self.facts.get("covers")),
             average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
+            period_s=self.facts.get("counter_period_s"),
         )
         if "energy_j" in self.forbidden:
             energy = replace(energy, joules=None, uncertainty_j=None, method=None)
