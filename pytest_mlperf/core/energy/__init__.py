@@ -29,6 +29,7 @@ from pytest_mlperf.core.energy.readings import (
     traced,
 )
 from pytest_mlperf.core.numbers import NotNegative, Seconds
+from pytest_mlperf.core.reason import of_gpus
 
 PAD_S = 0.5
 """Before and after a window: power there says how large an error at its ends can be, seconds."""
@@ -355,14 +356,8 @@ def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]
     Args:
         sentences: Of each GPU its name and what is said of it.
     """
-    whose: dict[str, list[str]] = {}
-    for gpu, texts in sentences:
-        for text in dict.fromkeys(texts):
-            whose.setdefault(text, []).append(gpu)
-    return tuple(
-        text if len(gpus) == len(sentences) else f"{', '.join(gpus)}: {text}"
-        for text, gpus in whose.items()
-    )
+    apart = [(gpu, text) for gpu, texts in sentences for text in texts]
+    return tuple(of_gpus(apart, len(sentences), every=""))
 
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:

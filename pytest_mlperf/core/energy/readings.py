@@ -240,6 +240,8 @@ def count(
     unsure_s += max(_gap_at(counter, end) for end in ends) - beat_s(counter)
     lag_s = None if behind_s is None else behind_s + delay
     shift_s = lag_s or 0.0
+    # One that trails by more than others may count a mean.
+    unsure_s += max(0.0, shift_s - 2 * LAG_S) / 2
     # A counter that was not read for long enough after the window is read where it was.
     unread_s = max(0.0, end_s + shift_s - steps[-1].time_s, steps[0].time_s - begin_s - shift_s)
     shift_s = 0.0 if unread_s else shift_s
