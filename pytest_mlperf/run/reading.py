@@ -305,6 +305,8 @@ def energy_findings(
         moved_s: How far the wall clock was set meanwhile, which dates the ends of the window.
     """
     seen: list[Findings] = []
+    if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
+        return seen
     begin_s, end_s = timed.window_s
     clock_set = abs(moved_s) > max(CLOCK_STEP_S, SLEWED * (end_s - begin_s))
     if clock_set:

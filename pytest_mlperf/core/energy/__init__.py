@@ -48,7 +48,7 @@ APART = 0.06
 """The same where the witness may see a part of the time and the power never stood still: loads that
 lock to such a sensor put it off by so much, counters of wrong gain by 8 % and more."""
 
-COMMON = 0.5
+COMMON = 0.3
 """Share of what a lag may hide that goes the same way in all GPUs of a kind."""
 
 UNSURE = 0.10

@@ -241,7 +241,7 @@ def count(
     lag_s = None if behind_s is None else behind_s + delay
     shift_s = lag_s or 0.0
     # One that trails by more than others may count a mean.
-    unsure_s += max(0.0, shift_s - 2 * LAG_S) / 2
+    unsure_s += max(0.0, shift_s - 2 * LAG_S)
     # A counter that was not read for long enough after the window is read where it was.
     unread_s = max(0.0, end_s + shift_s - steps[-1].time_s, steps[0].time_s - begin_s - shift_s)
     shift_s = 0.0 if unread_s else shift_s
@@ -260,9 +260,13 @@ def count(
         blur_s = max(blur_s, min(beat_s(counter), period_s) / 2)
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
     hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
+    late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
+    if lag_s is None:  # the counter does not follow the power that is seen
+        near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_S]
+        late_j = max(late_j, LAG_S * (max(near) - min(near)) if near else 0.0)
     return CounterEnergy(
         joules=used_j(),
-        lag_j=SURE * max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5)),
+        lag_j=SURE * late_j,
         steps_j=SURE * hypot(*hidden),
         lag_s=lag_s,
         gain=_gain(steps, trace, lag_s or 0.0),
