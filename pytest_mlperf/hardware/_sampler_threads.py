@@ -131,8 +131,6 @@ LOOK_S = 0.1
 AGAIN_S = 1.0
 """So often are rates chosen anew by what reading has cost since."""
 
-RAISED = ("trace", "state", "slow")
-
 GRACE_S = 1.0
 """A thread whose call into NVML hangs is not waited for longer than this at the end."""
 
@@ -320,7 +318,10 @@ class Sampler:
             if each and all(group in costs for costs in each)
         }
         rates = choose(costs, len(self._threads), trace_hz=self._most_hz)
-        better = [getattr(rates, f"{g}_hz") / getattr(self._rates, f"{g}_hz") for g in RAISED]
+        better = [
+            getattr(rates, f"{g}_hz") / getattr(self._rates, f"{g}_hz")
+            for g in ("trace", "state", "slow")
+        ]
         if len(costs) == len(TOPS_HZ) and min(better) >= 1 < max(better):
             self._rates = rates
             for thread in self._threads:

@@ -21,7 +21,7 @@ from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.run.power._gpu import GpuLog
 from pytest_mlperf.run.power.exporter import ExporterLog
-from pytest_mlperf.run.power.figures import Meter
+from pytest_mlperf.run.power.figures import Meter, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.reading import Evidence, Spell, energy_findings, read_run, untimed_input
 from tests.run.harness import entry, result_of, settings
@@ -238,3 +238,17 @@ def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewe
 
     assert power.power.joules == pytest.approx(9000)
     assert (host.host.joules, shown.exported.joules) == (pytest.approx(9000), pytest.approx(9000))
+
+
+@pytest.mark.parametrize(
+    ("rate_hz", "notes"), [(5, ["GPUs were read at 5.0 Hz, not 50"]), (50, [])]
+)
+def test_a_run_whose_power_was_seldom_read_has_a_note_with_the_rate(
+    rate_hz: int, notes: list[str]
+) -> None:
+    trace = tuple(Reading(time_s=n / rate_hz, value=300.0) for n in range(60 * rate_hz))
+    log = PowerLog(gpus=(GpuLog(uuid="GPU-0", trace=trace),), ended=True, offsets_s=(0.0, 0.0))
+    figures = Figures(samples=10, queries=10, duration_s=30.0)
+    run = sampled(figures, log, Spell((10.05, 40.05)), warm_s=5.0)
+
+    assert [note.partition(":")[0] for note in run.notes if "Hz" in note] == notes

@@ -44,9 +44,12 @@ than `min_duration` should be, for a run ends with its last query and not with a
 AGREEMENT = 0.03
 """Share by which counter and witness may differ, whatever the uncertainty."""
 
-APART = 0.06
+APART = 0.05
 """The same where the witness may see a part of the time and the power never stood still: loads that
 lock to such a sensor put it off by so much, counters of wrong gain by 8 % and more."""
+
+KNOWN = 1.1
+"""So many times what counter and witness differ by is stated: the witness is off, too."""
 
 COMMON = 0.3
 """Share of what a lag may hide that goes the same way in all GPUs of a kind."""
@@ -215,8 +218,9 @@ def _by_counter(
         right = "they agree where the power stood still"
     elif not covers:
         share = APART
-    common_j = (apart_j or 0.0) + COMMON * counted.lag_j
-    energy = replace(energy, uncertainty_j=ends_j + (apart_j or 0.0), common_j=common_j)
+    differ_j = KNOWN * (apart_j or 0.0)
+    common_j = differ_j + COMMON * counted.lag_j
+    energy = replace(energy, uncertainty_j=ends_j + differ_j, common_j=common_j)
     disagree = f"disagree: {joules:,.0f} J and "
     note = f"counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
     if apart_j is not None and apart_j > max(share * joules, ends_j):
