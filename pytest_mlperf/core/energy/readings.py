@@ -255,7 +255,7 @@ def count(
         return shown_j(end_s, off_s) - shown_j(begin_s, off_s)
 
     period_s = period_s or min(refresh_s(trace) or STEP_S, STEP_S)
-    blur_s = beat_s(counter) / 3
+    blur_s = min(beat_s(counter), STEP_S) / 3
     if beat_s(steps) < 1.5 * beat_s(counter):  # it may step more often than it is read
         blur_s = max(blur_s, min(beat_s(counter), period_s) / 2)
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
