@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from statistics import fmean
 
-from pytest_mlperf.core.energy import PAD_S, Energy, measure
+from pytest_mlperf.core.energy import PAD_S, Energy, measure, together
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.reports.terminal.layout import table
 from pytest_mlperf.run.power.sampling import MARGIN_S
@@ -195,26 +195,208 @@ def readings(
     return [Reading(time_s=t, value=take(t)) for t in sorted(moments)]
 
 
-def once(load: Integral, sensor: Sensor, begin_s: float, window_s: float, seed: int) -> Energy:
-    """Measure one window."""
+def once(
+    load: Integral,
+    sensor: Sensor,
+    begin_s: float,
+    window_s: float,
+    seed: int,
+    board: Board | None = None,
+) -> Energy:
+    """Measure one window; of a board with all that was read since it rested."""
     rng = random.Random(seed)
     phase_s, of_power_s = rng.random() * (sensor.step_s or 0.0), rng.random() * sensor.refresh_s
-    first, last = begin_s - LEAD_S, begin_s + window_s + PAD_S + MARGIN_S
+    first, last = (0.2 if board else begin_s - LEAD_S), begin_s + window_s + PAD_S + MARGIN_S
+    board = board or Board(sensor=sensor)
     counter = trace = average = []
     if sensor.step_s:
-        counter = readings(lambda t: sensor.counter(load, phase_s, t), first, last, COUNTER_HZ, rng)
-    trace = readings(lambda t: sensor.power(load, of_power_s, t), first, last, TRACE_HZ, rng)
+        counter = readings(
+            lambda t: sensor.counter(load, phase_s, t), first, last, board.counter_hz, rng
+        )
+    trace = readings(lambda t: sensor.power(load, of_power_s, t), first, last, board.trace_hz, rng)
     if sensor.average:
-        average = readings(lambda t: load(t) - load(t - 1.0), first, last, AVERAGE_HZ, rng)
+        average = readings(lambda t: load(t) - load(t - 1.0), first, last, board.average_hz, rng)
     return measure(
         counter,
         trace,
         begin_s,
         begin_s + window_s,
-        rate_hz=TRACE_HZ,
+        rate_hz=board.trace_hz,
         covers=sensor.covers,
         average=average,
     )
+
+
+REST_S, REST_W = 3.0, 110.0
+"""Before anything is loaded the board rests, as it does before a run's engine is loaded."""
+
+
+def steps(pieces: Iterator[tuple[float, float]], seconds: float = 60.0) -> Integral:
+    """A board at rest, then what `pieces` say: for how many seconds which power."""
+    lengths, powers, total = [REST_S], [REST_W], REST_S
+    while total < seconds:
+        length, watts = next(pieces)
+        lengths.append(length)
+        powers.append(watts)
+        total += length
+    ends = list(accumulate(lengths))
+    used = list(accumulate(s * w for s, w in zip(lengths, powers, strict=True)))
+
+    def integral(time_s: float) -> float:
+        number = min(bisect_right(ends, time_s), len(ends) - 1)
+        return used[number] - powers[number] * (ends[number] - time_s)
+
+    return integral
+
+
+def requests(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """Prefill, decode, and a gap."""
+    while True:
+        yield rng.uniform(0.15, 0.35), 640
+        yield rng.uniform(0.8, 2.0), 330
+        yield rng.uniform(0.05, 0.45), 120
+
+
+def telegraph(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """High for 40 ms and low for 60 ms in the mean."""
+    while True:
+        yield rng.expovariate(1 / 0.040), 620
+        yield rng.expovariate(1 / 0.060), 110
+
+
+def chirp(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """Square waves whose period goes from 0.08 to 4 s and back."""
+    time_s = 10 * rng.random()
+    while True:
+        half_s = 0.04 * 50 ** (0.5 - 0.5 * math.cos(math.tau * time_s / 25))
+        yield half_s, 600
+        yield half_s, 100
+        time_s += 2 * half_s
+
+
+def shots(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """Work of 30 ms at random moments."""
+    while True:
+        yield rng.expovariate(1 / 0.12), 100
+        yield 0.03, 650
+
+
+def ramp(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """A ramp of 12 s with 30 Hz upon it."""
+    time_s = 12 * rng.random()
+    while True:
+        base_w = 150 + 400 * (time_s % 12) / 12
+        yield 1 / 60, base_w + 100
+        yield 1 / 60, base_w - 40
+        time_s += 1 / 30
+
+
+def beside(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """97 ms, which a sensor of 100 ms sees a little later each time."""
+    yield 0.09 * rng.random(), 100
+    while True:
+        yield 0.0388, 620
+        yield 0.0582, 80
+
+
+def levels(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """Any power for 4 to 12 s, then another."""
+    while True:
+        yield rng.uniform(4, 12), rng.uniform(110, 630)
+
+
+def beats(rng: random.Random) -> Iterator[tuple[float, float]]:
+    """Two square waves of 0.31 and 1.7 s at once."""
+    time_s, first, second = 0.0, rng.random(), rng.random()
+    while True:
+        fast, slow = (time_s + first) / 0.31 % 1 < 0.5, (time_s + second) / 1.7 % 1 < 0.5
+        yield 0.005, 120 + 220 * fast + 280 * slow
+        time_s += 0.005
+
+
+SHAPES = (requests, telegraph, chirp, shots, ramp, beside, levels, beats)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Board:
+    """A sensor as it is read: Hz of the counter, the power, and the driver's mean of a second."""
+
+    sensor: Sensor
+    counter_hz: float = COUNTER_HZ
+    trace_hz: float = TRACE_HZ
+    average_hz: float = AVERAGE_HZ
+
+
+BOARDS: dict[str, Board] = {
+    "H100-like": Board(sensor=SENSORS["H100-like: lag 100 ms, 25/100"]),
+    "A100-like": Board(sensor=SENSORS["A100-like: no mean of a second"]),
+    "counter 20 ms": Board(sensor=SENSORS["counter 20 ms, lag 20 ms"]),
+    "GA10x-like": Board(sensor=SENSORS["GA10x-like: lag 50 ms, 100/100"]),
+    "H100-like, read at 5 Hz": Board(
+        sensor=SENSORS["H100-like: lag 100 ms, 25/100"], counter_hz=5, trace_hz=5, average_hz=1
+    ),
+    "A100-like, read at 5 Hz": Board(
+        sensor=SENSORS["A100-like: no mean of a second"], counter_hz=5, trace_hz=5, average_hz=1
+    ),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """A window of a shape: of one GPU or the sum of some, joules, their ±, and the truth."""
+
+    truth_j: float
+    joules: float
+    unsure_j: float
+    gated: bool
+
+    @property
+    def error_j(self) -> float:
+        """How far off it is."""
+        return abs(self.joules - self.truth_j)
+
+
+def shape_windows(
+    board: Board, each: int, gpus: int = 1, window_s: float = 20.0
+) -> Iterator[Measured]:
+    """Yield windows of each shape and of a job between rests, each of so many GPUs together."""
+    for shape in (*SHAPES, None):
+        for number in range(each):
+            rng = random.Random(f"{shape and shape.__name__} {board} {gpus} {number}")
+            begin_s = LEAD_S + 6 * rng.random()
+            energies, truth_j = {}, 0.0
+            for gpu in range(gpus):
+                load = job(begin_s, begin_s + window_s) if shape is None else steps(shape(rng))
+                energies[str(gpu)] = once(
+                    load, board.sensor, begin_s, window_s, rng.randrange(2**31), board
+                )
+                truth_j += load(begin_s + window_s) - load(begin_s)
+            whole = together(energies)
+            assert whole.joules is not None
+            assert whole.uncertainty_j is not None
+            yield Measured(
+                truth_j=truth_j,
+                joules=whole.joules,
+                unsure_j=whole.uncertainty_j,
+                gated=whole.gated,
+            )
+
+
+def shape_row(name: str, board: Board, each: int, gpus: int) -> dict[str, str]:
+    """Return one line of the table of shapes."""
+    every = list(shape_windows(board, each, gpus))
+    errors = [one.error_j / one.truth_j for one in every]
+    stated = [one.unsure_j / one.truth_j for one in every]
+    return {
+        "board": name,
+        "windows": f"{len(every)}",
+        "mean error": percent(fmean(errors), 3),
+        "largest": percent(max(errors)),
+        "stated ±": percent(fmean(stated)),
+        "± / mean error": f"{fmean(stated) / fmean(errors):.1f}",
+        "inside ±": percent(fmean(one.error_j <= one.unsure_j for one in every), 1),
+        "judged": percent(fmean(one.gated for one in every), 0),
+    }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,6 +464,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = [row(name, each, 20.0) for name, each in SENSORS.items()]
     rows += [row("H100-like", usual, window_s) for window_s in WINDOWS_S]
     print("\n".join(table(list(rows[0]), rows, 120, left=["sensor", "of load"])))
+    shapes = [shape_row(name, board, 24, 1) for name, board in BOARDS.items()]
+    shapes.append(shape_row("8 GPUs, H100-like", BOARDS["H100-like"], 3, 8))
+    shapes.append(
+        shape_row("8 GPUs, A100-like, read at 5 Hz", BOARDS["A100-like, read at 5 Hz"], 3, 8)
+    )
+    print("\n".join(["", *table(list(shapes[0]), shapes, 120, left=["board"])]))
 
 
 if __name__ == "__main__":

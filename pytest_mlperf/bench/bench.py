@@ -208,8 +208,8 @@ def _noted(run: Run) -> dict[Hashable, str]:
         same = alike[of_note.kind[1:]] if of_note else []
         if of_note is None:
             noted[note] = note
-        elif of_note.point is not None or 1 < len(run.gpus) == len(same):
-            noted[of_note.kind[1:]] = of_each(same)
+        elif of_note.point is not None or 1 < len(same) <= len(run.gpus):
+            noted[of_note.kind[1:]] = of_each(same, len(run.gpus))
         else:
             noted[of_note.kind] = note
     return noted

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from pytest_mlperf.core.numbers import NotNegative, Positive, Probability
 
@@ -90,6 +92,7 @@ class SignKey(StrEnum):
     XID = "xid"
     HOT = "hot"
     NOT_WATCHED = "not_watched"
+    SELDOM_READ = "seldom_read"
     CLIENT_LATE = "client_late"
     GOODPUT_UNKNOWN = "goodput_unknown"
     TOKENS_TOGETHER = "tokens_together"
@@ -155,11 +158,52 @@ class Sign:
         return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
 
 
-def of_each(signs: Sequence[Sign]) -> str:
+_FIGURE = re.compile(r"(?<!process )(?<!NVLink )(?<!link )(?<!XID )(?<![\w.,-])\d[\d,.]*(?<=\d)")
+"""A figure in a text; a number that names something is none."""
+
+
+def of_gpus(
+    texts: Sequence[tuple[str, str]], gpus: int, every: str = "each of {} GPUs: "
+) -> list[str]:
+    """Return sentences of several GPUs, once where figures alone differ, which are ranges then.
+
+    "4 of 8 GPUs (4 to 7): the GPU did not do the work: no utilisation in any of 34 to 36 readings".
+
+    Args:
+        texts: Of each GPU its name and a sentence, in the order of the GPUs.
+        gpus: How many there are.
+        every: What begins a sentence that is said of all of them.
+    """
+    alike: dict[str, dict[str, str]] = {}
+    for name, text in texts:
+        alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, text)
+    sentences = []
+    for form, each in alike.items():
+        head = every.format(gpus) if len(each) == gpus else f"{_some(list(each), gpus)}: "
+        words = [head, *form.split("\0")]
+        for place, figures in enumerate(zip(*map(_FIGURE.findall, each.values()), strict=True)):
+            ends = (end(figures, key=lambda n: float(n.replace(",", ""))) for end in (min, max))
+            words[place + 1] += " to ".join(dict.fromkeys(ends))
+        sentences.append("".join(words))
+    return sentences
+
+
+def _some(names: Sequence[str], gpus: int) -> str:
+    """Return "GPU 3", or "4 of 8 GPUs (1, 4 to 6)"."""
+    numbers = [name.removeprefix("GPU ") for name in names]
+    if len(names) == 1 or not all(map(str.isdigit, numbers)):
+        return ", ".join(names)
+    rows = groupby(enumerate(map(int, numbers)), key=lambda pair: pair[1] - pair[0])
+    spans = [[str(number) for _, number in row] for _, row in rows]
+    parts = (f"{s[0]} to {s[-1]}" if len(s) > 2 else ", ".join(s) for s in spans)
+    return f"{len(names)} of {gpus} GPUs ({', '.join(parts)})"
+
+
+def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
     """Return in a sentence what GPUs or points showed, which have the same kind of sign.
 
     "each of 8 GPUs: clocks are held back …: 1.25 to 3.40 s, 6.2% to 17.0% of the window". Where
-    their texts have figures of their own, these follow each other.
+    their texts have figures of their own, these follow each other. `gpus` is how many there are.
     """
     if len({sign.text for sign in signs}) > 1:
         return "; ".join(sign.in_words() for sign in signs)
@@ -172,12 +216,24 @@ def of_each(signs: Sequence[Sign]) -> str:
     elif shares:
         lasted = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
     points = ", ".join(f"{sign.point:,.10g}" for sign in signs if sign.point is not None)
-    head = f"at {points}" if points else f"each of {len(signs)} GPUs"
+    names = [sign.name or f"GPU {sign.gpu}" for sign in signs]
+    some = _some(names, gpus) if len(names) < gpus else f"each of {len(signs)} GPUs"
+    head = f"at {points}" if points else some
     return f"{head}: {signs[0].text.replace(LASTED, lasted)}"
 
 
 def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:
     """Return "1 run INVALID, measured again: 2 uncorrected memory errors": each reason once."""
-    latest = {reason.key: reason.text for reasons in invalid for reason in reasons}
+    latest: dict[Key, str] = {}
+    for reasons in invalid:
+        latest |= by_key(reasons)
     runs = "1 run" if len(invalid) == 1 else f"{len(invalid)} runs"
     return f"{runs} INVALID, measured again: {'; '.join(latest.values())}"
+
+
+def by_key(reasons: Sequence[Reason]) -> dict[Key, str]:
+    """Return one text for each key: what several GPUs suffered stands in one sentence."""
+    texts: dict[Key, str] = {}
+    for reason in reasons:
+        texts[reason.key] = "; ".join(filter(None, (texts.get(reason.key), reason.text)))
+    return texts

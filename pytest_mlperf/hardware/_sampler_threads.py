@@ -12,7 +12,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from math import ceil
 from typing import IO, Any
 
@@ -128,6 +128,9 @@ BUNCH_S = 0.5
 LOOK_S = 0.1
 """Time between two looks for the parent."""
 
+AGAIN_S = 1.0
+"""So often are rates chosen anew by what reading has cost since."""
+
 GRACE_S = 1.0
 """A thread whose call into NVML hangs is not waited for longer than this at the end."""
 
@@ -186,19 +189,24 @@ class GpuThread(threading.Thread):
         super().__init__(name=gpu.device.uuid, daemon=True)
         self.gpu, self.lost, self.ordered = gpu, False, False
         self.ticks = self.planned = self.slow = 0
+        self.costs: dict[str, ReadCost] = {}  # the least that each group cost
         self._write, self._ended, self._delay_s = write, stop, delay_s
-        self._period_s = 1 / rates.trace_hz
+        self._jobs = [SlowGroup(names=names, period_s=0.0) for names in (STATE, SLOW)]
+        self.pace(rates)
+
+    def pace(self, rates: Rates) -> None:
+        """Read at these rates from the next tick on."""
+        self._period_s, self._paced = 1 / rates.trace_hz, self.planned
         self._every = round(rates.trace_hz / rates.counter_hz)
-        self._jobs = [
-            SlowGroup(names=names, period_s=1 / hz)
-            for hz, names in ((rates.state_hz, STATE), (rates.slow_hz, SLOW))
-        ]
+        for job, hz in zip(self._jobs, (rates.state_hz, rates.slow_hz), strict=True):
+            job.period_s, job.due_s = 1 / hz, min(job.due_s, time.monotonic() + 1 / hz)
+        self._began_s = time.monotonic()
 
     def run(self) -> None:
         """Read at an even beat."""
-        began = time.monotonic() + self._delay_s
+        self._began_s += self._delay_s
         while not self.lost and not self._ended.is_set():
-            due = began + self.planned * self._period_s
+            due = self._began_s + (self.planned - self._paced) * self._period_s
             late = time.monotonic() - due
             if late < 0:
                 # Not the event's wait, which costs half as much again: the end can wait for a tick.
@@ -206,7 +214,7 @@ class GpuThread(threading.Thread):
             self.slow += late > self._period_s / 2
             self._tick()
             # What was missed is not made up for: it would only crowd the readings.
-            made = int((time.monotonic() - began) / self._period_s)
+            made = self._paced + int((time.monotonic() - self._began_s) / self._period_s)
             self.planned = max(self.planned, made) + 1
         self.ordered = True
 
@@ -217,18 +225,24 @@ class GpuThread(threading.Thread):
 
     def _tick(self) -> None:
         self.ticks += 1
-        self._guarded(lambda: self._trace(count=self.ticks % self._every == 0))
+        count = self.ticks % self._every == 0
+        self._guarded(lambda: self._trace(count=count), "counter" if count else "trace")
         # One job a tick, so that no tick is long.
         job = min(self._jobs, key=lambda job: job.due_s)
         if job.due_s <= (now := time.monotonic()):
             job.due_s = max(job.due_s + job.period_s, now + job.period_s / 2)
-            self._guarded(lambda: self._state(job.names))
+            self._guarded(lambda: self._state(job.names), "slow" if job.names is SLOW else "state")
 
-    def _guarded(self, read: Callable[[], None]) -> None:
+    def _guarded(self, read: Callable[[], None], group: str = "") -> None:
         if self.lost:
             return
+        cpu_s, wall_s = time.thread_time(), time.monotonic()
         try:
             read()
+            cpu_s, wall_s = time.thread_time() - cpu_s, time.monotonic() - wall_s
+            least = self.costs.get(group, ReadCost(cpu_s=cpu_s, wall_s=wall_s))
+            cpu_s, wall_s = min(cpu_s, least.cpu_s), min(wall_s, least.wall_s)
+            self.costs[group] = ReadCost(cpu_s=cpu_s, wall_s=wall_s)
         except Lost as error:
             self.lost = True
             record = {"time": time.monotonic(), "gpu": self.gpu.index}
@@ -258,9 +272,14 @@ class Sampler:
     """Reads GPUs, each in its thread, and writes records."""
 
     def __init__(
-        self, gpus: Sequence[SampledGpu], rates: Rates, write: Callable[[str], None]
+        self,
+        gpus: Sequence[SampledGpu],
+        rates: Rates,
+        write: Callable[[str], None],
+        most_hz: float = TOPS_HZ["trace"],
     ) -> None:
-        self._end = threading.Event()
+        self._end, self._most_hz = threading.Event(), most_hz
+        self._rates, self._write = rates, write
         apart_s = 1 / rates.trace_hz / max(1, len(gpus))
         self._threads = [
             GpuThread(gpu, rates, write, self._end, number * apart_s)
@@ -274,14 +293,40 @@ class Sampler:
         """
         for thread in self._threads:
             thread.start()
+        due_s = time.monotonic() + AGAIN_S
         while any(thread.is_alive() for thread in self._threads):
             if stop.wait(LOOK_S) or os.getppid() != parent:
                 break
+            if time.monotonic() >= due_s:
+                due_s += AGAIN_S
+                self._choose_again()
         self._end.set()
         deadline = time.monotonic() + GRACE_S
         for thread in self._threads:
             thread.join(max(0.0, deadline - time.monotonic()))
         return all(thread.ordered for thread in self._threads)
+
+    def _choose_again(self) -> None:
+        """Raise the rates where reading costs less than at the start, as on a machine then busy."""
+        each = [dict(thread.costs) for thread in self._threads if not thread.lost]
+        costs = {
+            group: ReadCost(
+                cpu_s=max(costs[group].cpu_s for costs in each),
+                wall_s=max(costs[group].wall_s for costs in each),
+            )
+            for group in TOPS_HZ
+            if each and all(group in costs for costs in each)
+        }
+        rates = choose(costs, len(self._threads), trace_hz=self._most_hz)
+        better = [
+            getattr(rates, f"{g}_hz") / getattr(self._rates, f"{g}_hz")
+            for g in ("trace", "state", "slow")
+        ]
+        if len(costs) == len(TOPS_HZ) and min(better) >= 1 < max(better):
+            self._rates = rates
+            for thread in self._threads:
+                thread.pace(rates)
+            self._write(json.dumps({"rates": {"time": time.monotonic(), **asdict(rates)}}))
 
     def finish(self) -> None:
         """Read everything once more."""

@@ -36,6 +36,7 @@ they are called "wall". A reader drops a last line that was cut.
         memory_used     bytes, likewise
 {"t": [time, gpu, watts, reasons, counter_time, joules]}  the last two only where it was read
 {"s": {"time":, "gpu":, quantity: value, ...}}  slower: nvml_quantities.STATE, or SLOW
+{"rates": {"time":, trace_hz and so on}}  from then on, where the first were too low
 {"lost": {"time":, "gpu":, "code":, "why":}}  that GPU is gone and no longer asked
 {"end": {...}}  once, last
     time, wall, elapsed_s, cpu_s  the clocks again; how long it sampled, at what cost
@@ -151,7 +152,7 @@ def _sample(
     parts = [*silent, *(gpu.ready() for gpu in gpus)]
     first |= {**clocks(), **versions, "rates": asdict(rates)}
     yield json.dumps({"ready": {**first, "gpus": sorted(parts, key=lambda r: r["index"])}})
-    sampler = Sampler(gpus, rates, write)
+    sampler = Sampler(gpus, rates, write, options.hz)
     began, cpu = time.monotonic(), time.process_time()
     ended = sampler.run(stop, parent)
     spent = {"elapsed_s": time.monotonic() - began, "cpu_s": time.process_time() - cpu}

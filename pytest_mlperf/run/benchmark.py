@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
@@ -31,7 +31,7 @@ from pytest_mlperf.run.figures import (
     load_findings,
     together,
 )
-from pytest_mlperf.run.reading import Evidence, energy_findings
+from pytest_mlperf.run.reading import Evidence, Spell, energy_findings
 
 SCRIPT, TASK = "plugin/benchmark_process", "benchmark"
 
@@ -103,13 +103,6 @@ def _subject(job: Job, conditions: Conditions, finished: Event) -> Subject:
     )
 
 
-@dataclass(frozen=True)
-class _Timed:
-    """When a test was called, and when it returned: its set-up is no part of it."""
-
-    window_s: tuple[float, float]
-
-
 def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None:
     """Return the run that the evidence of a benchmark tells of."""
     finished = evidence.finished
@@ -119,7 +112,8 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
         if not LEAST <= value <= MOST:
             raise RunError(TASK, f"{METRICS[name].title} is {value!r} s by the test's own timer")
     window = finished["window_s"]
-    timed = _Timed((window["begin"], window["end"]))
+    # From its call to its return: its set-up is no part of it.
+    timed = Spell((window["begin"], window["end"]))
     figures = Figures(
         metrics=finished["times"],
         samples=finished["rounds"] * finished["iterations"],
@@ -131,7 +125,9 @@ def read_benchmark(evidence: Evidence, job: Job, conditions: Conditions) -> Run 
     # What a window holds beside the rounds makes an energy per call that nobody measured.
     energy = [
         replace(one, metrics={})
-        for one in energy_findings(evidence, job, conditions, timed, figures)
+        for one in energy_findings(
+            evidence, job, conditions, timed, figures, finished["clock_moved_s"]
+        )
     ]
     beside = Findings(notes=(*evidence.control.notes, *evidence.notes))
     return Run(

@@ -23,7 +23,9 @@ from pytest_mlperf.core.metrics import (
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.machine import Machine, split
+from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions, ControlRun
@@ -51,7 +53,7 @@ from pytest_mlperf.run.figures import (
 from pytest_mlperf.run.light import Nearness, light_findings
 from pytest_mlperf.run.logs import DETAIL, Detail, TimedLog, parse_detail
 from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
-from pytest_mlperf.run.power.figures import Hosted, metered, sampled
+from pytest_mlperf.run.power.figures import CLOCK_SET, Hosted, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
 from pytest_mlperf.run.server import ServerLog, served
@@ -189,7 +191,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         timed, figures = read_figures(finished, evidence.settings.scenario, job.accelerator)
         validity = _validity(timed, evidence.settings)
         finishes = result["finishes"]
-    energy = energy_findings(evidence, job, conditions, timed, figures)
+    moved_s = result["clock_moved_s"]
+    energy = energy_findings(evidence, job, conditions, timed, figures, moved_s)
     if isinstance(timed, CurveLog) and timed.scored:
         # What was spent on scoring between the points belongs to no request that counts.
         energy = [replace(one, metrics={}) for one in energy]
@@ -201,9 +204,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     client = client_findings(figures.metrics, result["client"], job)
     load = load_findings(job, result["contention"])
     windows_s = [one.duration_s for one in timed.points] if isinstance(timed, CurveLog) else ()
-    clock = clock_findings(
-        job, result["clock_moved_s"], min(windows_s, default=result["duration_s"])
-    )
+    clock = clock_findings(job, moved_s, min(windows_s, default=result["duration_s"]))
     witnesses = [validity, figures, *energy, beside, unlike, client, load, clock]
     used = replace(evidence.settings, target_qps=evidence.target_qps)
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
@@ -286,24 +287,61 @@ def _read_curve(
     return log, curve_validity(log, job.limits, client, at_a_time, may_fail, load.contention)
 
 
+@dataclass(frozen=True)
+class Spell:
+    """When something began and ended, wall clock, seconds since the epoch."""
+
+    window_s: tuple[float, float]
+
+
+SLEWED = 1e-3
+"""Share of a window by which a clock that is corrected may move; Linux slews it by half of that."""
+
+
 def energy_findings(
-    evidence: Evidence, job: Job, conditions: Conditions, timed: TimedLog, figures: Figures
+    evidence: Evidence,
+    job: Job,
+    conditions: Conditions,
+    timed: TimedLog,
+    figures: Figures,
+    moved_s: float,
 ) -> list[Findings]:
-    """Return what sampler, host's counters, DCGM exporter and wall meter saw, where they did."""
+    """Return what sampler, host's counters, DCGM exporter and wall meter saw, where they did.
+
+    Args:
+        moved_s: How far the wall clock was set meanwhile, which dates the ends of the window.
+    """
     seen: list[Findings] = []
+    if not (evidence.power or evidence.host or evidence.exporter or conditions.meter):
+        return seen
+    begin_s, end_s = timed.window_s
+    clock_set = abs(moved_s) > max(CLOCK_STEP_S, SLEWED * (end_s - begin_s))
+    if clock_set:
+        end_s = begin_s + max(figures.duration_s, LEAST_S)
+        timed = Spell((begin_s, end_s))
     if evidence.power:
         used = conditions.machine.used(job.accelerator, job.replicas)
-        seen.append(sampled(figures, evidence.power, timed, warm_s=evidence.warm_s, used=used))
+        seen.append(
+            sampled(
+                figures,
+                evidence.power,
+                timed,
+                warm_s=evidence.warm_s,
+                used=used,
+                clock_set=clock_set,
+            )
+        )
     if evidence.host:
-        begin_s, end_s = timed.window_s
         shared = conditions.machine.shared
-        seen.append(Hosted(host=host_energy(evidence.host, begin_s, end_s, shared=shared)))
+        host = host_energy({} if clock_set else evidence.host, begin_s, end_s, shared=shared)
+        seen.append(Hosted(host=replace(host, notes=(CLOCK_SET,)) if clock_set else host))
     if evidence.exporter:
         count, kind = split(job.accelerator)
         expected = None if kind == "cpu" else count
+        evidence.exporter.clock_stepped |= clock_set
         seen.append(exported(figures, evidence.exporter, timed, expected=expected))
     if conditions.meter:
-        seen.append(metered(figures, conditions.meter, timed))
+        seen.append(metered(figures, conditions.meter, timed, clock_set=clock_set))
     return seen
 
 

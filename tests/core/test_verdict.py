@@ -7,8 +7,10 @@ from itertools import permutations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from pytest_mlperf.core.promise import Promise
-from pytest_mlperf.core.reason import Key, Reason, measured_again
+from pytest_mlperf.core.reason import Key, Reason, measured_again, of_gpus
 from pytest_mlperf.core.verdict import SEVERITY, MetricVerdict, Outcome, final_word, worst
 from tests.reports.verdicts import DROP, PROVISIONAL_DROP, metric
 
@@ -108,3 +110,40 @@ def test_each_reason_is_told_once_with_its_latest_figures_and_every_key_on_the_p
     page = DOCS.read_text("utf-8")
 
     assert [key for key in Key if f"`{key}`" not in page] == []
+
+
+IDLE = "the GPU did not do the work: no utilisation in any of {} readings over 7.0 s, {} W"
+
+
+@pytest.mark.parametrize(
+    ("texts", "sentences"),
+    [
+        (
+            {n: IDLE.format(34 + n, 80) for n in (4, 5, 6, 7)},
+            [f"4 of 8 GPUs (4 to 7): {IDLE.format('38 to 41', 80)}"],
+        ),
+        ({3: IDLE.format(36, 80)}, [f"GPU 3: {IDLE.format(36, 80)}"]),
+        (
+            {n: "heat for 1,200 s" if n else "heat for 980 s" for n in range(8)},
+            ["each of 8 GPUs: heat for 980 to 1,200 s"],
+        ),
+        (
+            dict.fromkeys((0, 2, 3), "in use by process 99999 (1.9 GiB)"),
+            ["3 of 8 GPUs (0, 2, 3): in use by process 99999 (1.9 GiB)"],
+        ),
+        (
+            {1: "in use by process 5", 2: "in use by process 6"},
+            ["GPU 1: in use by process 5", "GPU 2: in use by process 6"],
+        ),
+    ],
+)
+def test_what_several_gpus_suffered_is_one_sentence(
+    texts: dict[int, str], sentences: list[str]
+) -> None:
+    assert of_gpus([(f"GPU {n}", text) for n, text in texts.items()], 8) == sentences
+
+
+def test_every_reason_of_one_key_is_told_of_the_runs_that_were_measured_again() -> None:
+    lost = [Reason(key=Key.GPU_LOST, text=f"GPU {n} was lost") for n in (1, 2)]
+
+    assert measured_again([[HOT, *lost]]).endswith("1.20 s; GPU 1 was lost; GPU 2 was lost")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,9 @@ from pytest_mlperf.hardware._sampler_threads import (
     DRIVER_SHARE,
     DRIVERS_SHARE,
     FLOORS_HZ,
+    Rates,
     ReadCost,
+    Sampler,
     choose,
     cpu_allowed,
 )
@@ -90,3 +94,32 @@ def test_each_gpu_of_many_is_read_often_enough_at_realistic_costs(gpus: int) -> 
     assert waits.trace_hz == pytest.approx(50)
     assert 10 <= waits.counter_hz <= 20
     assert waits.driver_share * gpus <= DRIVERS_SHARE
+
+
+def test_rates_that_a_starved_start_made_low_rise_once_reading_is_quick() -> None:
+    """And stay where reading has not become cheaper, or where one GPU's has not."""
+    slow = {group: ReadCost(cpu_s=0.01, wall_s=0.01) for group in GROUPS}
+    for costs_of, raised in (([CHEAP], True), ([CHEAP, slow], False), ([slow], False)):
+        records: list[str] = []
+        sampler = Sampler([], choose(slow, len(costs_of)), records.append)
+        threads = [Paced(costs) for costs in costs_of]
+        sampler._threads = threads  # type: ignore[assignment]
+        sampler._choose_again()
+        sampler._choose_again()
+
+        hz = 50.0 if raised else None
+        assert [thread.hz for thread in threads] == [hz] * len(threads)
+        assert [json.loads(text)["rates"]["state_hz"] for text in records] == [5.0] * raised
+
+
+class Paced:
+    """A thread that has read at these costs."""
+
+    lost = False
+
+    def __init__(self, costs: dict[str, ReadCost]) -> None:
+        self.costs = costs
+        self.hz: float | None = None
+
+    def pace(self, rates: Rates) -> None:
+        self.hz = rates.trace_hz

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.bench.bench import energy_notes
+from pytest_mlperf.core.energy.exporter import ExportedGpu, ExporterLook
 from pytest_mlperf.core.energy.host import Counted
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.measurement import Run, Subject
@@ -18,7 +19,11 @@ from pytest_mlperf.hardware.machine import detect
 from pytest_mlperf.run.conditions import Conditions, ControlRun
 from pytest_mlperf.run.figures import Figures
 from pytest_mlperf.run.logs import DETAIL
-from pytest_mlperf.run.reading import Evidence, read_run, untimed_input
+from pytest_mlperf.run.power._gpu import GpuLog
+from pytest_mlperf.run.power.exporter import ExporterLog
+from pytest_mlperf.run.power.figures import Meter, sampled
+from pytest_mlperf.run.power.sampling import PowerLog
+from pytest_mlperf.run.reading import Evidence, Spell, energy_findings, read_run, untimed_input
 from tests.run.harness import entry, result_of, settings
 from tests.run.test_figures import QUERIES, RATE, SEEN, SERVED, job
 
@@ -174,3 +179,76 @@ def test_untimed_preprocessing_is_noted_once_for_all_runs(tmp_path: Path) -> Non
         "input() took 21 ms a sample, untimed; the engine 50 ms: docs/own-model.md says how "
         "to time preprocessing"
     )
+
+
+class Load:
+    """What a run's sampler, host, exporter and meter read of a steady load, by the wall clock."""
+
+    def __init__(self, folder: Path, moved_s: float) -> None:
+        self.timed = Spell((1000.0, 1030.0 + moved_s))
+        moments = [900 + n / 10 for n in range(2000)]
+        trace = tuple(Reading(time_s=t, value=300.0) for t in moments)
+        counter = tuple(Reading(time_s=t, value=300.0 * t) for t in moments)
+        gpu = GpuLog(uuid="GPU-0", facts={"covers": True}, trace=trace, counter=counter)
+        looks = [
+            ExporterLook(time_s=t, gpus={"GPU-0": ExportedGpu(uuid="GPU-0", joules=300.0 * t)})
+            for t in moments
+        ]
+        self.meter = folder / "meter.csv"
+        self.meter.write_text("time,watts\n" + "".join(f"{1e9 + t},400\n" for t in moments))
+        self.seen = evidence(
+            folder,
+            {},
+            power=PowerLog(gpus=(gpu,), ended=True, offsets_s=(0.0, 0.0)),
+            host={"package-0": Counted(range_j=1e9, readings=counter)},
+            exporter=ExporterLog(looks=looks),
+        )
+
+
+@pytest.mark.parametrize("moved_s", [1.0, -1.0, 3600.0, -3600.0, 0.1])
+def test_no_energy_is_known_of_a_window_in_which_the_wall_clock_was_set_or_slewed(
+    tmp_path: Path, moved_s: float
+) -> None:
+    """It was set back before sampling ended, so that the clocks at both ends of that agree."""
+    load = Load(tmp_path, moved_s)
+    conditions = Conditions(
+        folder=tmp_path,
+        session="s",
+        machine=detect(gpus=False),
+        watched=True,
+        meter=Meter(path=load.meter),
+    )
+    figures = Figures(samples=10, queries=10, duration_s=30.0)
+
+    def findings(moved_s: float) -> list[Any]:
+        asked = load.seen, job(tmp_path, SERVED), conditions, load.timed, figures
+        return energy_findings(*asked, moved_s)
+
+    power, host, shown, wall = findings(moved_s)
+    text = "the wall clock was set during the run"
+
+    assert (power.power, power.power_unknown.startswith(text)) == (None, True)
+    assert (host.host.joules, host.host.notes[0].startswith(text)) == (None, True)
+    assert (shown.exported.joules, text in shown.exported.notes[0]) == (None, True)
+    assert (wall.wall.joules, wall.wall.notes[0].startswith(text)) == (None, True)
+    assert not any(one.metrics for one in (power, host, shown, wall))
+
+    load = Load(tmp_path, 0.0)
+    power, host, shown, _ = findings(0.01)
+
+    assert power.power.joules == pytest.approx(9000)
+    assert (host.host.joules, shown.exported.joules) == (pytest.approx(9000), pytest.approx(9000))
+
+
+@pytest.mark.parametrize(
+    ("rate_hz", "notes"), [(5, ["GPUs were read at 5.0 Hz, not 50"]), (50, [])]
+)
+def test_a_run_whose_power_was_seldom_read_has_a_note_with_the_rate(
+    rate_hz: int, notes: list[str]
+) -> None:
+    trace = tuple(Reading(time_s=n / rate_hz, value=300.0) for n in range(60 * rate_hz))
+    log = PowerLog(gpus=(GpuLog(uuid="GPU-0", trace=trace),), ended=True, offsets_s=(0.0, 0.0))
+    figures = Figures(samples=10, queries=10, duration_s=30.0)
+    run = sampled(figures, log, Spell((10.05, 40.05)), warm_s=5.0)
+
+    assert [note.partition(":")[0] for note in run.notes if "Hz" in note] == notes

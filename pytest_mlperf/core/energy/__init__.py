@@ -30,6 +30,7 @@ from pytest_mlperf.core.energy.readings import (
     traced,
 )
 from pytest_mlperf.core.numbers import NotNegative, Seconds
+from pytest_mlperf.core.reason import of_gpus
 
 PAD_S = 0.5
 """Before and after a window: power there says how large an error at its ends can be, seconds."""
@@ -43,6 +44,16 @@ than `min_duration` should be, for a run ends with its last query and not with a
 
 AGREEMENT = 0.03
 """Share by which counter and witness may differ, whatever the uncertainty."""
+
+APART = 0.05
+"""The same where the witness may see a part of the time and the power never stood still: loads that
+lock to such a sensor put it off by so much, counters of wrong gain by 8 % and more."""
+
+KNOWN = 1.1
+"""So many times what counter and witness differ by is stated: the witness is off, too."""
+
+COMMON = 0.3
+"""Share of what a lag may hide that goes the same way in all GPUs of a kind."""
 
 UNSURE = 0.10
 """An energy that is less certain than this share is not gated."""
@@ -74,6 +85,8 @@ class Energy:
         method: "counter", "trace" (the integral, where the counter gave nothing), or None.
         peak_w: Highest sampled power; None without a trace.
         trace_j: The integral of the trace; None without a usable one.
+        common_j: The part of the uncertainty that goes the same way in all GPUs of one kind; None:
+            all of it.
         idle_w: Power beside the window, with the model loaded and nothing to do: the lowest mean of
             a PAD_S before or after it in which the power was steady; None where there was none.
         invalid: Why the value may be neither gated nor recorded.
@@ -86,6 +99,7 @@ class Energy:
     peak_w: float | None
     trace_j: float | None
     idle_w: float | None
+    common_j: float | None = None
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -121,6 +135,7 @@ def measure(
     covers: bool = True,
     average: Sequence[Reading] = (),
     most_w: float = math.inf,
+    period_s: float | None = None,
 ) -> Energy:
     """Return the energy of a window.
 
@@ -132,11 +147,12 @@ def measure(
             sees a quarter.
         average: Readings in watts of the driver's mean of the last AVERAGED_S; may be empty.
         most_w: The highest power that the board can draw, where that is known.
+        period_s: How often the counter steps, where that was watched.
     """
     window_s = end_s - begin_s
     if not window_s > 0:
         raise ValueError(f"the window ends {-window_s:g} s before it begins")
-    counted = count(counter, trace, begin_s, end_s, covers=covers)
+    counted = count(counter, trace, begin_s, end_s, covers=covers, period_s=period_s)
     seen = traced(trace, begin_s, end_s, rate_hz=rate_hz, covers=covers)
     joules = seen.joules if counted.joules is None else counted.joules
     energy = Energy(
@@ -155,13 +171,8 @@ def measure(
     if energy.method == "trace":
         energy = _by_trace(energy, seen, covers=covers)
     else:
-        ends = (begin_s, end_s)
-        near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= PAD_S]
-        # Where the power at the ends was not seen it may have been anything.
-        swing_w = max(near) - min(near) if near else max(energy.mean_w or 0.0, limit_w or 0.0)
-        ends_j = counted.slack_s * swing_w + counted.blur_s * max([*near, energy.mean_w or 0.0])
-        second_j = _by_average(counter, counted, average, energy, ends)
-        energy = _by_counter(energy, ends_j, second_j, covers=covers)
+        second_j = _by_average(counter, counted, average, energy, (begin_s, end_s))
+        energy = _by_counter(energy, counted, second_j, covers=covers)
     if (energy.mean_w or 0.0) > min(most_w, MOST_W):
         text = "the energy counter rose by more than this board can draw"
         return replace(energy, joules=None, method=None, uncertainty_j=None, invalid=(text,))
@@ -197,29 +208,35 @@ def _by_average(
     return energy.joules * fsum(r.value for r in inside) * AVERAGED_S / counts if counts else None
 
 
-def _by_counter(energy: Energy, ends_j: float, second_j: float | None, *, covers: bool) -> Energy:
+def _by_counter(
+    energy: Energy, counted: CounterEnergy, second_j: float | None, *, covers: bool
+) -> Energy:
     """Return a counter's energy with its witness: the trace, or a driver's mean (`second_j`)."""
     assert energy.joules is not None
-    allowed_j = max(AGREEMENT * energy.joules, ends_j)
-    off_j = None if energy.trace_j is None else abs(energy.trace_j - energy.joules)
-    by_trace = covers or second_j is None
-    apart_j = off_j if by_trace or second_j is None else abs(second_j - energy.joules)
-    energy = replace(energy, uncertainty_j=ends_j + (apart_j or 0.0))
-    note = (
-        f"counter and power trace disagree: {energy.joules:,.0f} J and {energy.trace_j or 0:,.0f} J"
-    )
-    if apart_j is not None and apart_j > allowed_j:
-        if not by_trace:
-            note = (
-                f"counter and the driver's mean power disagree: {energy.joules:,.0f} J and "
-                f"{second_j:,.0f} J"
-            )
+    joules, ends_j = energy.joules, math.hypot(counted.lag_j, counted.steps_j)
+    off_j = None if energy.trace_j is None else abs(energy.trace_j - joules)
+    apart_j, share, right = off_j, AGREEMENT, ""
+    if not covers and second_j is not None:
+        apart_j, right = abs(second_j - joules), "the driver's mean power agrees with the counter"
+    elif not covers and counted.gain is not None:
+        still_j = abs(counted.gain - 1) * joules
+        apart_j = still_j if off_j is None else min(off_j, still_j)
+        right = "they agree where the power stood still"
+    elif not covers:
+        share = APART
+    differ_j = KNOWN * (apart_j or 0.0)
+    common_j = differ_j + COMMON * counted.lag_j
+    energy = replace(energy, uncertainty_j=ends_j + differ_j, common_j=common_j)
+    disagree = f"disagree: {joules:,.0f} J and "
+    note = f"counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
+    if apart_j is not None and apart_j > max(share * joules, ends_j):
+        if not covers and second_j is not None:
+            note = f"counter and the driver's mean power {disagree}{second_j:,.0f} J"
         elif not covers:
             note += "; which is right is not known: this sensor may see only a part of the time"
         return replace(energy, invalid=(*energy.invalid, note))
-    if off_j is not None and off_j > allowed_j:
-        note += "; the driver's mean power agrees with the counter, which counts"
-        return replace(energy, notes=(*energy.notes, note))
+    if right and off_j is not None and off_j > max(AGREEMENT * joules, ends_j):
+        return replace(energy, notes=(*energy.notes, f"{note}; {right}, which counts"))
     return energy
 
 
@@ -315,14 +332,13 @@ def together(
 ) -> Power:
     """Return the energy of one GPU or more in one window; an unknown part makes the whole unknown.
 
-    Uncertainties add up: each is a bound, and errors of sensors of one kind have common causes, the
-    counters' lag at the ends of the window and their gain. A root of squares would need errors that
-    are independent.
+    What is uncertain in common, by the counters' gain and lag, adds up; what is not, by what the
+    ends of the window hide of each, adds up as a root of squares.
 
     Args:
         names: What people call GPUs, by UUID: what is not of each is said with theirs.
 
-    Source: JCGM 100:2008 (GUM), 5.2.2, note 1: inputs of correlation 1.
+    Source: JCGM 100:2008 (GUM), 5.1.2 and 5.2.2, note 1: inputs of correlation 0 and 1.
     """
     each = list(energies.values())
     window_s = each[0].window_s
@@ -332,7 +348,7 @@ def together(
     )
     return Power(
         joules=joules,
-        uncertainty_j=None if joules is None else _sum([e.uncertainty_j for e in each]),
+        uncertainty_j=None if joules is None else _uncertainty(each),
         mean_w=None if joules is None else joules / window_s,
         peak_w=max((e.peak_w for e in each if e.peak_w is not None), default=None),
         window_s=window_s,
@@ -350,14 +366,16 @@ def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]
     Args:
         sentences: Of each GPU its name and what is said of it.
     """
-    whose: dict[str, list[str]] = {}
-    for gpu, texts in sentences:
-        for text in dict.fromkeys(texts):
-            whose.setdefault(text, []).append(gpu)
-    return tuple(
-        text if len(gpus) == len(sentences) else f"{', '.join(gpus)}: {text}"
-        for text, gpus in whose.items()
-    )
+    apart = [(gpu, text) for gpu, texts in sentences for text in texts]
+    return tuple(of_gpus(apart, len(sentences), every=""))
+
+
+def _uncertainty(energies: Sequence[Energy]) -> float | None:
+    """Return what the sum of energies may be off by; None where that is not known of each."""
+    parts = [(e.uncertainty_j, e.common_j) for e in energies if e.uncertainty_j is not None]
+    common = [whole if part is None else part for whole, part in parts]
+    alone = (whole - part for (whole, _), part in zip(parts, common, strict=True))
+    return math.fsum(common) + math.hypot(*alone) if len(parts) == len(energies) else None
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from math import fsum
+from math import fsum, hypot
 from operator import mul
 from statistics import fmean, linear_regression, median
 from typing import Any
@@ -147,13 +147,14 @@ def refresh_s(trace: Sequence[Reading]) -> float | None:
     return shortest if shortest <= SLOWEST_S else None
 
 
-def delay_s(trace: Sequence[Reading], *, covers: bool) -> float:
+def delay_s(trace: Sequence[Reading], *, covers: bool, usual_s: float = 0.0) -> float:
     """Return how late a trace shows the power, as far as that is known, seconds.
 
     A reading is on average half a refresh old. Of a sensor that covers it is the mean of a whole
-    refresh before that; how much of it another sensor sees is not known.
+    refresh before that; how much of it another sensor sees is not known. `usual_s` is the refresh
+    where the trace stands so still that it shows none.
     """
-    refresh = refresh_s(trace) or 0.0
+    refresh = refresh_s(trace) or usual_s
     return refresh if covers else refresh / 2
 
 
@@ -202,6 +203,18 @@ a trace is late too."""
 
 LAG_STEP_S = 0.01
 
+SURE = 1.25
+"""So many times what the ends of a window hide is stated, which covers 99.5 % of simulated ones."""
+
+NEAR_S = 0.5
+"""The power so long before and after a moment shows what it may have been in that moment."""
+
+STEP_S = 0.1
+"""A counter that nobody watched steps as often as this at least."""
+
+STILL, FEWEST_STILL = 1.05, 5
+"""The power stands still where its highest is at most so many times its lowest; so many steps."""
+
 SEEN = 0.5
 """A lag is believed where it leaves less than this share of what disagrees at the worst one."""
 
@@ -223,17 +236,19 @@ class CounterEnergy:
     """What a counter says, or why it says nothing.
 
     Attributes:
-        slack_s: By how much the moments at both ends may be off, in power that was not seen there.
-        blur_s: By how much the moments of the steps at both ends are uncertain, together.
+        lag_j: What it may be off by as its lag is not known better.
+        steps_j: What it may be off by as nobody sees when in a step at an end the power changed.
         lag_s: By how much it trails the power; None where that was not seen.
+        gain: What it counts of a joule where the power stood still; None where it did not.
         why_not: Why it gives no difference.
         invalid: Why nothing that it says may be judged.
     """
 
     joules: float | None = None
-    slack_s: float = 2 * LAG_S
-    blur_s: float = 0.0
+    lag_j: float = 0.0
+    steps_j: float = 0.0
     lag_s: float | None = None
+    gain: float | None = None
     why_not: str = ""
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
@@ -246,8 +261,13 @@ def count(
     end_s: float,
     *,
     covers: bool = True,
+    period_s: float | None = None,
 ) -> CounterEnergy:
-    """Interpolate between the moments at which the counter stepped."""
+    """Interpolate between the moments at which the counter stepped.
+
+    Args:
+        period_s: The time between two steps; None where nobody watched them.
+    """
     if not counter:
         return CounterEnergy(why_not="no energy counter")
     read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, RISE_W)
@@ -265,19 +285,43 @@ def count(
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
-    lag_s = None if behind_s is None else behind_s + delay_s(trace, covers=covers)
+    # A board renews its power and its counter together, as far as is known.
+    delay = delay_s(trace, covers=covers, usual_s=min(period_s or beat_s(steps), STEP_S))
+    unsure_s = LAG_STEP_S + delay / (4 if covers else 1)
+    unsure_s += beat_s(trace) / 2 if len(trace) > 1 else 0.0
+    unsure_s += max(_gap_at(counter, end) for end in ends) - beat_s(counter)
+    lag_s = None if behind_s is None else behind_s + delay
     shift_s = lag_s or 0.0
+    # One that trails by more than others may count a mean.
+    unsure_s += max(0.0, shift_s - 2 * LAG_S)
     # A counter that was not read for long enough after the window is read where it was.
     unread_s = max(0.0, end_s + shift_s - steps[-1].time_s, steps[0].time_s - begin_s - shift_s)
     shift_s = 0.0 if unread_s else shift_s
-    step_s = max(beat_s(steps), *(_gap_at(steps, end + shift_s) for end in ends))
+    unsure_s += max(LAG_S, lag_s or 0.0) if lag_s is None or unread_s else 0.0
     shape = cumulated(trace) if behind_s is not None else []
-    begin_j, end_j = (_along(steps, shape, end + shift_s, behind_s or 0.0) for end in ends)
+
+    def shown_j(end_s: float, off_s: float = 0.0) -> float:
+        return _along(steps, shape, end_s + shift_s + off_s, behind_s or 0.0)
+
+    def used_j(off_s: float = 0.0) -> float:
+        return shown_j(end_s, off_s) - shown_j(begin_s, off_s)
+
+    period_s = period_s or min(refresh_s(trace) or STEP_S, STEP_S)
+    blur_s = min(beat_s(counter), STEP_S) / 3
+    if beat_s(steps) < 1.5 * beat_s(counter):  # it may step more often than it is read
+        blur_s = max(blur_s, min(beat_s(counter), period_s) / 2)
+    then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
+    hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
+    late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
+    if lag_s is None:  # the counter does not follow the power that is seen
+        near = [r.value for r in trace if min(abs(r.time_s - end) for end in ends) <= NEAR_S]
+        late_j = max(late_j, LAG_S * (max(near) - min(near)) if near else 0.0)
     return CounterEnergy(
-        joules=end_j - begin_j,
-        slack_s=step_s + max(LAG_S, (lag_s or 0.0) if unread_s else 0.0),
-        blur_s=beat_s(counter),
+        joules=used_j(),
+        lag_j=SURE * late_j,
+        steps_j=SURE * hypot(*hidden),
         lag_s=lag_s,
+        gain=_gain(steps, trace, lag_s or 0.0),
         notes=(*misreads(misread), *_holes(counter, ends)),
     )
 
@@ -298,6 +342,53 @@ def _broken(counter: Sequence[Reading]) -> CounterEnergy:
         "loaded anew (no persistence mode?)"
     )
     return CounterEnergy(why_not="the energy counter was reset", invalid=(reset,))
+
+
+def _hidden_j(
+    steps: Sequence[Reading],
+    trace: Sequence[Reading],
+    then: Reading,
+    behind_s: float,
+    blur_s: float,
+) -> float:
+    """Return what a counter may be off by between two steps, whose moments are known to `blur_s`.
+
+    Within a step the power was something between the least and the most that was seen nearby.
+    """
+    earlier, later = around(steps, then.time_s)
+    near_s = max(NEAR_S, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:]))
+    some = [r for r in steps if abs(r.time_s - then.time_s) <= near_s]
+    watts = [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(some)]
+    seen = [r.value for r in trace if abs(r.time_s - then.time_s + behind_s) <= near_s]
+    watts += seen or [0.0, 2 * max(watts)]
+    low_w, high_w, rise_j = min(watts), max(watts), later.value - earlier.value
+    step_s = later.time_s - earlier.time_s
+    first_s = min(max(then.time_s - earlier.time_s, 0.0), step_s)
+    most_j = min(first_s * high_w, rise_j - (step_s - first_s) * low_w)
+    least_j = max(first_s * low_w, rise_j - (step_s - first_s) * high_w)
+    shown_j = then.value - earlier.value
+    return hypot(max(most_j - shown_j, shown_j - least_j), blur_s * rise_j / step_s)
+
+
+def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> float | None:
+    """Return what a counter counts of a joule where the power stood still and was lowest.
+
+    There a sensor that sees a part of the time sees all. A load that locks to the sensor looks as
+    still, but not so low to the counter.
+    """
+    still, near_s = [], NEAR_S / 2
+    for earlier, later in pairwise(steps):
+        begin_s, end_s = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
+        first, last = (bisect_right(trace, t, key=lambda r: r.time_s) for t in (begin_s, end_s))
+        watts = [reading.value for reading in trace[first:last]]
+        if first and last < len(trace) and 0 < max(watts, default=0) <= STILL * min(watts):
+            counted_w = (later.value - earlier.value) / (later.time_s - earlier.time_s)
+            still.append((fmean(watts), counted_w))
+    rows = [still[i : i + FEWEST_STILL] for i in range(len(still) - FEWEST_STILL + 1)]
+    if not rows:
+        return None
+    low_w = max(watts for watts, _ in min(rows, key=lambda row: fsum(w for _, w in row)))
+    return median(w / watts for watts, w in still if low_w / STILL <= watts <= low_w * STILL)
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:

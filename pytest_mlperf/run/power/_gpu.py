@@ -109,6 +109,7 @@ class GpuLog:
             covers=bool(self.facts.get("covers")),
             average=self.series("average_w", begin_s, end_s) if self.facts.get("averages") else (),
             most_w=dict(highest(self.facts.get("identity", {}))).get("power_w", math.inf),
+            period_s=self.facts.get("counter_period_s"),
         )
         if "energy_j" in self.forbidden:
             energy = replace(energy, joules=None, uncertainty_j=None, method=None)

@@ -5,25 +5,31 @@ from __future__ import annotations
 import dataclasses
 import stat
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 
 from pytest_mlperf.core.control import State
-from pytest_mlperf.core.energy import Power, together
+from pytest_mlperf.core.energy import Power, once_each, together
 from pytest_mlperf.core.energy.host import HostEnergy
 from pytest_mlperf.core.energy.meter import MeterReading, WallEnergy, parse_meter, wall_energy
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.measurement import GpuRun
 from pytest_mlperf.core.metrics import NET_JOULES_PER_SAMPLE
-from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey, of_gpus
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.run.figures import Figures, Findings
 from pytest_mlperf.run.logs import TimedLog
 from pytest_mlperf.run.power.doubts import EVIDENCE_S, Doubts, doubts
-from pytest_mlperf.run.power.sampling import PowerLog
+from pytest_mlperf.run.power.sampling import WANTED_HZ, PowerLog
+
+CLOCK_SET = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+"""Why no energy of a run is known: its window is dated by the wall clock."""
+
+LOW_HZ = WANTED_HZ / 2
+"""A run whose power was read less often says so."""
 
 SUSPECT = "the speed is suspect: NVIDIA's driver was upgraded while it is loaded; reboot"
 
@@ -47,32 +53,41 @@ def sampled(
     *,
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
+    clock_set: bool = False,
 ) -> Sampled:
     """Return a run's energy and the reasons to doubt it; processes after `warm_s` are not ours.
 
     Args:
         used: What the session knows of its GPUs, by UUID.
+        clock_set: The wall clock was set in the window, whose ends it dates.
     """
-    if unsampled := _unsampled(log, used):
+    if unsampled := _unsampled(log, used, clock_set=clock_set or log.clock_stepped):
         return unsampled
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
+    names = {uuid: gpu.name for uuid, gpu in used.items()}
     begin_s, end_s = map(log.monotonic, timed.window_s)
     watched_s = {g.uuid: max(begin_s, log.watched_s(g, end_s)) for g in log.gpus}
     ask = partial(doubts, begin_s=begin_s, warm_s=warm_s, busy=_busy(figures), linked=len(used) > 1)
     each = {g.uuid: ask(g, end_s=watched_s[g.uuid], limit_w=used[g.uuid].limit_w) for g in log.gpus}
     unseen = {uuid for uuid, s in watched_s.items() if s < min(end_s, begin_s + EVIDENCE_S)}
     each = {uuid: _without_idleness(d) if uuid in unseen else d for uuid, d in each.items()}
-    if len(each) > 1:
-        each = {uuid: _named(one, used[uuid]) for uuid, one in each.items()}
     signs = [sign for one in each.values() for sign in one.signs]
-    invalid = (*_lost(log, used, begin_s), *(why for one in each.values() for why in one.invalid))
+    reasons = [reason for one in each.values() for reason in one.invalid]
+    if len(each) > 1:
+        replace, named = dataclasses.replace, [(u, s) for u, one in each.items() for s in one.signs]
+        signs = [replace(sign, gpu=uuid, name=names[uuid]) for uuid, sign in named]
+        reasons = list(_of_all(each, names))
+    invalid = (*_lost(log, used, begin_s), *reasons)
     if (first_s := min(watched_s.values(), default=end_s)) < end_s:
         broke, sign = _unwatched(log, first_s - begin_s, used)
         return Sampled.signed((*signs, sign), power_unknown=broke, invalid=invalid)
+    read = [sum(begin_s <= r.time_s <= end_s for r in gpu.trace) for gpu in log.gpus if gpu.trace]
+    if read and (hz := min(read) / (end_s - begin_s)) < LOW_HZ:
+        text = f"GPUs were read at {hz:.1f} Hz, not {WANTED_HZ:g}: what was short may not show"
+        signs = [*signs, Sign(key=SignKey.SELDOM_READ, text=text)]
     seen = Sampled.signed(signs, invalid=invalid)
     energies = {gpu.uuid: gpu.energy(begin_s, end_s) for gpu in log.gpus}
-    names = {uuid: gpu.name for uuid, gpu in used.items()}
-    unsure = tuple(text for one in each.values() for text in one.energy)
+    unsure = once_each([(names[uuid], one.energy) for uuid, one in each.items()])
     power = together(energies, doubts=unsure, names=names)
     states = [gpu.state(begin_s, end_s) for gpu in log.gpus]
     runs = [
@@ -95,25 +110,23 @@ def sampled(
     )
 
 
-def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
+def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu], *, clock_set: bool) -> Sampled | None:
     """Return what there is of a run whose window is not known, or whose GPUs were not read."""
-    unknown = log.unavailable
-    if log.clock_stepped:
-        unknown = "the wall clock was set during the run, so that LoadGen's window cannot be found"
+    unknown = CLOCK_SET if clock_set else log.unavailable
     if not unknown:
         return None
     notes = (SUSPECT,) if log.suspect else ()
     return Sampled(power_unknown=unknown, invalid=_lost(log, used), notes=notes)
 
 
-def _named(doubts: Doubts, gpu: UsedGpu) -> Doubts:
-    """Return doubts that name the GPU they are about."""
-    replace = dataclasses.replace
-    return Doubts(
-        invalid=tuple(replace(why, text=f"{gpu.name}: {why}") for why in doubts.invalid),
-        energy=tuple(f"{gpu.name}: {text}" for text in doubts.energy),
-        signs=tuple(replace(sign, gpu=gpu.uuid, name=gpu.name) for sign in doubts.signs),
-    )
+def _of_all(each: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
+    """Yield each reason once, with the GPUs that it is of."""
+    texts: dict[Key, list[tuple[str, str]]] = {}
+    for uuid, one in each.items():
+        for reason in one.invalid:
+            texts.setdefault(reason.key, []).append((names[uuid], reason.text))
+    for key, named in texts.items():
+        yield from (Reason(key=key, text=text) for text in of_gpus(named, len(each)))
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:
@@ -272,13 +285,15 @@ class Hosted(Findings):
     host: HostEnergy
 
 
-def metered(figures: Figures, meter: Meter, timed: TimedLog) -> Metered:
+def metered(figures: Figures, meter: Meter, timed: TimedLog, *, clock_set: bool = False) -> Metered:
     """Return the wall energy of a run's timed part, and samples and tokens per joule of it.
 
     A file that broke since the session began costs the energy, never the run.
     """
     begin_s, end_s = timed.window_s
     try:
+        if clock_set:
+            raise SuiteError(CLOCK_SET)
         readings = read_meter(meter.path, until_s=end_s, local_offset_s=meter.offset_s)
     except MlperfError as error:
         wall = dataclasses.replace(wall_energy((), begin_s, end_s), notes=(str(error),))

@@ -164,7 +164,7 @@ class PowerLog:
                 parts[state["gpu"]].state(state)
             elif lost := record.get("lost"):
                 parts[lost["gpu"]].lose(lost["time"], lost["why"])
-            else:
+            elif "rates" not in record:
                 end = record["end"]
         if ready is None:
             return cls(unavailable="the sampler wrote nothing")
@@ -295,6 +295,9 @@ FILE = "power.jsonl"
 LOG = "sampler.log"
 """What the child writes to stderr, there too."""
 
+WANTED_HZ = 50.0
+"""How often power is to be read."""
+
 PATIENCE_S = 60.0
 """A driver that needs longer for its first answers is broken."""
 
@@ -323,7 +326,7 @@ class PowerSampling:
         uuids: Sequence[str],
         folder: Path,
         *,
-        hz: float = 50.0,
+        hz: float = WANTED_HZ,
         watch_s: float = 1.5,
         patience_s: float = PATIENCE_S,
     ) -> None:
