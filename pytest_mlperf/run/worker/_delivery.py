@@ -86,6 +86,8 @@ def ids_in(output: bytes) -> int | None:
     return None
 
 
+Outputs = Sequence[bytes] | None
+
 POOL = 1024
 """Response objects that a completing thread reuses."""
 
@@ -317,10 +319,7 @@ class TokenSink(_PooledSink):
             self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Complete these samples with their token counts."""
         wrong = token_fault(ids, n_tokens) or (output_fault(ids, outputs) * self.wants_output)
@@ -407,10 +406,7 @@ class OutputSink(GuardedSink):
         self._archive.close()
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Complete these samples with one bytes object each; count tokens if the engine does."""
         wrong = output_fault(ids, outputs, n_tokens if self.outputs_are_tokens else None)
