@@ -257,7 +257,7 @@ def length_findings(settings: LoadGenSettings, duration_s: float, *, probed: boo
         return Findings(invalid=(Reason(key=Key.TOO_SHORT, text=text),))
     if settings.points or duration_s <= LONGEST * planned_s:
         return Findings()
-    text = f"the run lasted {duration(duration_s)}, {duration(planned_s)} were planned by its rate"
+    text = f"the run lasted {duration(duration_s)}; {duration(planned_s)} were planned by its rate"
     return Findings.signed([Sign(key=SignKey.TOO_LONG, text=text)])
 
 

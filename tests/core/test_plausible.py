@@ -65,7 +65,7 @@ def with_misreads(readings: Sequence[Reading], at: Sequence[int], value: float) 
 TRACE = [Reading(time_s=n / 50, value=400.0) for n in range(3000)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     at=st.sets(st.integers(1, 1198), min_size=1, max_size=250),
     value=st.sampled_from([0.0, 1.0, 999.0, 4_294_967.295, 9e10]),
@@ -131,7 +131,7 @@ def page(joules: float, watts: float) -> bytes:
     return f"{ENERGY}{labels} {joules * 1000:.0f}\n{POWER}{labels} {watts:.3f}\n".encode()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(
     at=st.sets(st.integers(0, 119), max_size=12),
     value=st.one_of(garbage, st.just(0.0)),

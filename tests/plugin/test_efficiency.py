@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 
@@ -342,7 +343,8 @@ def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
     assert verdict.subject.identity["topology"] == "NV18 NVSwitch"
     assert run_.power is not None
     assert run_.power.joules == pytest.approx(sum(gpu.joules or 0 for gpu in run_.gpus))
-    assert run_.power.uncertainty_j == pytest.approx(sum(g.uncertainty_j or 0 for g in run_.gpus))
+    parts = [gpu.uncertainty_j or 0 for gpu in run_.gpus]
+    assert math.hypot(*parts) <= (run_.power.uncertainty_j or 0) <= math.fsum(parts)
     assert all("nvlink_sent" in gpu.state for gpu in run_.gpus)
 
 
