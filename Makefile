@@ -10,7 +10,7 @@
 # make busy    verdicts beside neighbours that compute: unchanged code must be no drop
 # make precisions  accuracy and speed of the tiny suite in every precision, as a page and as Markdown
 # make energy  how far off energies are, against simulated loads
-# make decisions  how often verdicts are wrong, simulated: fails if a promise is broken, in 4 minutes
+# make decisions  how often verdicts are wrong, simulated: fails if a promise is broken, in 6 minutes
 # make decisions-full  the same at full size, and docs/decisions.md with its rows from it
 # make engines one tiny model through every engine that is here, beside each other
 # make mlserver a real KServe v2 server, for the tests of engine triton

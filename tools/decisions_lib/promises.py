@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from decisions_lib import first_day, load
 from decisions_lib.excepted import Promise, bound, bounds
-from decisions_lib.required import Figure, Required, of_rows, one
+from decisions_lib.required import Figure, Required, error, of_rows, one
 from decisions_lib.two_days import Row
 from decisions_lib.worlds import NAMED, NOISIER, TYPICAL
 
@@ -51,7 +51,14 @@ def required(
         *_interleaved(days),
         *_loaded("load: unchanged is a drop", RED, {row: row.fails for row in loads}),
         *_loaded("load: a drop of the limit is ok", OK, {row: row.passes for row in loads}),
-        one(FIRST_DAY, "an idle machine: -3 % is found", quiet.found, NOTICED, at_most=False),
+        one(
+            FIRST_DAY,
+            "an idle machine: -3 % is found",
+            quiet.found,
+            NOTICED,
+            at_most=False,
+            cases=quiet.cases,
+        ),
         one(RUNS, "an idle machine: runs, unchanged", quiet.runs, MOST_RUNS, share=False),
     ]
 
@@ -82,11 +89,19 @@ def _exceptions(rows: Sequence[Row]) -> Required:
     """Return the requirement that no exception is worse than is stated of it."""
     by_name = {(row.world, row.design): row for row in rows}
     promises: tuple[Promise, ...] = ("red", "ok")
+    # A bound is the figure of one run at full size: another run's lies twice as far off by chance.
     figures = [
-        Figure(name=row.name, found=figure(row, of), bound=most, cases=row.cases)
+        Figure(
+            name=row.name,
+            found=found,
+            bound=most,
+            cases=row.cases,
+            kept=found <= most + 2 * error(most, row.cases),
+        )
         for of in promises
         for world, design, most in bounds(of)
         if (row := by_name.get((world, design)))
+        for found in (figure(row, of),)
     ]
     broken = [f"{each.name}: {each.found:.2%}" for each in figures if not each.is_kept]
     return Required(
@@ -106,10 +121,10 @@ def _typical(rows: Sequence[Row]) -> Iterator[Required]:
             continue
         of, same, fell = f"typical noise, {row.design}", row.same, row.fell
         first = f"{of}: -3 %, warned of or red"
-        yield one(FIRST_DAY, first, fell.noticed, NOTICED, at_most=False)
+        yield one(FIRST_DAY, first, fell.noticed, NOTICED, at_most=False, cases=row.cases)
         in_two = f"{of}: -3 %, red in two days"
         two = "typical noise: -3 % is red by day 2"
-        yield one(two, in_two, fell.red, IN_TWO_DAYS, at_most=False)
+        yield one(two, in_two, fell.red, IN_TWO_DAYS, at_most=False, cases=row.cases)
         yield one(RUNS, f"{of}: runs, unchanged", same.runs, MOST_RUNS, share=False)
 
 

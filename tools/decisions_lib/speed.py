@@ -70,7 +70,8 @@ def begin(pool: Executor, scale: float) -> Callable[[], Found]:
         pool: Where they run.
         scale: Share of the full size.
     """
-    cases, each = max(200, round(scale * CASES)), max(1, round(scale * shipped.EACH))
+    cases, each = max(200, round(scale * CASES)), max(1, round(4 * scale * shipped.EACH))
+    each = min(each, shipped.EACH)
     compared = [pool.submit(shipped.differences, n, PARTS, each) for n in range(PARTS)]
     first = pool.submit(first_day.rows, cases)
     loads = pool.submit(load.rows, cases // 2)

@@ -399,7 +399,7 @@ class EngineWorker:
             raise RunError(
                 "engine",
                 f"the run would take {takes_s:,.0f} s in place of {usual_s:,.3g} s: "
-                f"{expected:,} samples were planned by its rate, {settings.target_qps:,.4g}/s "
+                f"{expected:,} samples were planned by its rate, {settings.target_qps:,.6g}/s "
                 f"(target_qps, or the baseline's), and after the warm-up the engine reached "
                 f"{reached:,.3g} samples/s; lower target_qps, or record the baseline anew if the "
                 "engine is to be that slow",
