@@ -270,18 +270,13 @@ def count(
     """
     if not counter:
         return CounterEnergy(why_not="no energy counter")
+    ends = (begin_s, end_s)
     read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, RISE_W)
-    if not counter or any(
-        b.value - a.value > MOST_W * (b.time_s - a.time_s + SLOWEST_STEP_S)
-        or (misread and b.time_s - a.time_s > LONGEST_MISREAD_S)
-        for a, b in pairwise(counter)
-        if a.time_s <= end_s and b.time_s >= begin_s
-    ):
+    if _breaks(counter, ends, misread):
         return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
         return CounterEnergy(why_not="the energy counter does not move")
-    ends = (begin_s, end_s)
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
@@ -295,10 +290,9 @@ def count(
     # One that trails by more than others may count a mean.
     unsure_s += max(0.0, shift_s - 2 * LAG_S)
     # A counter that was not read for long enough after the window is read where it was.
-    if not (steps[0].time_s - begin_s <= shift_s <= steps[-1].time_s - end_s):
-        unsure_s, shift_s = unsure_s + max(LAG_S, shift_s), 0.0
-    elif lag_s is None:
-        unsure_s += LAG_S
+    unread = not steps[0].time_s - begin_s <= shift_s <= steps[-1].time_s - end_s
+    unsure_s += max(LAG_S, shift_s) if lag_s is None or unread else 0.0
+    shift_s = 0.0 if unread else shift_s
     shape = cumulated(trace) if behind_s is not None else []
 
     def shown_j(time_s: float) -> float:
@@ -330,6 +324,15 @@ def misreads(count: int) -> tuple[str, ...]:
     """Return how often a counter was misread, in words; nothing where it was not."""
     often = "once" if count == 1 else f"{count} times"
     return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
+
+
+def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) -> bool:
+    return not line or any(
+        b.value - a.value > MOST_W * (b.time_s - a.time_s + SLOWEST_STEP_S)
+        or (misread and b.time_s - a.time_s > LONGEST_MISREAD_S)
+        for a, b in pairwise(line)
+        if a.time_s <= ends[1] and b.time_s >= ends[0]
+    )
 
 
 def _broken(counter: Sequence[Reading]) -> CounterEnergy:

@@ -108,15 +108,7 @@ class _Pool:
     thread from changing a response between another thread's filling and handing over.
     """
 
-    __slots__ = (
-        "_set_id",
-        "_set_tokens",
-        "ended_s",
-        "first",
-        "only_first",
-        "responses",
-        "took_s",
-    )
+    __slots__ = ("_set_id", "_set_tokens", "ended_s", "first", "only_first", "responses", "took_s")
 
     def __init__(self, port: Port) -> None:
         self.responses = [port.response(0, 0, 0) for _ in range(POOL)]
