@@ -262,14 +262,16 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
     if energy.window_s < SHORTEST_S:
         notes.append(f"a window of {floored(energy.window_s)} s is too short for energy")
     elif energy.window_s < GATED_S:
-        notes.append(
-            f"energy of {floored(energy.window_s)} s is reported, not gated: that needs "
-            f"{GATED_S:g} s"
-        )
+        notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
         notes.append(f"energy that is uncertain by {share:.0%} is reported, not gated")
     return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
+
+
+def too_short(noun: str, window_s: float) -> str:
+    """Return why an energy of a window below `GATED_S` is not gated."""
+    return f"{noun} of {floored(window_s)} s is reported, not gated: that needs {GATED_S:g} s"
 
 
 def floored(seconds: float) -> str:

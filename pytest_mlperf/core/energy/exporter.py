@@ -226,10 +226,7 @@ def _doubts(
             "those that serve it in mlperf_dcgm_gpus"
         )
     if whole.window_s < energy.GATED_S:
-        yield (
-            f"energy of {energy.floored(whole.window_s)} s is reported, not gated: that needs "
-            f"{energy.GATED_S:g} s"
-        )
+        yield energy.too_short("energy", whole.window_s)
     share = (whole.uncertainty_j or 0.0) / (whole.joules or 1.0)
     if share > energy.UNSURE:
         yield (

@@ -301,9 +301,10 @@ def count(
     def used_j(off_s: float = 0.0) -> float:
         return shown_j(end_s + off_s) - shown_j(begin_s + off_s)
 
+    period_s = period_s or min(refresh_s(trace) or STEP_S, STEP_S)
     blur_s = min(beat_s(counter), STEP_S) / 3
     if beat_s(steps) < 1.5 * beat_s(counter):  # it may step more often than it is read
-        blur_s = max(blur_s, min(beat_s(counter), period_s or STEP_S) / 2)
+        blur_s = max(blur_s, min(beat_s(counter), period_s) / 2)
     then = [Reading(time_s=end + shift_s, value=shown_j(end)) for end in ends]
     hidden = [_hidden_j(steps, trace, each, behind_s or 0.0, blur_s) for each in then]
     late_j = max(abs(used_j(unsure_s * part / 4) - used_j()) for part in range(-4, 5))
