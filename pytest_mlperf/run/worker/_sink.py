@@ -199,6 +199,8 @@ LONGEST = 60
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
 
+Outputs = Sequence[bytes] | None
+"""One for each id, where the run asks for any."""
 
 Clock = Callable[[], float]
 """Returns seconds, as `time.perf_counter` does, which all processes of a machine share."""
@@ -372,10 +374,7 @@ class GuardedSink:
         """End what was written; nothing is outstanding any more."""
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Take these samples as finished."""
         raise NotImplementedError
