@@ -16,11 +16,11 @@ if TYPE_CHECKING:  # a worker in another Python imports this module, and as litt
     from pytest_mlperf.core.search import Condition
 
 Scenario = Literal["Offline", "Server", "SingleStream", "MultiStream", "Concurrency", "OpenLoop"]
+"""LoadGen's scenarios, and Concurrency and OpenLoop, which LoadGen has no door for; MLPerf's
+Interactive is LoadGen's Server with other limits."""
 
 STREAMS = ("SingleStream", "MultiStream")
 """Scenarios that submit one query after the other."""
-"""LoadGen's scenarios, and Concurrency and OpenLoop, which LoadGen has no door for; MLPerf's
-Interactive is LoadGen's Server with other limits."""
 
 MLC_ENDPOINTS = "MLCommons endpoints"
 """MLCommons' client for MLPerf Endpoints, where it measures in place of LoadGen."""

@@ -53,8 +53,7 @@ def possible(quantity: str, reading: Any, most: float = math.inf) -> Any:
         parts = {key: possible(quantity, value, most) for key, value in reading.items()}
         return {key: value for key, value in parts.items() if value is not None}
     if isinstance(reading, list):
-        whole = all(possible(quantity, one, most) is not None for one in reading)
-        return reading if whole else None
+        return None if None in (possible(quantity, one, most) for one in reading) else reading
     if not isinstance(reading, int | float):
         return reading
     lowest, highest = BOUNDS[quantity]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from itertools import groupby
 
@@ -158,7 +158,7 @@ class Sign:
         return f"{self.name or f'GPU {self.gpu}'}: {text}" if self.gpu else text
 
 
-_FIGURE = re.compile(r"(?<!process )(?<!NVLink )(?<!link )(?<!XID )(?<![\w.,-])\d[\d,.]*(?<=\d)")
+_FIGURE = re.compile(r"(?<!process )(?<!NVLink )(?<!link )(?<!XID )(?<![\w.,-])\d[\d,.]*(?<=\d)%?")
 """A figure in a text; a number that names something is none."""
 
 
@@ -177,26 +177,29 @@ def of_gpus(
     alike: dict[str, dict[str, str]] = {}
     for name, text in texts:
         alike.setdefault(_FIGURE.sub("\0", text), {}).setdefault(name, text)
-    sentences = []
-    for form, each in alike.items():
-        head = every.format(gpus) if len(each) == gpus else f"{_some(list(each), gpus)}: "
-        words = [head, *form.split("\0")]
-        for place, figures in enumerate(zip(*map(_FIGURE.findall, each.values()), strict=True)):
-            ends = (end(figures, key=lambda n: float(n.replace(",", ""))) for end in (min, max))
-            words[place + 1] += " to ".join(dict.fromkeys(ends))
-        sentences.append("".join(words))
-    return sentences
+    each = [(list(of), list(of.values())) for of in alike.values()]
+    heads = [every.format(gpus) if len(names) == gpus else _some(names, gpus) for names, _ in each]
+    return [f"{head}{_ranges(same)}" for head, (_, same) in zip(heads, each, strict=True)]
+
+
+def _ranges(texts: Sequence[str]) -> str:
+    """Return a text for those that differ in their figures alone: "34 to 36 readings"."""
+    words = _FIGURE.split(texts[0])
+    for place, figures in enumerate(zip(*map(_FIGURE.findall, texts), strict=True)):
+        ordered = sorted(figures, key=lambda figure: float(figure.replace(",", "").rstrip("%")))
+        words[place] += " to ".join(dict.fromkeys((ordered[0], ordered[-1])))
+    return "".join(words)
 
 
 def _some(names: Sequence[str], gpus: int) -> str:
-    """Return "GPU 3", or "4 of 8 GPUs (1, 4 to 6)"."""
+    """Return "GPU 3: ", or "4 of 8 GPUs (1, 4 to 6): "."""
     numbers = [name.removeprefix("GPU ") for name in names]
     if len(names) == 1 or not all(map(str.isdigit, numbers)):
-        return ", ".join(names)
+        return f"{', '.join(names)}: "
     rows = groupby(enumerate(map(int, numbers)), key=lambda pair: pair[1] - pair[0])
     spans = [[str(number) for _, number in row] for _, row in rows]
     parts = (f"{s[0]} to {s[-1]}" if len(s) > 2 else ", ".join(s) for s in spans)
-    return f"{len(names)} of {gpus} GPUs ({', '.join(parts)})"
+    return f"{len(names)} of {gpus} GPUs ({', '.join(parts)}): "
 
 
 def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
@@ -207,19 +210,12 @@ def of_each(signs: Sequence[Sign], gpus: int = 0) -> str:
     """
     if len({sign.text for sign in signs}) > 1:
         return "; ".join(sign.in_words() for sign in signs)
-    spans = [sign.seconds for sign in signs if sign.seconds is not None]
-    shares = [sign.share for sign in signs if sign.share is not None]
-    lasted = ""
-    if spans and shares:
-        lasted = f"{min(spans):.2f} to {max(spans):.2f} s, {min(shares):.1%} to {max(shares):.1%}"
-        lasted += " of the window"
-    elif shares:
-        lasted = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
+    texts = [replace(sign, gpu="", point=None).in_words() for sign in signs]
     points = ", ".join(f"{sign.point:,.10g}" for sign in signs if sign.point is not None)
+    if points:
+        return f"at {points}: {_ranges(texts)}"
     names = [sign.name or f"GPU {sign.gpu}" for sign in signs]
-    some = _some(names, gpus) if len(names) < gpus else f"each of {len(signs)} GPUs"
-    head = f"at {points}" if points else some
-    return f"{head}: {signs[0].text.replace(LASTED, lasted)}"
+    return "; ".join(of_gpus(list(zip(names, texts, strict=True)), max(gpus, len(signs))))
 
 
 def measured_again(invalid: Sequence[Sequence[Reason]]) -> str:

@@ -11,10 +11,10 @@ import json
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from math import ceil
-from typing import IO, Any
+from typing import IO, Any, NamedTuple
 
 from pytest_mlperf.hardware._nvml import Lost
 from pytest_mlperf.hardware.nvml_quantities import SLOW, STATE
@@ -48,12 +48,16 @@ FLOORS_HZ = {"trace": 5.0, "counter": 5.0, "state": 1.0, "slow": 0.2}
 LOWER = 0.8
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ReadCost:
+class ReadCost(NamedTuple):
     """What one read of a group costs, of one GPU: this process's CPU, and until the answer."""
 
     cpu_s: float
     wall_s: float
+
+
+def dearest(costs: Iterable[tuple[float, float]]) -> ReadCost:
+    """Return what a group costs of the GPU that costs most."""
+    return ReadCost(*map(max, zip(*costs, strict=True)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -196,17 +200,17 @@ class GpuThread(threading.Thread):
 
     def pace(self, rates: Rates) -> None:
         """Read at these rates from the next tick on."""
-        self._period_s, self._paced = 1 / rates.trace_hz, self.planned
+        self._period_s = 1 / rates.trace_hz
+        self._began_s = time.monotonic() - self.planned * self._period_s
         self._every = round(rates.trace_hz / rates.counter_hz)
         for job, hz in zip(self._jobs, (rates.state_hz, rates.slow_hz), strict=True):
             job.period_s, job.due_s = 1 / hz, min(job.due_s, time.monotonic() + 1 / hz)
-        self._began_s = time.monotonic()
 
     def run(self) -> None:
         """Read at an even beat."""
         self._began_s += self._delay_s
         while not self.lost and not self._ended.is_set():
-            due = self._began_s + (self.planned - self._paced) * self._period_s
+            due = self._began_s + self.planned * self._period_s
             late = time.monotonic() - due
             if late < 0:
                 # Not the event's wait, which costs half as much again: the end can wait for a tick.
@@ -214,7 +218,7 @@ class GpuThread(threading.Thread):
             self.slow += late > self._period_s / 2
             self._tick()
             # What was missed is not made up for: it would only crowd the readings.
-            made = self._paced + int((time.monotonic() - self._began_s) / self._period_s)
+            made = int((time.monotonic() - self._began_s) / self._period_s)
             self.planned = max(self.planned, made) + 1
         self.ordered = True
 
@@ -239,10 +243,9 @@ class GpuThread(threading.Thread):
         cpu_s, wall_s = time.thread_time(), time.monotonic()
         try:
             read()
-            cpu_s, wall_s = time.thread_time() - cpu_s, time.monotonic() - wall_s
-            least = self.costs.get(group, ReadCost(cpu_s=cpu_s, wall_s=wall_s))
-            cpu_s, wall_s = min(cpu_s, least.cpu_s), min(wall_s, least.wall_s)
-            self.costs[group] = ReadCost(cpu_s=cpu_s, wall_s=wall_s)
+            cost = ReadCost(time.thread_time() - cpu_s, time.monotonic() - wall_s)
+            least = self.costs.get(group, cost)
+            self.costs[group] = ReadCost(*map(min, least, cost))
         except Lost as error:
             self.lost = True
             record = {"time": time.monotonic(), "gpu": self.gpu.index}
@@ -309,20 +312,13 @@ class Sampler:
     def _choose_again(self) -> None:
         """Raise the rates where reading costs less than at the start, as on a machine then busy."""
         each = [dict(thread.costs) for thread in self._threads if not thread.lost]
-        costs = {
-            group: ReadCost(
-                cpu_s=max(costs[group].cpu_s for costs in each),
-                wall_s=max(costs[group].wall_s for costs in each),
-            )
-            for group in TOPS_HZ
-            if each and all(group in costs for costs in each)
-        }
+        if not each or any(TOPS_HZ.keys() - costs.keys() for costs in each):
+            return
+        costs = {group: dearest(costs[group] for costs in each) for group in TOPS_HZ}
         rates = choose(costs, len(self._threads), trace_hz=self._most_hz)
-        better = [
-            getattr(rates, f"{g}_hz") / getattr(self._rates, f"{g}_hz")
-            for g in ("trace", "state", "slow")
-        ]
-        if len(costs) == len(TOPS_HZ) and min(better) >= 1 < max(better):
+        names = ("trace_hz", "state_hz", "slow_hz")
+        better = [getattr(rates, name) / getattr(self._rates, name) for name in names]
+        if min(better) >= 1 < max(better):
             self._rates = rates
             for thread in self._threads:
                 thread.pace(rates)

@@ -103,10 +103,8 @@ def _clocks(device: NvmlDevice, reasons: int | None) -> Property:
     as it came: free.
     """
     sm = 1
-    applied, default = (
-        ask(device, f"nvmlDeviceGet{kind}ApplicationsClock", sm, quantity="sm_mhz")
-        for kind in ("", "Default")
-    )
+    applied = ask(device, "nvmlDeviceGetApplicationsClock", sm, quantity="sm_mhz")
+    default = ask(device, "nvmlDeviceGetDefaultApplicationsClock", sm, quantity="sm_mhz")
     if applied is not None and default is not None and applied != default:
         return int(applied)
     if reasons is None:
@@ -316,13 +314,10 @@ def model_words(name: str) -> tuple[list[str], list[str]]:
     """
     words = re.findall(r"\w+", name.partition(" MIG ")[0])
     words = [word for word in words if word.lower() not in BRANDS]
-    numbers = [place for place, word in enumerate(words) if word.isdigit()]
-    end = numbers[0] + 1 if numbers else len(words)
-    model = words[:end]
-    for place, word in enumerate(words):
-        if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word):
-            model, end = [word], place + 1
-            break
+    named = [n for n, word in enumerate(words) if re.fullmatch(r"[A-Z]{1,3}\d{1,4}[A-Z]?", word)]
+    numbers = [n for n, word in enumerate(words) if word.isdigit()]
+    end = (named or numbers or [len(words) - 1])[0] + 1
+    model = words[named[0] : end] if named else words[:end]
     virtual = [word for word in words[:end] if word == "GRID" and word not in model]
     return model, [*virtual, *(word for word in words[end:] if not PLAIN.fullmatch(word))]
 

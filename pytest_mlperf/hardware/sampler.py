@@ -65,7 +65,7 @@ from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.hardware._nvml import NvmlLibrary, UnavailableNvml, binding
-from pytest_mlperf.hardware._sampler_threads import ReadCost, Sampler, Writer, choose
+from pytest_mlperf.hardware._sampler_threads import Sampler, Writer, choose, dearest
 from pytest_mlperf.hardware.nvml_quantities import COUNTER, SLOW, STATE, TRACE
 from pytest_mlperf.hardware.sampler_gpu import (
     DISAPPEARED,
@@ -142,12 +142,8 @@ def _sample(
     lost |= read_at_rest([gpu for gpu in gpus if gpu.index not in lost], stop)
     silent += [silent_part(index, options.gpu[index], error) for index, error in lost.items()]
     gpus = [gpu for gpu in gpus if gpu.index not in lost]
-    paid = {name: [gpu.cost(names) for gpu in gpus] for name, names in GROUPS.items()}
-    costs = {
-        name: ReadCost(cpu_s=max(c for c, _ in each), wall_s=max(w for _, w in each))
-        for name, each in paid.items()
-        if each
-    }
+    groups = GROUPS.items() if gpus else ()
+    costs = {group: dearest(gpu.cost(names) for gpu in gpus) for group, names in groups}
     rates = choose(costs, max(1, len(gpus)), trace_hz=options.hz)
     parts = [*silent, *(gpu.ready() for gpu in gpus)]
     first |= {**clocks(), **versions, "rates": asdict(rates)}

@@ -24,13 +24,7 @@ from pytest_mlperf.run.child.events import (
 from pytest_mlperf.run.child.process import Child
 from pytest_mlperf.run.child.protocol import Event
 from pytest_mlperf.run.conditions import Conditions
-from pytest_mlperf.run.figures import (
-    Figures,
-    Findings,
-    clock_findings,
-    load_findings,
-    together,
-)
+from pytest_mlperf.run.figures import Figures, Findings, clock_findings, load_findings, together
 from pytest_mlperf.run.reading import Evidence, Spell, energy_findings
 
 SCRIPT, TASK = "plugin/benchmark_process", "benchmark"

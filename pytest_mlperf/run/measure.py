@@ -227,10 +227,7 @@ def _work(
 
 
 def _observed(
-    case: _Measured,
-    build: Build | None,
-    checkpoint: Checkpoint | None,
-    unscored: list[RunError],
+    case: _Measured, build: Build | None, checkpoint: Checkpoint | None, unscored: list[RunError]
 ) -> tuple[Evidence, AccuracyPass | None]:
     """Run a worker from its start to its end, beside what watches the GPUs and the host."""
     task = case.task
@@ -288,9 +285,8 @@ def _repeated_rate(
     A stream whose rate was probed goes on until its planned time is over.
     """
     rate, work_s = case.progress.target_qps, settings.fixed_work_s
-    if not (finished and rate and work_s and case.progress.probed):
-        return rate
-    if settings.scenario not in STREAMS:
+    streams = settings.scenario in STREAMS
+    if not (finished and rate and work_s and case.progress.probed and streams):
         return rate
     per_query = settings.samples_per_query if settings.scenario == "MultiStream" else 1
     issued: int = finished["result"]["issued"]

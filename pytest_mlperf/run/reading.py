@@ -14,12 +14,7 @@ from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.metrics import (
-    BUILD_TIME,
-    LOAD_TIME,
-    PEAK_DEVICE_MEMORY,
-    PEAK_HOST_MEMORY,
-)
+from pytest_mlperf.core.metrics import BUILD_TIME, LOAD_TIME, PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
@@ -321,16 +316,8 @@ def energy_findings(
         timed = Spell((begin_s, end_s))
     if evidence.power:
         used = conditions.machine.used(job.accelerator, job.replicas)
-        seen.append(
-            sampled(
-                figures,
-                evidence.power,
-                timed,
-                warm_s=evidence.warm_s,
-                used=used,
-                clock_set=clock_set,
-            )
-        )
+        power = replace(evidence.power, unavailable=CLOCK_SET) if clock_set else evidence.power
+        seen.append(sampled(figures, power, timed, warm_s=evidence.warm_s, used=used))
     if evidence.host:
         shared = conditions.machine.shared
         host = host_energy({} if clock_set else evidence.host, begin_s, end_s, shared=shared)

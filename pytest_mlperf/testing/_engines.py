@@ -132,7 +132,6 @@ class _Asked:
     limit_s: float
     answers: dict[int, bytes] = field(default_factory=dict)
     artefacts: dict[int, Mapping[str, bytes]] = field(default_factory=dict)
-    lengths: dict[int, int] = field(default_factory=dict)
     sinks: list[RecordingSink] = field(default_factory=list)
     next_id: int = FIRST_ID
 
@@ -300,15 +299,14 @@ class _Asked:
 
     def _count_alike(self, index_of: Mapping[int, int], sink: RecordingSink, way: str) -> None:
         """Hold counts without outputs against those beside outputs."""
+        lengths = {index: len(answer) // 8 for index, answer in self.answers.items()}
         counts: dict[int, list[int]] = {}
         for sample, index in index_of.items():
             counts.setdefault(index, []).append(sink.n_tokens[sample])
-            if sink.wants_output:
-                self.lengths.setdefault(index, sink.n_tokens[sample])
-        fault = miscounted(counts, self.lengths, drawn=True)
+        fault = miscounted(counts, lengths, drawn=True)
         if self.same_answers:
-            other = (i for i, each in counts.items() if {*each} != {self.lengths[i]})
-            fault = next((f"{counts[i]} at sample {i}, was {self.lengths[i]}" for i in other), None)
+            other = (i for i, each in counts.items() if {*each} != {lengths[i]})
+            fault = next((f"{counts[i]} at sample {i}, was {lengths[i]}" for i in other), None)
         demand(
             not fault,
             f"{self.title}, samples {way}: n_tokens is not the length of the answers: {fault}",

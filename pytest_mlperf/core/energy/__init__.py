@@ -85,8 +85,7 @@ class Energy:
         method: "counter", "trace" (the integral, where the counter gave nothing), or None.
         peak_w: Highest sampled power; None without a trace.
         trace_j: The integral of the trace; None without a usable one.
-        common_j: The part of the uncertainty that goes the same way in all GPUs of one kind; None:
-            all of it.
+        own_j: The part of the uncertainty that does not go the same way in all GPUs of one kind.
         idle_w: Power beside the window, with the model loaded and nothing to do: the lowest mean of
             a PAD_S before or after it in which the power was steady; None where there was none.
         invalid: Why the value may be neither gated nor recorded.
@@ -99,7 +98,7 @@ class Energy:
     peak_w: float | None
     trace_j: float | None
     idle_w: float | None
-    common_j: float | None = None
+    own_j: float = 0.0
     invalid: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -224,9 +223,8 @@ def _by_counter(
         right = "they agree where the power stood still"
     elif not covers:
         share = APART
-    differ_j = KNOWN * (apart_j or 0.0)
-    common_j = differ_j + COMMON * counted.lag_j
-    energy = replace(energy, uncertainty_j=ends_j + differ_j, common_j=common_j)
+    uncertainty_j, own_j = ends_j + KNOWN * (apart_j or 0.0), ends_j - COMMON * counted.lag_j
+    energy = replace(energy, uncertainty_j=uncertainty_j, own_j=own_j)
     disagree = f"disagree: {joules:,.0f} J and "
     note = f"counter and power trace {disagree}{energy.trace_j or 0:,.0f} J"
     if apart_j is not None and apart_j > max(share * joules, ends_j):
@@ -264,14 +262,16 @@ def _plausible(energy: Energy, limit_w: float | None) -> Energy:
     if energy.window_s < SHORTEST_S:
         notes.append(f"a window of {floored(energy.window_s)} s is too short for energy")
     elif energy.window_s < GATED_S:
-        notes.append(
-            f"energy of {floored(energy.window_s)} s is reported, not gated: that needs "
-            f"{GATED_S:g} s"
-        )
+        notes.append(too_short("energy", energy.window_s))
     elif not invalid and (energy.uncertainty_j or 0.0) > UNSURE * energy.joules:
         share = (energy.uncertainty_j or 0.0) / energy.joules
         notes.append(f"energy that is uncertain by {share:.0%} is reported, not gated")
     return replace(energy, invalid=tuple(invalid), notes=tuple(notes))
+
+
+def too_short(noun: str, window_s: float) -> str:
+    """Return why an energy of a window below `GATED_S` is not gated."""
+    return f"{noun} of {floored(window_s)} s is reported, not gated: that needs {GATED_S:g} s"
 
 
 def floored(seconds: float) -> str:
@@ -372,10 +372,8 @@ def once_each(sentences: Sequence[tuple[str, Sequence[str]]]) -> tuple[str, ...]
 
 def _uncertainty(energies: Sequence[Energy]) -> float | None:
     """Return what the sum of energies may be off by; None where that is not known of each."""
-    parts = [(e.uncertainty_j, e.common_j) for e in energies if e.uncertainty_j is not None]
-    common = [whole if part is None else part for whole, part in parts]
-    alone = (whole - part for (whole, _), part in zip(parts, common, strict=True))
-    return math.fsum(common) + math.hypot(*alone) if len(parts) == len(energies) else None
+    whole_j, own_j = _sum([e.uncertainty_j for e in energies]), [e.own_j for e in energies]
+    return None if whole_j is None else whole_j - math.fsum(own_j) + math.hypot(*own_j)
 
 
 def _sum(values: Sequence[float | None]) -> float | None:

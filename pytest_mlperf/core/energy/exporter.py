@@ -10,10 +10,18 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from statistics import median
 
 from pytest_mlperf.core import energy
-from pytest_mlperf.core.energy.readings import MOST_W, RISE_W, Reading, misreads, without_misreads
+from pytest_mlperf.core.energy.readings import (
+    MOST_W,
+    RISE_W,
+    Reading,
+    at,
+    beat_s,
+    misreads,
+    slopes,
+    without_misreads,
+)
 from pytest_mlperf.core.numbers import Count, NotNegative, Seconds
 from pytest_mlperf.core.plausible import possible
 from pytest_mlperf.core.prometheus import PageSample, page_samples
@@ -218,10 +226,7 @@ def _doubts(
             "those that serve it in mlperf_dcgm_gpus"
         )
     if whole.window_s < energy.GATED_S:
-        yield (
-            f"energy of {energy.floored(whole.window_s)} s is reported, not gated: that needs "
-            f"{energy.GATED_S:g} s"
-        )
+        yield energy.too_short("energy", whole.window_s)
     share = (whole.uncertainty_j or 0.0) / (whole.joules or 1.0)
     if share > energy.UNSURE:
         yield (
@@ -263,20 +268,19 @@ def _counted(
     if len(inside) < 2:
         still = _stands_still(series, end_s - begin_s, moving=moving)
         return _Counted(readings=len(inside), why_not=(still,))
-    joules = _at(changes, end_s) - _at(changes, begin_s)
+    joules = at(changes, end_s) - at(changes, begin_s)
     if joules > MOST_W * (end_s - begin_s):
         text = f"the energy counter rises by more than any board draws: {ENERGY} must be in mJ"
         return _Counted(readings=len(inside), why_not=(text,))
-    steps = [later.time_s - earlier.time_s for earlier, later in pairwise(inside)]
-    interval_s, look_s = median(steps), median(b.time_s - a.time_s for a, b in pairwise(series))
-    late_s = inside[0].time_s - begin_s, end_s - inside[-1].time_s
-    watts = [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(changes)]
+    moments = [begin_s, *(change.time_s for change in inside), end_s]
+    longest_s = max(later - earlier for earlier, later in pairwise(moments))
+    interval_s = beat_s(inside)
     return _Counted(
         joules=joules,
-        uncertainty_j=(interval_s + look_s + UPDATES_S) * max(watts),
+        uncertainty_j=(interval_s + beat_s(series) + UPDATES_S) * max(slopes(changes)),
         interval_s=interval_s,
         readings=len(inside),
-        doubts=tuple(_sparse(len(inside), interval_s, max(*steps, *late_s))),
+        doubts=tuple(_sparse(len(inside), interval_s, longest_s)),
         notes=misreads(misread),
     )
 
@@ -312,15 +316,6 @@ def _sparse(readings: int, interval_s: float, longest_s: float) -> Iterator[str]
             f"the energy counter stood still for {longest_s:.1f} s, where it changed every "
             f"{interval_s:.2g} s: not judged"
         )
-
-
-def _at(changes: Sequence[Reading], time_s: float) -> float:
-    """Return a counter at a time, between two changes, or as it grew beside that time."""
-    place = next((n for n, one in enumerate(changes) if one.time_s >= time_s), len(changes))
-    place = min(max(place, 1), len(changes) - 1)
-    before, after = changes[place - 1], changes[place]
-    watts = (after.value - before.value) / (after.time_s - before.time_s)
-    return before.value + watts * (time_s - before.time_s)
 
 
 def _powers(looks: Sequence[ExporterLook], begin_s: float, end_s: float) -> list[float]:

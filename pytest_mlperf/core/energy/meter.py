@@ -230,10 +230,7 @@ def wall_energy(readings: Sequence[MeterReading], begin_s: float, end_s: float) 
             f"reads every {period_s:.2g} s; let the run last longer"
         )
     if window_s < energy.GATED_S:
-        notes.append(
-            f"wall energy of {energy.floored(window_s)} s is reported, not gated: that needs "
-            f"{energy.GATED_S:g} s"
-        )
+        notes.append(energy.too_short("wall energy", window_s))
     return replace(
         unknown,
         joules=mean_w * window_s,

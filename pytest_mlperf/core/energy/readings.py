@@ -84,32 +84,32 @@ def without_misreads(
     rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(readings))
     if all(rise >= 0 and rise / most_per_s <= took_s for rise, took_s in rises):
         return readings, 0
-    # The longest part, by patience sorting: by value, times less what the rise takes must rise too.
-    tops: list[float] = []
-    parts: list[tuple[Reading, Any]] = []
-    part: Any = None
-    for reading in sorted(readings, key=lambda reading: (reading.value, reading.time_s)):
-        top = reading.time_s - reading.value / most_per_s
-        place = bisect_right(tops, top)
-        longer = (reading, parts[place - 1] if place else None)
-        # The first that is so long ends lowest, which is the smallest rise that can be meant.
-        part = longer if place == len(tops) else part
-        tops[place : place + 1], parts[place : place + 1] = [top], [longer]
-    line: list[Reading] = []
-    while part:
-        reading, part = part
+    # The longest line, by patience sorting: as values fall, so do times less what the rise takes.
+    keys: list[float] = []
+    lines: list[Any] = []  # of each length, as pairs of a reading and what follows it
+    for reading in sorted(readings, key=lambda r: (r.value, r.time_s), reverse=True):
+        key = reading.value / most_per_s - reading.time_s
+        place = bisect_right(keys, key)
+        keys[place : place + 1] = [key]
+        lines[place : place + 1] = [(reading, lines[place - 1] if place else None)]
+    line, rest = [], lines[-1]
+    while rest:
+        reading, rest = rest
         line.append(reading)
-    line.reverse()
     first_s, last_s = line[0].time_s, line[-1].time_s
     misread = sum(first_s <= reading.time_s <= last_s for reading in readings) - len(line)
-    reaches = first_s <= max(begin_s, readings[0].time_s) and last_s >= min(
-        end_s, readings[-1].time_s
-    )
+    begins = first_s <= max(begin_s, readings[0].time_s)
+    reaches = begins and last_s >= min(end_s, readings[-1].time_s)
     return (line if reaches and misread <= max(1, MISREAD * len(line)) else ()), misread
 
 
+def slopes(readings: Sequence[Reading]) -> list[float]:
+    """Return by how much a counter rose in a second, between each two readings."""
+    return [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(readings)]
+
+
 def at(readings: Sequence[Reading], time_s: float) -> float:
-    """Return the value at a moment between two readings, on the line through both."""
+    """Return the value at a moment, on the line through the two readings around it."""
     left, right = around(readings, time_s)
     share = (time_s - left.time_s) / (right.time_s - left.time_s)
     return left.value + share * (right.value - left.value)
@@ -270,18 +270,13 @@ def count(
     """
     if not counter:
         return CounterEnergy(why_not="no energy counter")
+    ends = (begin_s, end_s)
     read, (counter, misread) = counter, without_misreads(counter, begin_s, end_s, RISE_W)
-    inside = [r for r in counter if begin_s <= r.time_s <= end_s]
-    rises = ((b.value - a.value, b.time_s - a.time_s) for a, b in pairwise(inside))
-    if not counter or any(
-        rise > MOST_W * (took_s + SLOWEST_STEP_S) or (misread and took_s > LONGEST_MISREAD_S)
-        for rise, took_s in rises
-    ):
+    if _breaks(counter, ends, misread):
         return _broken(read)
     steps = steps_of(counter)
     if len(steps) < 3:
         return CounterEnergy(why_not="the energy counter does not move")
-    ends = (begin_s, end_s)
     if reason := _why_not(counter, steps, ends):
         return CounterEnergy(why_not=reason)
     behind_s = lag_of(steps, trace)
@@ -295,16 +290,16 @@ def count(
     # One that trails by more than others may count a mean.
     unsure_s += max(0.0, shift_s - 2 * LAG_S)
     # A counter that was not read for long enough after the window is read where it was.
-    unread_s = max(0.0, end_s + shift_s - steps[-1].time_s, steps[0].time_s - begin_s - shift_s)
-    shift_s = 0.0 if unread_s else shift_s
-    unsure_s += max(LAG_S, lag_s or 0.0) if lag_s is None or unread_s else 0.0
+    unread = not steps[0].time_s - begin_s <= shift_s <= steps[-1].time_s - end_s
+    unsure_s += max(LAG_S, shift_s) if lag_s is None or unread else 0.0
+    shift_s = 0.0 if unread else shift_s
     shape = cumulated(trace) if behind_s is not None else []
 
-    def shown_j(end_s: float, off_s: float = 0.0) -> float:
-        return _along(steps, shape, end_s + shift_s + off_s, behind_s or 0.0)
+    def shown_j(time_s: float) -> float:
+        return _along(steps, shape, time_s + shift_s, behind_s or 0.0)
 
     def used_j(off_s: float = 0.0) -> float:
-        return shown_j(end_s, off_s) - shown_j(begin_s, off_s)
+        return shown_j(end_s + off_s) - shown_j(begin_s + off_s)
 
     period_s = period_s or min(refresh_s(trace) or STEP_S, STEP_S)
     blur_s = min(beat_s(counter), STEP_S) / 3
@@ -332,6 +327,15 @@ def misreads(count: int) -> tuple[str, ...]:
     return (f"the energy counter was misread {often}, and came back to its line",) if count else ()
 
 
+def _breaks(line: Sequence[Reading], ends: tuple[float, float], misread: int) -> bool:
+    return not line or any(
+        b.value - a.value > MOST_W * (b.time_s - a.time_s + SLOWEST_STEP_S)
+        or (misread and b.time_s - a.time_s > LONGEST_MISREAD_S)
+        for a, b in pairwise(line)
+        if a.time_s <= ends[1] and b.time_s >= ends[0]
+    )
+
+
 def _broken(counter: Sequence[Reading]) -> CounterEnergy:
     fell = next(((a.value, b.value) for a, b in pairwise(counter) if b.value < a.value), None)
     if fell is None:
@@ -357,8 +361,7 @@ def _hidden_j(
     """
     earlier, later = around(steps, then.time_s)
     near_s = max(NEAR_S, *(5 * beat_s(readings) for readings in (trace, steps) if readings[1:]))
-    some = [r for r in steps if abs(r.time_s - then.time_s) <= near_s]
-    watts = [(b.value - a.value) / (b.time_s - a.time_s) for a, b in pairwise(some)]
+    watts = slopes([r for r in steps if abs(r.time_s - then.time_s) <= near_s])
     seen = [r.value for r in trace if abs(r.time_s - then.time_s + behind_s) <= near_s]
     watts += seen or [0.0, 2 * max(watts)]
     low_w, high_w, rise_j = min(watts), max(watts), later.value - earlier.value
@@ -377,18 +380,17 @@ def _gain(steps: Sequence[Reading], trace: Sequence[Reading], lag_s: float) -> f
     still, but not so low to the counter.
     """
     still, near_s = [], NEAR_S / 2
-    for earlier, later in pairwise(steps):
-        begin_s, end_s = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
-        first, last = (bisect_right(trace, t, key=lambda r: r.time_s) for t in (begin_s, end_s))
+    for (earlier, later), counted_w in zip(pairwise(steps), slopes(steps), strict=True):
+        ends = earlier.time_s - lag_s - near_s, later.time_s - lag_s + near_s
+        first, last = (bisect_right(trace, end, key=lambda r: r.time_s) for end in ends)
         watts = [reading.value for reading in trace[first:last]]
         if first and last < len(trace) and 0 < max(watts, default=0) <= STILL * min(watts):
-            counted_w = (later.value - earlier.value) / (later.time_s - earlier.time_s)
-            still.append((fmean(watts), counted_w))
+            still.append((counted_w, fmean(watts)))
     rows = [still[i : i + FEWEST_STILL] for i in range(len(still) - FEWEST_STILL + 1)]
     if not rows:
         return None
-    low_w = max(watts for watts, _ in min(rows, key=lambda row: fsum(w for _, w in row)))
-    return median(w / watts for watts, w in still if low_w / STILL <= watts <= low_w * STILL)
+    low_w = max(watts for _, watts in min(rows, key=lambda row: fsum(w for w, _ in row)))
+    return median(w / watts for w, watts in still if low_w / STILL <= watts <= low_w * STILL)
 
 
 def steps_of(counter: Sequence[Reading]) -> list[Reading]:

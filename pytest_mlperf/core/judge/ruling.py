@@ -209,16 +209,15 @@ def miscounted(
         timed, answers: Tokens of each answer by sample: of timed runs, and of the accuracy run.
         drawn: Answers to a sample differ by chance.
     """
-    shared = {one: counted for one in timed if (counted := answers.get(one)) is not None}
-    if len(shared) < (LEAST_DRAWN if drawn else 2):
+    pairs = [(timed[one], n) for one, n in answers.items() if one in timed and n is not None]
+    if len(pairs) < (LEAST_DRAWN if drawn else 2):
         return None
-    logs = [fmean(math.log(max(1, n)) for n in timed[one]) for one in shared]
-    apart = [log - math.log(max(1, n)) for log, n in zip(logs, shared.values(), strict=True)]
+    apart = [fmean(math.log(max(1, t)) for t in each) - math.log(max(1, n)) for each, n in pairs]
     se = stdev(apart) / math.sqrt(len(apart))
     if abs(fmean(apart)) <= math.log1p(LENGTH) + t_isf(COUNT_FALSE / 2, len(apart) - 1) * se:
         return ""
-    ours = rounded(fmean(n for one in shared for n in timed[one]))
-    theirs = rounded(fmean(n for one, n in shared.items() for _ in timed[one]))
+    ours = rounded(fmean(tokens for each, _ in pairs for tokens in each))
+    theirs = rounded(fmean(n for each, n in pairs for _ in each))
     return f"timed runs counted {ours} tokens a sample, the answers have {theirs}"
 
 

@@ -15,8 +15,12 @@ from pytest_mlperf.core.energy import Energy, measure
 from pytest_mlperf.core.energy.readings import Reading, at, without_misreads
 from pytest_mlperf.hardware.nvml_quantities import REASONS, highest
 
-COUNTED = ("ecc_uncorrected", "ecc_corrected", "pcie_replays")
-"""Quantities that only ever rise."""
+COUNTED = {
+    "ecc_uncorrected": "uncorrected memory errors (ECC)",
+    "ecc_corrected": "corrected memory errors (ECC)",
+    "pcie_replays": "replays on the PCIe link",
+}
+"""Counts that only ever rise, in words."""
 
 MOST_BYTES_PER_S = 1e13
 """Five times what NVLink 5 carries in one direction."""

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_mlperf.core.reason import LASTED, Key, Reason, Sign, SignKey
 from pytest_mlperf.hardware.nvml_quantities import OLDER_MEMORY
 from pytest_mlperf.hardware.sampler_gpu import BUSY_PERCENT, LONGEST_MEAN_S
-from pytest_mlperf.run.power._gpu import GpuLog, GpuProcess
+from pytest_mlperf.run.power._gpu import COUNTED, GpuLog, GpuProcess
 from pytest_mlperf.run.power._links import link_doubts
 
 BEFORE_S = 0.5
@@ -213,17 +213,11 @@ def _clocks(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], li
 
 
 def _faults(gpu: GpuLog, begin_s: float, end_s: float) -> tuple[list[Reason], list[Sign]]:
-    invalid, signs = [], []
-    risen = gpu.risen(begin_s, end_s)
-    if errors := risen.get("ecc_uncorrected", 0):
-        text = f"{errors} uncorrected memory errors (ECC) during the run"
-        invalid.append(Reason(key=Key.ECC_UNCORRECTED, text=text))
-    if errors := risen.get("ecc_corrected", 0):
-        text = f"{errors} corrected memory errors (ECC) during the run"
-        signs.append(Sign(key=SignKey.ECC_CORRECTED, text=text))
-    if replays := risen.get("pcie_replays", 0):
-        text = f"{replays} replays on the PCIe link during the run"
-        signs.append(Sign(key=SignKey.PCIE_REPLAYS, text=text))
+    risen = {name: count for name, count in gpu.risen(begin_s, end_s).items() if count}
+    texts = {name: f"{count} {COUNTED[name]} during the run" for name, count in risen.items()}
+    uncorrected = texts.pop("ecc_uncorrected", None)
+    invalid = [Reason(key=Key.ECC_UNCORRECTED, text=uncorrected)] if uncorrected else []
+    signs = [Sign(key=SignKey(name), text=text) for name, text in texts.items()]
     return invalid, [*signs, *_resets(gpu), *_link(gpu, begin_s, end_s)]
 
 

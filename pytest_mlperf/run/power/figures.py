@@ -53,15 +53,13 @@ def sampled(
     *,
     warm_s: float,
     used: Mapping[str, UsedGpu] = _UNKNOWN,
-    clock_set: bool = False,
 ) -> Sampled:
     """Return a run's energy and the reasons to doubt it; processes after `warm_s` are not ours.
 
     Args:
         used: What the session knows of its GPUs, by UUID.
-        clock_set: The wall clock was set in the window, whose ends it dates.
     """
-    if unsampled := _unsampled(log, used, clock_set=clock_set or log.clock_stepped):
+    if unsampled := _unsampled(log, used):
         return unsampled
     used = {g.uuid: used.get(g.uuid, UsedGpu(uuid=g.uuid, name=f"GPU {g.uuid}")) for g in log.gpus}
     names = {uuid: gpu.name for uuid, gpu in used.items()}
@@ -110,9 +108,9 @@ def sampled(
     )
 
 
-def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu], *, clock_set: bool) -> Sampled | None:
+def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu]) -> Sampled | None:
     """Return what there is of a run whose window is not known, or whose GPUs were not read."""
-    unknown = CLOCK_SET if clock_set else log.unavailable
+    unknown = CLOCK_SET if log.clock_stepped else log.unavailable
     if not unknown:
         return None
     notes = (SUSPECT,) if log.suspect else ()
@@ -121,12 +119,10 @@ def _unsampled(log: PowerLog, used: Mapping[str, UsedGpu], *, clock_set: bool) -
 
 def _of_all(each: Mapping[str, Doubts], names: Mapping[str, str]) -> Iterator[Reason]:
     """Yield each reason once, with the GPUs that it is of."""
-    texts: dict[Key, list[tuple[str, str]]] = {}
-    for uuid, one in each.items():
-        for reason in one.invalid:
-            texts.setdefault(reason.key, []).append((names[uuid], reason.text))
-    for key, named in texts.items():
-        yield from (Reason(key=key, text=text) for text in of_gpus(named, len(each)))
+    reasons = [(names[uuid], reason) for uuid, one in each.items() for reason in one.invalid]
+    for key in dict.fromkeys(reason.key for _, reason in reasons):
+        texts = [(name, reason.text) for name, reason in reasons if reason.key == key]
+        yield from (Reason(key=key, text=text) for text in of_gpus(texts, len(each)))
 
 
 def _unwatched(log: PowerLog, seconds: float, used: Mapping[str, UsedGpu]) -> tuple[str, Sign]:

@@ -182,10 +182,10 @@ class PowerLog:
             parts[gpu["index"]].forbidden.update(gpu.get("forbidden", ()))
             parts[gpu["index"]].last_failure = gpu.get("last_failure", "")
         gpus = tuple(parts[index].log(ready["rates"]["trace_hz"]) for index in sorted(parts))
-        silent = [_named(gpu.uuid, gpu.unavailable) for gpu in gpus if gpu.unavailable]
+        silent = {gpu.uuid: gpu.unavailable for gpu in gpus if gpu.unavailable}
         clocks = [ready, end] if end else [ready]
         return cls(
-            unavailable="; ".join(silent) if len(silent) == len(gpus) else None,
+            unavailable=_in_words(silent) if len(silent) == len(gpus) else None,
             gpus=gpus,
             driver=ready["driver"],
             ended=end is not None,
@@ -272,8 +272,8 @@ class _Part:
         )
 
 
-def _named(uuid: str, reason: str) -> str:
-    return reason if uuid in reason else f"{uuid}: {reason}"
+def _in_words(silent: Mapping[str, str]) -> str:
+    return "; ".join(why if uuid in why else f"{uuid}: {why}" for uuid, why in silent.items())
 
 
 def _records(path: Path) -> Iterator[dict[str, Any]]:
@@ -409,10 +409,9 @@ class PowerSampling:
             return
         self.ready = first["ready"]
         parts = self.ready.get("gpus", [])
-        silent = [_named(p["uuid"], p["unavailable"]) for p in parts if "unavailable" in p]
-        self.unavailable = self.ready.get("unavailable")
-        if parts and len(silent) == len(parts):
-            self.unavailable = "; ".join(silent)
+        silent = {p["uuid"]: p["unavailable"] for p in parts if "unavailable" in p}
+        every = _in_words(silent) if parts and len(silent) == len(parts) else None
+        self.unavailable = every or self.ready.get("unavailable")
 
     def _first_line(self) -> bytes | None:
         assert self._process is not None

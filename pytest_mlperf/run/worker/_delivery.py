@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outstanding
+from pytest_mlperf.run.worker._sink import Clock, Fail, GuardedSink, Outputs, Outstanding
 from pytest_mlperf.run.worker.clocks import (
     GOODPUT,
     SHARES,
@@ -54,7 +54,7 @@ def count_fault(ids: Sequence[int], n_tokens: Sequence[int]) -> str:
 
 
 def output_fault(
-    ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int] | None = None
+    ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int] | None = None
 ) -> str:
     """Return what is wrong with outputs, and counts that are to be theirs, "" where nothing is."""
     if outputs is None:
@@ -86,8 +86,6 @@ def ids_in(output: bytes) -> int | None:
     return None
 
 
-Outputs = Sequence[bytes] | None
-
 POOL = 1024
 """Response objects that a completing thread reuses."""
 
@@ -108,15 +106,7 @@ class _Pool:
     thread from changing a response between another thread's filling and handing over.
     """
 
-    __slots__ = (
-        "_set_id",
-        "_set_tokens",
-        "ended_s",
-        "first",
-        "only_first",
-        "responses",
-        "took_s",
-    )
+    __slots__ = ("_set_id", "_set_tokens", "ended_s", "first", "only_first", "responses", "took_s")
 
     def __init__(self, port: Port) -> None:
         self.responses = [port.response(0, 0, 0) for _ in range(POOL)]
@@ -205,7 +195,7 @@ class PerformanceSink(_PooledSink):
     def done(
         self,
         ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
+        outputs: Outputs = None,  # noqa: ARG002
         n_tokens: Sequence[int] | None = None,
     ) -> None:
         """Complete these samples; tokens are counted where the engine counts them."""
@@ -349,9 +339,7 @@ class TokenSink(_PooledSink):
         self._hand_done(ids, outputs, n_tokens)
         self._count(len(ids))
 
-    def _hand_done(
-        self, ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int]
-    ) -> None:
+    def _hand_done(self, ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int]) -> None:
         del outputs
         for responses in self._pool().filled(ids, n_tokens):
             self._port.complete(responses)
@@ -365,9 +353,7 @@ class AuditTokenSink(TokenSink):
     def _hand_first(self, ids: Sequence[int], tokens: Sequence[bytes] | None) -> None:
         _hand(self._port.first_token, self._port.response, ids, tokens or [b""] * len(ids))
 
-    def _hand_done(
-        self, ids: Sequence[int], outputs: Sequence[bytes] | None, n_tokens: Sequence[int]
-    ) -> None:
+    def _hand_done(self, ids: Sequence[int], outputs: Outputs, n_tokens: Sequence[int]) -> None:
         _hand(self._port.complete, self._port.response, ids, outputs or (), n_tokens)
 
 
@@ -496,7 +482,7 @@ class LimitedSink(PerformanceSink):
     def done(
         self,
         ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,  # noqa: ARG002
+        outputs: Outputs = None,  # noqa: ARG002
         n_tokens: Sequence[int] | None = None,
     ) -> None:
         """Complete these samples; one that must not be completed is refused and not counted."""

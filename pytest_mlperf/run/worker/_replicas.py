@@ -296,12 +296,7 @@ class ReplicatedEngine(Engine):
             for replica in self._replicas:
                 replica.tally.reset()
         may_fail = getattr(sink, "may_fail", 0.0)
-        self._flags = (
-            sink.wants_output,
-            sink.times_tokens,
-            sink.needs_first_tokens,
-            may_fail,
-        )
+        self._flags = (sink.wants_output, sink.times_tokens, sink.needs_first_tokens, may_fail)
         if isinstance(sink, GuardedSink):
             sink.use_clock(lambda: self._stamp_s)
 

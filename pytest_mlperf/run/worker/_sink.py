@@ -7,7 +7,7 @@ import statistics
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping, Sequence
-from itertools import chain, pairwise
+from itertools import pairwise
 from operator import length_hint
 from time import perf_counter
 
@@ -199,6 +199,8 @@ LONGEST = 60
 Fail = Callable[[BaseException], object]
 """Ends the run as ERROR; in the worker it does not return."""
 
+Outputs = Sequence[bytes] | None
+"""One for each id, where the run asks for any."""
 
 Clock = Callable[[], float]
 """Returns seconds, as `time.perf_counter` does, which all processes of a machine share."""
@@ -309,18 +311,17 @@ class GuardedSink:
         return {}
 
     def repeated(self) -> str | None:
-        """Return that samples wait whose index came twice; None: others wait, or the engine hangs.
+        """Return that samples wait of whose indices others were answered; None: others wait too.
 
-        That is where the last ones wait, or most, or all before were completed in order.
+        Where the last ones wait, or most, the engine hangs.
         """
         waiting = self._outstanding.ids.copy()
-        if not len(waiting) == len(self._outstanding) <= self.issued / 2:
+        recent = [pair for each in self.recent.copy() for pair in zip(*each, strict=True)]
+        answered = {index for i, index in recent if i not in waiting}
+        twins = [index for i, index in recent if i in waiting and index in answered]
+        if not 1 < len(twins) == self.outstanding <= self.issued / 2:
             return None
-        lists = (zip(*each, strict=True) for each in self.recent.copy())
-        index_of = dict(chain.from_iterable(lists))
-        answered = {index for i, index in index_of.items() if i not in waiting}
-        twins = [index for i, index in index_of.items() if i in waiting and index in answered]
-        if len(twins) < max(2, len(waiting)) or waiting.keys() == {*[*index_of][-len(waiting) :]}:
+        if all(i in waiting for i, _ in recent[-len(twins) :]):
             return None
         return (
             f"{len(twins):,} samples submitted and not completed, each of an index that came twice "
@@ -373,10 +374,7 @@ class GuardedSink:
         """End what was written; nothing is outstanding any more."""
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: Sequence[bytes] | None = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: Outputs = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Take these samples as finished."""
         raise NotImplementedError

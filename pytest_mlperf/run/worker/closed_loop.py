@@ -287,10 +287,7 @@ class SlotSink(GuardedSink):
                 self.faults.add(f"next_tokens() was given id {sample!r} before its first token")
 
     def done(
-        self,
-        ids: Sequence[int],
-        outputs: object = None,
-        n_tokens: Sequence[int] | None = None,
+        self, ids: Sequence[int], outputs: object = None, n_tokens: Sequence[int] | None = None
     ) -> None:
         """Complete these requests and free their slots; what they answered is not read."""
         del outputs
