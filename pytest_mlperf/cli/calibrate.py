@@ -206,7 +206,8 @@ def _in_turns(cases: Sequence[Repeated], runs: int) -> None:
                 text += f"; {measured_again(invalid)}"
         place = f"{done:>{len(str(len(turns)))}} of {len(turns)}"
         progress("")
-        print(clean(f"{place}  {case.planned.case.id}  {text}"), flush=True)
+        for line in fold(clean(f"{place}  {case.planned.case.id}  {text}"), width(), rest="  "):
+            print(line, flush=True)
 
 
 class Repeated(CaseRunner):

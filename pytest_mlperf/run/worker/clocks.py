@@ -253,8 +253,8 @@ def moments(ended_s: Sequence[float], latencies_s: Sequence[float]) -> list[list
     return [[float(f"{value:.6g}") for value in row] for row in rows]
 
 
-TENTHS, FEWEST_COSTS, UNLIKE_SHARE, UNLIKE_S, UNLIKE_T = 10, 20, 0.05, 0.02, 8.610
-"""A tenth of a run is unlike its second half if it differs by more than 5 %, by more than 20 ms in
+TENTHS, FEWEST_COSTS, UNLIKE_SHARE, UNLIKE_S, UNLIKE_T = 10, 20, 0.05, 0.04, 8.610
+"""A tenth of a run is unlike its second half if it differs by more than 5 %, by more than 40 ms in
 all, and by more than the two-sided quantile of Student's t with 4 degrees of freedom for p = 0.1 %
 (scipy.stats.t.isf): the samples, and in Server their arrivals, are the same in every run."""
 
