@@ -20,7 +20,7 @@ from pytest_mlperf.reports.html._beside import (
     spent_of,
 )
 from pytest_mlperf.stores.results import read_results, write_results
-from tests.cli.lab import Lab, git, performance
+from tests.cli.lab import BASELINE, Lab, git, performance
 from tests.cli.text import Say
 from tests.reports.html.test_page import data_of
 from tests.reports.html.test_power import CAP, sampled
@@ -38,7 +38,8 @@ def test_the_page_of_a_real_drop(lab: Lab, say: Say, tmp_path: Path) -> None:
     verdict = performance(lab.upgraded).verdict
     assert (code, shown) == (0, f"wrote {file}\n")
     (history,) = [one for one in data["drawn"][0] if one["plot"] == "history"]
-    assert len(history["base"]) >= 5
+    (record,) = json.loads((lab.path / BASELINE).read_text("utf-8"))["records"]
+    assert len(history["base"]) == len(record["runs"]) >= 5
     assert len(history["now"]) == len(verdict.runs)
     assert [text for _, text in history["marks"]] == ["acme 1.0", "engine.acme 1.0 → 2.0"]
     parts = {row[3] for row in data["figures"]["spent"]["rows"]}

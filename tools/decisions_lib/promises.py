@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from decisions_lib import first_day, load
 from decisions_lib.excepted import Promise, bound, bounds
-from decisions_lib.required import Figure, Required, error, of_rows, one
+from decisions_lib.required import Figure, Required, of_rows, one
 from decisions_lib.two_days import Row
 from decisions_lib.worlds import NAMED, NOISIER, TYPICAL
 
@@ -89,19 +89,11 @@ def _exceptions(rows: Sequence[Row]) -> Required:
     """Return the requirement that no exception is worse than is stated of it."""
     by_name = {(row.world, row.design): row for row in rows}
     promises: tuple[Promise, ...] = ("red", "ok")
-    # A bound is the figure of one run at full size: another run's lies twice as far off by chance.
     figures = [
-        Figure(
-            name=row.name,
-            found=found,
-            bound=most,
-            cases=row.cases,
-            kept=found <= most + 2 * error(most, row.cases),
-        )
+        Figure(name=row.name, found=figure(row, of), bound=most, cases=row.cases)
         for of in promises
         for world, design, most in bounds(of)
         if (row := by_name.get((world, design)))
-        for found in (figure(row, of),)
     ]
     broken = [f"{each.name}: {each.found:.2%}" for each in figures if not each.is_kept]
     return Required(
