@@ -10,6 +10,7 @@ from pytest_mlperf import registry
 from pytest_mlperf.core.errors import MlperfError, SuiteError
 from pytest_mlperf.core.extension import Builder
 from pytest_mlperf.core.foreign_text import nearest, shown
+from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.suite.model import PHASES, Suite
 from pytest_mlperf.suite.places import expand, unset_in
@@ -236,7 +237,7 @@ def _idle_defects(
     suite: Suite, entry: EngineEntry, index: int, accelerator: str
 ) -> Iterator[Defect]:
     """Yield a scenario in which the GPUs of all replicas but one would have nothing to do."""
-    alone = [each.name for each in suite.scenarios if each.name in {"SingleStream", "MultiStream"}]
+    alone = [each.name for each in suite.scenarios if each.name in STREAMS]
     if alone and entry.replicas_on(accelerator) > 1 and split(accelerator)[1] != "cpu":
         yield (
             ("engines", index, "accelerators"),

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean
 
 from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.core.job import STREAMS
 from pytest_mlperf.rounds.published import PowerUnit
 from pytest_mlperf.run.logs import CLOCK, Detail
 from pytest_mlperf.run.official._logs import is_summary
@@ -36,7 +37,7 @@ def power_of(run: Path, root: Path, log: Detail, scenario: str) -> tuple[float, 
     if not watts:
         raise MlperfError(f"{path}: no sample between power_begin and power_end of its log")
     mean_w = fmean(watts)
-    if scenario not in ("SingleStream", "MultiStream"):
+    if scenario not in STREAMS:
         return mean_w, "W"
     queries = log.values.get("result_query_count")
     if not queries:
