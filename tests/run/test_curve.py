@@ -136,14 +136,19 @@ def test_tokens_are_those_of_requests_that_ended_in_the_window() -> None:
 
 def test_a_window_keeps_the_tokens_of_the_answers_that_were_asked_first() -> None:
     """So both sides of a comparison keep those of the same samples, however far each came."""
-    engine = Answers(tokens=5)
-    (window,) = run(engine, [2], tokens=True)["points"]
-    kept = [pair.split(":") for pair in window["lengths"].split()]
-    assert {tokens for _, tokens in kept} == {"5"}
-    assert len(kept) == min(KEPT_ANSWERS, window["requests"])
-    # Of the two under way when the window began, the second may have ended first, before it.
-    indices = [int(index) for index, _ in kept][1:]
-    assert any(engine.seen[n : n + len(indices)] == indices for n in range(len(engine.seen)))
+    sink = SlotSink(refuse, tokens=False)
+    sink.take_slot(0, Asked(100), 0)
+    sink.done([0], None, [9])
+    sink.begin(2)
+    for sample in range(1, KEPT_ANSWERS + 3):
+        sink.take_slot(sample, Asked(100 + sample), 0)
+    for sample in reversed(range(2, KEPT_ANSWERS + 3)):
+        sink.done([sample], None, [sample])
+    kept = sink.close().lengths.split()
+    assert kept == [f"{100 + sample}:{sample}" for sample in range(2, KEPT_ANSWERS + 2)]
+    (window,) = run(Answers(tokens=5), [2], tokens=True)["points"]
+    counts = [int(pair.split(":")[1]) for pair in window["lengths"].split()]
+    assert counts == [5] * min(KEPT_ANSWERS, window["requests"])
     figures = curve_figures(log_of(point(lengths="3:37")), "cpu")
     assert figures.lengths == {"4": "3:37"}
     assert figures.requests == {"4": 100}
