@@ -311,7 +311,9 @@ class Sampler:
 
     def _choose_again(self) -> None:
         """Raise the rates where reading costs less than at the start, as on a machine then busy."""
-        each = [dict(thread.costs) for thread in self._threads if not thread.lost]
+        each = [thread.costs for thread in self._threads if not thread.lost]
+        # At the lowest rates each tick reads the counter as well: the trace costs less than that.
+        each = [{"trace": costs["counter"], **costs} for costs in each if "counter" in costs]
         if not each or any(TOPS_HZ.keys() - costs.keys() for costs in each):
             return
         costs = {group: dearest(costs[group] for costs in each) for group in TOPS_HZ}

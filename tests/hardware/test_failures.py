@@ -20,6 +20,7 @@ from pytest_mlperf.hardware._nvml import (
     UnavailableNvml,
     find,
 )
+from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.hardware.nvml_quantities import IDENTITY, SLOW, STATE, WAYS, identity, probes
 from pytest_mlperf.run.power.doubts import Doubts, doubts
 from pytest_mlperf.run.power.sampling import PowerLog, PowerSampling
@@ -252,6 +253,13 @@ def test_a_gpu_that_is_lost_at_the_start_is_told_from_one_that_cannot_be_read(fa
         energy = gpu.energy(0.0, 30.0)
         assert (energy.joules, energy.gated) == (None, False)
         assert f"the GPU was lost: {gpu.lost}" in energy.invalid
+
+    fake.write("fail * 15 dev=1", "fail * 15 dev=2", "fail * 16 dev=3", *["device"] * 4)
+    log = sampled(fake, "GPU-0", "GPU-1", "GPU-2", "GPU-3", seconds=0.0)
+    used = {f"GPU-{n}": UsedGpu(uuid=f"GPU-{n}", name=f"GPU {n}") for n in range(4)}
+    several, single = log.lost(used)
+    assert several.startswith("2 of 4 GPUs (1, 2): lost: ")
+    assert single.startswith("GPU 3 (GPU-3) was lost: ")
 
     fake.write("device")
     log = sampled(fake, "GPU-0", "GPU-3", seconds=0.0)

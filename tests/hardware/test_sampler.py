@@ -113,6 +113,21 @@ def test_a_slow_call_is_not_timed_at_length(fake: Fake) -> None:
     assert child.ready["gpus"][0]["cost_us"]["pstate"][0] > 30_000
 
 
+def test_rates_of_a_starved_start_rise_when_calls_are_quick_again(fake: Fake) -> None:
+    """Also where every reading of the power was one of the counter too."""
+    fake.write("latency nvmlDeviceGet* 20000 spin", *scenario("wave const 500"))
+    with Child(fake, watch_s=0.02) as child:
+        time.sleep(0.3)
+        fake.write(*scenario("wave const 500"))
+        enough, deadline = len(fake.calls()) + 600, time.monotonic() + LIMIT_S
+        while len(fake.calls()) < enough and time.monotonic() < deadline:
+            time.sleep(0.05)
+
+    starved, (raised, *_) = child.ready["rates"], child.of("rates")
+    assert starved["trace_hz"] <= 10
+    assert raised["trace_hz"] > 2 * starved["trace_hz"]
+
+
 @pytest.mark.parametrize(
     ("util", "expected"),
     [

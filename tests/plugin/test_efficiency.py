@@ -348,6 +348,21 @@ def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
     assert all("nvlink_sent" in gpu.state for gpu in run_.gpus)
 
 
+def test_gpus_of_one_reason_are_one_sentence(fake: Fake, project: Project) -> None:
+    """An engine that was meant for eight GPUs works on four."""
+    fake.write(*scenario("wave const 500"), *(("device", "wave const 90") * 7))
+    half = WORKING.replace("flags=re.M", "flags=re.M, count=4")
+    project.pytester.makepyfile(working=half)
+    engine = ENGINE.replace('["H200"]', '["8xH200"]')
+    project.suite(engines=engine, scenarios=OFFLINE)
+
+    run(project, "-k", "performance")
+
+    verdict = last(project)["performance"]
+    assert verdict.outcome is Outcome.INVALID
+    assert "4 of 8 GPUs (4 to 7): the GPU did not do the work" in verdict.headline
+
+
 KEEPS_MEMORY = """
 import time
 

@@ -26,6 +26,7 @@ from pytest_mlperf.core.energy import PAD_S
 from pytest_mlperf.core.energy.readings import Reading
 from pytest_mlperf.core.errors import RunError, text_of
 from pytest_mlperf.core.foreign_text import broken
+from pytest_mlperf.core.reason import of_gpus
 from pytest_mlperf.hardware.machine import UsedGpu
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
 from pytest_mlperf.hardware.sampler import HUNG
@@ -83,8 +84,22 @@ class PowerLog:
             used: What they are called, by UUID.
             begin_s: When the window began, monotonic; None: it did not.
         """
+        alike: dict[str, list[GpuLog]] = {}
+        for gpu in self.gpus:
+            if gpu.lost:
+                alike.setdefault(_loss(gpu), []).append(gpu)
         gone = [f"the GPU was lost: {self.gone}"] if self.gone else []
-        return (*gone, *(self._lost(gpu, used, begin_s) for gpu in self.gpus if gpu.lost))
+        return (*gone, *(self._lost_alike(same, used, begin_s) for same in alike.values()))
+
+    def _lost_alike(
+        self, same: Sequence[GpuLog], used: Mapping[str, UsedGpu], begin_s: float | None
+    ) -> str:
+        """Return a sentence of GPUs lost for one reason, with the moment of the first."""
+        if len(same) == 1:
+            return self._lost(same[0], used, begin_s)
+        names = {gpu.uuid: used[gpu.uuid].name if gpu.uuid in used else gpu.uuid for gpu in same}
+        text = self._how(min(same, key=lambda gpu: gpu.lost_s or 0.0), begin_s)
+        return of_gpus([(names[gpu.uuid], text) for gpu in same], len(self.gpus))[0]
 
     def lost_gpus(self, used: Mapping[str, UsedGpu]) -> dict[str, str]:
         """Return what to say of each GPU that no later run can use, by UUID."""
@@ -94,15 +109,16 @@ class PowerLog:
 
     def _lost(self, gpu: GpuLog, used: Mapping[str, UsedGpu], begin_s: float | None) -> str:
         title = used[gpu.uuid].title if gpu.uuid in used else f"GPU {gpu.uuid}"
+        return f"{title} was {self._how(gpu, begin_s)}"
+
+    def _how(self, gpu: GpuLog, begin_s: float | None) -> str:
         when = ""
         if gpu.lost_s is not None and self.offsets_s:
             moment = dt.datetime.fromtimestamp(gpu.lost_s + self.offsets_s[0], dt.UTC)
             when = f" at {moment:%H:%M:%S} UTC"
         if gpu.lost_s is not None and begin_s is not None and gpu.lost_s >= begin_s:
             when += f", {gpu.lost_s - begin_s:.1f} s into the run"
-        xids = dict.fromkeys(str(xid) for s in gpu.states for xid in s.get("xids") or ())
-        reported = f"; the driver reported XID {', '.join(xids)}" if xids else ""
-        return f"{title} was lost{when}: {gpu.lost}{reported}"
+        return f"lost{when}: {_loss(gpu)}"
 
     def peak_memory(self, end_s: float) -> float | None:
         """Return the bytes that were used on all GPUs at most, each at its own peak.
@@ -311,6 +327,11 @@ HANGS = "it hung, in NVML or stopped"
 
 GRACE_S = 5.0
 """Time for the child to write its last records."""
+
+
+def _loss(gpu: GpuLog) -> str:
+    xids = dict.fromkeys(str(xid) for s in gpu.states for xid in s.get("xids") or ())
+    return f"{gpu.lost}; the driver reported XID {', '.join(xids)}" if xids else f"{gpu.lost}"
 
 
 class PowerSampling:
