@@ -164,6 +164,8 @@ class RunFinished:
             `hardware.contention.peak_bytes`; None: not told.
         clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
         slow_start: What the first tenth of the run added, see `clocks.slow_start`.
+        answer_counts: What the answers were, see `Engine.answer_counts`.
+        salt: The name by which the run's prompts were other ones, see `Sink`.
     """
 
     issued: int
@@ -182,3 +184,5 @@ class RunFinished:
     peak_bytes: int | None = None
     clock_moved_s: float = 0.0
     slow_start: Mapping[str, float] = field(default_factory=dict)
+    answer_counts: Mapping[str, int] = field(default_factory=dict)
+    salt: str = ""

@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import random
-import secrets
 import threading
 import time
 from array import array
@@ -122,6 +121,7 @@ class PointWindow:
         length_se: Relative standard error of the mean length of answers, by how the lengths of
             single answers differ: what another choice of samples would change. 0: nobody knows.
         lengths: Tokens of the first requests by sample, "3:37 8:45"; "": nobody counts.
+        answer_counts: See `Engine`; with the answers before the window.
     """
 
     point: float
@@ -145,6 +145,7 @@ class PointWindow:
     failed: int = 0
     length_se: float = 0.0
     lengths: str = ""
+    answer_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -187,7 +188,6 @@ class SlotSink(GuardedSink):
         self.times_tokens = self.needs_first_tokens = tokens
         self.freed: SimpleQueue[tuple[int, float]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._run = secrets.token_hex(8)
         self._pauses_s: list[tuple[float, float]] = []
         self._under_way: dict[int, _Request] = {}
         self._times = TokenTimes()
@@ -247,7 +247,7 @@ class SlotSink(GuardedSink):
         request = self._under_way.get(sample)
         if request is None or request.asked.conversation is None:
             return ""
-        return f"{self._run}-{request.asked.conversation}"
+        return f"{self.run}-{request.asked.conversation}"
 
     def arrived(self, sample: int, index: int, due_s: float, *, counts: bool) -> None:
         """Note a request of an open loop that is about to be submitted, and was due at `due_s`."""
@@ -607,7 +607,8 @@ class Loop:
         sink.recounts = self._engine.counted_again() is not None
         for point in places:
             sink.point = point
-            points.append(self._counted(self._point(point, alone_s, edge)))
+            window = self._counted(self._point(point, alone_s, edge))
+            points.append(replace(window, answer_counts=dict(self._engine.answer_counts())))
         sink.point = 0.0
         return {
             "schema": SCHEMA,

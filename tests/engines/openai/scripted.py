@@ -120,7 +120,9 @@ class Scripted:
             f"HTTP/1.1 {reply.status}\r\nContent-Type: {reply.kind}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n".encode()
         )
-        for part in filter(None, reply.parts):  # an empty chunk would end the answer
+        model = json.dumps(f"{asked.body.get('model', 'm')}@main").encode()
+        parts = (part.replace(MODEL, model) for part in reply.parts)
+        for part in filter(None, parts):  # an empty chunk would end the answer
             writer.write(b"%x\r\n%s\r\n" % (len(part), part))
             await writer.drain()
             await asyncio.sleep(0)
@@ -134,6 +136,9 @@ class Scripted:
 
 
 DONE = b"data: [DONE]\n\n"
+
+MODEL = b'"tiny@main"'
+"""In an event: the name that was asked for, with a revision as transformers' server has it."""
 
 
 def event(payload: object) -> bytes:
@@ -182,7 +187,7 @@ class Manner:
 
     Attributes:
         tokens: Tokens of each answer, unless fewer are asked for.
-        prompt_tokens: What it counts in a text prompt.
+        prompt_tokens: What it counts in a text prompt; None: a token a word.
         takes_ids: Prompts may be token ids.
         gives_ids: Token ids come in the stream where they are asked for.
         usage: When the stream carries usage.
@@ -244,7 +249,7 @@ class Manner:
         prompt = asked.body.get("prompt")
         if isinstance(prompt, list):
             return len(prompt)
-        return self.prompt_tokens or 3
+        return self.prompt_tokens or max(3, len(str(asked.body).split()))
 
 
 TRANSFORMERS = Manner(
