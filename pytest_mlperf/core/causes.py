@@ -436,8 +436,6 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
         definition = METRICS.get(metric.metric)
         if definition is None or metric.change is None or point_of(metric.metric) != point:
             continue
-        if metric.metric.partition("@")[0] in SERVER_METRICS:  # it is the cause that is told
-            continue
         lower = definition.direction is Direction.LOWER
         if definition.direction is not Direction.NEITHER and (
             metric.change * facts.direction * (-1 if lower else 1) > 0
