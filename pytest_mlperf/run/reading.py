@@ -205,9 +205,8 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
     witnesses += [start_findings(job, result["slow_start"]), length]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
-    if evidence.server:
-        shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")
-        witnesses.append(served(evidence.server, timed, shared))
+    shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
+    witnesses.append(served(evidence.server or ServerLog(), timed, shared, job.limits))
     if may_have_light(job, evidence.subject.identity):
         witnesses.append(_light(evidence, job, figures, energy))
     input_s = evidence.loaded["dataset"].get("input_s")

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from pytest_mlperf.core.metrics import at_point, point_of
+from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, point_of
 from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.core.server import (
+    COUNTERS,
+    RATIOS,
     ServerReading,
     Windows,
     read_server,
@@ -96,17 +98,23 @@ def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
             atomic.write_text(folder / FILE, json.dumps(content) + "\n")
 
 
-def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Served:
+def served(
+    log: ServerLog,
+    timed: TimedLog,
+    shared: float | None = None,
+    limits: Collection[str] = (),
+) -> Served:
     """Return what a server showed in the windows of a run.
 
     Args:
+        log: An empty one if the engine is no client of a server.
         shared: Share of the prompts' tokens that earlier prompts begin with, as the data set says;
             None: it does not.
+        limits: Metrics that are gated; those of the server become metrics of the run.
     """
-    if log.lack:
-        return Served(notes=(log.lack,))
-    if not log.readings and not log.failures:
-        return Served()
+    if log.lack or not (log.readings or log.failures):
+        notes = (log.lack,) if log.lack else ()
+        return Served(notes=(*notes, *_absent(log, {}, limits)))
     windows: Windows = {None: timed.window_s}
     if isinstance(timed, CurveLog):
         windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
@@ -114,8 +122,33 @@ def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Serv
     prefixes = () if shared is None else _beside_prompts(seen.values, shared)
     foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
     signs = (*_missed(log, windows), *foreign, *prefixes)
-    notes = (*seen.notes, *(sign.in_words() for sign in signs))
-    return Served(server=seen.values, notes=notes, signs=signs)
+    absent = _absent(log, seen.values, limits)
+    gated = {name: seen.values[name] for name in limits if name in seen.values}
+    return Served(
+        server=seen.values,
+        metrics={name: value for name, value in gated.items() if value},
+        zero=tuple(name for name, value in gated.items() if not value),
+        notes=(*seen.notes, *(sign.in_words() for sign in signs), *absent),
+        signs=signs,
+    )
+
+
+def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[str]:
+    """Yield why each gated metric of the server was not measured, and what to do."""
+    for name in limits:
+        base = name.partition("@")[0]
+        if base not in SERVER_METRICS or name in seen:
+            continue
+        if log.lack or not log.readings:
+            cause = "no page of a server's metrics was read; measure a server that has one"
+        elif any(
+            {*RATIOS[base]} <= one.values.keys() or base in one.values for one in log.readings
+        ):
+            cause = "the server counted nothing between two looks in the window; measure for longer"
+        else:
+            counters = " and ".join(COUNTERS[part][0] for part in RATIOS[base])
+            cause = f"the server's page lacks its counters ({counters}); start one that has them"
+        yield f"{METRICS[name].title} is gated and was not measured: {cause}, or drop the limit"
 
 
 def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:
