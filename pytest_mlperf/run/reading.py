@@ -51,7 +51,7 @@ from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, Hosted, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
-from pytest_mlperf.run.server import ServerLog, served
+from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
 from pytest_mlperf.run.worker.closed_loop import LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -206,7 +206,11 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     witnesses += [start_findings(job, result["slow_start"]), length]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
     shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
-    witnesses.append(served(evidence.server or ServerLog(), timed, shared, job.limits))
+    answers: Answers = {None: result["answer_counts"]}
+    if isinstance(timed, CurveLog):
+        answers = {point.point: point.answer_counts for point in timed.points}
+    server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
+    witnesses += [server, answer_findings(answers, evidence.subject.fingerprint, server)]
     if may_have_light(job, evidence.subject.identity):
         witnesses.append(_light(evidence, job, figures, energy))
     input_s = evidence.loaded["dataset"].get("input_s")

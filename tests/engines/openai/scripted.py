@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -27,12 +27,13 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What to send: a head, parts as HTTP chunks, and how to end."""
+    """What to send after a delay: a head, parts as HTTP chunks, and how to end."""
 
     parts: Iterable[bytes] = ()
     status: str = "200 OK"
     kind: str = "text/event-stream"
     end: Ending = "finish"
+    delay_s: float = 0.0
 
 
 Script = Callable[[Asked], Reply]
@@ -116,6 +117,7 @@ class Scripted:
         )
         self.asked.append(asked)
         reply = self._script(asked)
+        await asyncio.sleep(reply.delay_s)
         writer.write(
             f"HTTP/1.1 {reply.status}\r\nContent-Type: {reply.kind}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n".encode()
@@ -194,6 +196,7 @@ class Manner:
         refuses: Fields that it answers with 422.
         ends: The stream's last event is [DONE].
         paths: What it has to GET.
+        cached: Tokens of the prompt that it says it had in its cache.
     """
 
     tokens: int = 5
@@ -204,6 +207,7 @@ class Manner:
     refuses: frozenset[str] = frozenset()
     ends: bool = True
     paths: dict[str, str] = field(default_factory=lambda: {"/v1/models": '{"data":[{"id":"m"}]}'})
+    cached: int | None = None
 
     def __call__(self, asked: Asked) -> Reply:
         if asked.method == "GET":
@@ -228,7 +232,9 @@ class Manner:
         most = int(asked.body["max_tokens"])
         count = most if asked.body.get("ignore_eos") else min(self.tokens, most)
         with_ids = self.gives_ids and bool(asked.body.get("return_token_ids"))
-        counted = usage(self._prompt(asked), count)
+        counted: dict[str, Any] = usage(self._prompt(asked), count)
+        if self.cached is not None:
+            counted["prompt_tokens_details"] = {"cached_tokens": self.cached}
         parts = [piece("", chat=True, role="assistant")] if chat else []
         for number in range(count):
             last = number == count - 1
@@ -250,6 +256,45 @@ class Manner:
         if isinstance(prompt, list):
             return len(prompt)
         return self.prompt_tokens or max(3, len(str(asked.body).split()))
+
+
+BLOCK = 16
+"""Tokens of a block of vLLM's cache of prefixes."""
+
+
+@dataclass(kw_only=True)
+class PrefixCache:
+    """A server that keeps the blocks of all prompts, a word as a token, and is slow on others.
+
+    Attributes:
+        answer_s, word_s: Time that an answer takes, and a word of a prompt in no kept block.
+        tells: Usage says how many were kept.
+        kept: The beginnings of prompts, in whole blocks.
+        shares: Of each prompt, in the order in which they came: kept words over all.
+    """
+
+    answer_s: float = 0.0
+    word_s: float = 0.0
+    tells: bool = True
+    kept: set[tuple[str, ...]] = field(default_factory=set)
+    shares: list[float] = field(default_factory=list)
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return Manner()(asked)
+        words = words_of(asked)
+        begins = [tuple(words[:end]) for end in range(BLOCK, len(words) + 1, BLOCK)]
+        cached = next((len(one) for one in reversed(begins) if one in self.kept), 0)
+        self.kept.update(begins)
+        self.shares.append(cached / len(words))
+        manner = Manner(prompt_tokens=len(words), cached=cached if self.tells else None)
+        return replace(manner(asked), delay_s=self.answer_s + self.word_s * (len(words) - cached))
+
+
+def words_of(asked: Asked) -> list[str]:
+    """Return the words or token ids of a prompt, or of a chat's last message."""
+    prompt = asked.body.get("prompt") or asked.body["messages"][-1]["content"]
+    return prompt.split() if isinstance(prompt, str) else [str(one) for one in prompt]
 
 
 TRANSFORMERS = Manner(
