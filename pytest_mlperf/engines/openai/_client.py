@@ -38,8 +38,8 @@ MOST_COUNTED = 4096
 FEW = 16
 """Prompts from which the words of a salt are taken."""
 
-FEWEST_TOKENS = 0.5
-"""Tokens of a word at least: usual tokenizers make one or more of each, some join two."""
+FEWEST_TOKENS = 0.6
+"""Tokens of a word at least: usual tokenizers make one or more of each, few join words."""
 
 NO_CONNECTION = "no connection"
 """Kind of a failure that no server had a part in."""
