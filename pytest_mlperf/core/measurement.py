@@ -119,6 +119,7 @@ class Run:
             empty: the server shows none.
         requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
         lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
+        salt: The name from which the words are drawn that made its prompts other ones; "": none.
         waited_s: How long it waited for other processes before it began; None: unknown, as of
             older files.
         machine: Hashes of the machine and of its GPUs, with spaces; "": unknown, as of older files.
@@ -157,6 +158,7 @@ class Run:
     server: Mapping[str, NotNegative] = field(default_factory=dict)
     requests: Mapping[str, Count] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
+    salt: str = ""
     waited_s: NotNegative | None = None
     machine: str = ""
 

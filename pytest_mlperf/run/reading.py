@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
 
+from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
@@ -231,6 +232,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         folder=str(Path(finished["folder"])),
         client=late,
         finishes=finishes,
+        salt=result["salt"] if has_salt(evidence.subject.fingerprint) else "",
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,
