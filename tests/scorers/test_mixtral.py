@@ -116,6 +116,7 @@ def number(text: str) -> float | None:
     return first[0] if first else last[-1] if last else None
 
 
+@pytest.mark.process
 @pytest.mark.nightly
 def test_aggregates_are_the_figures_that_the_reference_script_prints(
     build: Build, model: Path
