@@ -24,7 +24,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +177,13 @@ CLIENTS = {
     "AIPerf": aiperf,
     "GuideLLM": guidellm,
 }
+PAIRS = (
+    ("pytest-mlperf", "MLCommons' client"),
+    ("with clients = 2", "MLCommons' client"),
+    ("with clients = 2", "pytest-mlperf"),
+)
+"""Clients whose rounds stand beside each other."""
+
 NEEDS = {endpoints: "endpoints", aiperf: "aiperf", guidellm: "guidellm"}
 
 
@@ -389,8 +396,8 @@ def present() -> Iterator[str]:
             print(f"{name} is left out: .venv-peers-{needed} is not there (make peers)")
 
 
-def compare(rounds: int, lasts_s: float) -> None:
-    names = list(present())
+def compare(rounds: int, lasts_s: float, only: Sequence[str]) -> None:
+    names = [name for name in present() if not only or name in only]
     results: dict[tuple[str, str], list[tuple[float, float]]] = {}
     for number in range(rounds):
         for kind, tokens in LENGTHS.items():
@@ -411,6 +418,27 @@ def compare(rounds: int, lasts_s: float) -> None:
             rate, cost_us = max(rates) * share, min(costs_us) / share
             row += f"{rate:>12,.0f}{cost_us:>10,.2f}" if rate else f"{'failed':>12}{'':>10}"
         print(row)
+    for ours_name, theirs_name in PAIRS:
+        for kind in LENGTHS:
+            print_pairs(kind, ours_name, theirs_name, results)
+
+
+def print_pairs(
+    kind: str,
+    name: str,
+    other: str,
+    results: Mapping[tuple[str, str], Sequence[tuple[float, float]]],
+) -> None:
+    """Print what two clients reached in each round, one after the other on the same machine."""
+    sides = [[rate for rate, _ in results.get((one, kind), ())] for one in (name, other)]
+    if not all(sides) or len(sides[0]) != len(sides[1]):
+        return
+    pairs = list(zip(*sides, strict=True))
+    ratio = median(ours_rate / theirs_rate for ours_rate, theirs_rate in pairs)
+    ahead = sum(ours_rate > theirs_rate for ours_rate, theirs_rate in pairs)
+    rounds = ", ".join(f"{a:,.0f} : {b:,.0f}" for a, b in pairs)
+    print(f"{kind}, answers/s, {name} : {other}: {rounds}")
+    print(f"  median {ratio:.2f} times, ahead in {ahead} of {len(pairs)}")
 
 
 def main() -> None:
@@ -418,13 +446,17 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=8.0)
     parser.add_argument("--scaling", action="store_true")
+    parser.add_argument("--only", action="append", default=[], choices=list(CLIENTS))
     parser.add_argument("--client", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--share", type=float, default=1.0, help=argparse.SUPPRESS)
     parser.add_argument("run", nargs="*", help=argparse.SUPPRESS)
     told = parser.parse_args()
     if told.client is None:
         ctypes.CDLL(None).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-        (scale if told.scaling else compare)(told.rounds, told.seconds)
+        if told.scaling:
+            scale(told.rounds, told.seconds)
+        else:
+            compare(told.rounds, told.seconds, told.only)
         return
     url, tokens, lasts_s, folder = told.run
     asked = Asked(url=url, tokens=int(tokens), lasts_s=float(lasts_s), folder=Path(folder))

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import monotonic_ns
-from typing import cast
+from typing import Any, cast
 
 from tests.engines.openai.echo import HEAD, LAST, chunked, event, piece
 
@@ -49,7 +49,7 @@ class Shared:
     """What all connections of a server know."""
 
     pace: Pace
-    answers: dict[bytes, tuple[int, list[bytes]]] = field(default_factory=dict)
+    answers: dict[tuple[Any, ...], list[bytes]] = field(default_factory=dict)
     stamps: dict[int, list[int]] = field(default_factory=dict)
     answered: array[int] = field(default_factory=lambda: array("q"))
     waiting: list[Connection] = field(default_factory=list)
@@ -57,13 +57,15 @@ class Shared:
 
     def answer(self, body: bytes) -> tuple[int, list[bytes]]:
         """Return the first token of a request's prompt, and what to write."""
-        if (ready := self.answers.get(body)) is None:
-            asked = json.loads(body)
-            prompt = asked.get("prompt")
-            count = min(self.pace.tokens, asked.get("max_tokens") or self.pace.tokens)
-            finish = "length" if count == asked.get("max_tokens") else "stop"
-            ids = bool(asked.get("return_token_ids"))
-            chat = "messages" in asked
+        asked = json.loads(body)
+        prompt = asked.get("prompt")
+        count = min(self.pace.tokens, asked.get("max_tokens") or self.pace.tokens)
+        finish = "length" if count == asked.get("max_tokens") else "stop"
+        ids = bool(asked.get("return_token_ids"))
+        chat = "messages" in asked
+        length = len(prompt) if isinstance(prompt, list) else 30
+        key = (count, finish, ids, chat, length)
+        if (parts := self.answers.get(key)) is None:
             parts = [
                 chunked(
                     piece(
@@ -76,16 +78,15 @@ class Shared:
                 for number in range(count)
             ]
             counted = {
-                "prompt_tokens": len(prompt) if isinstance(prompt, list) else 7,
+                "prompt_tokens": length,
                 "completion_tokens": count,
             }
             name = "chat.completion.chunk" if chat else "text_completion"
             last = event({"id": "x", "object": name, "choices": [], "usage": counted})
             parts[0] = HEAD + parts[0]
             parts[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
-            ready = (prompt[0] if isinstance(prompt, list) else 0, parts)
-            self.answers[body] = ready
-        return ready
+            self.answers[key] = parts
+        return (prompt[0] if isinstance(prompt, list) else 0), parts
 
     def tick(self) -> None:
         """Send one event of every stream in step, and come again."""
