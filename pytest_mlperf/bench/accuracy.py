@@ -26,7 +26,9 @@ from pytest_mlperf.core.judge.accuracy import (
     apart,
     below_chance,
     pooled,
+    risen_flaws,
     rule_on_scores,
+    unfit_answers,
 )
 from pytest_mlperf.core.judge.gate import OWN, Pass, combine, gate
 from pytest_mlperf.core.judge.rule_a import looks
@@ -37,6 +39,8 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.run.accuracy import Ask, fixed_order
 from pytest_mlperf.stores import accuracy_baselines
 from pytest_mlperf.suite.plan import Planned, gate_samples
+
+ACCEPT_CUT = "raise max_new_tokens, or accept it with --mlperf-accept-cut"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -166,8 +170,21 @@ class CaseAccuracy:
             rerun_sd=self._rerun_sd(now),
         )
         ruling = combine(gated, self._against_accepted(now), self.missing)
-        notes = () if self.accepted else below_chance(accuracy, now.scored)
-        return replace(ruling, notes=(*ruling.notes, *notes))
+        more: tuple[str, ...] = ()
+        if not self.accepted:
+            more = below_chance(accuracy, now.scored)
+        elif ruling.outcome not in {Outcome.ACC_DROP, Outcome.GATE_FAIL}:  # they name it as a cause
+            more = tuple(filter(None, [risen_flaws(accuracy, now.subject)]))
+        return replace(ruling, notes=(*ruling.notes, *more))
+
+    def noted(self, now: ScoredPass, answer: Ruling) -> Ruling:
+        """Return the answer on scores that are not recorded, with why they would not be."""
+        unfit = "" if self.accepted else self._unfit(now)
+        return replace(answer, notes=(*answer.notes, unfit)) if unfit else answer
+
+    def _unfit(self, now: ScoredPass) -> str:
+        rules = self._planned.suite.rules
+        return unfit_answers(now.accuracy, now.subject, rules.cut_share if rules else None)
 
     def _against_accepted(self, now: ScoredPass) -> Ruling | None:
         if self.accepted is None:
@@ -233,10 +250,17 @@ class CaseAccuracy:
         """Accept the scores of a whole data set and return the answer that says so."""
         if policy.update == "append":
             return self._repeated(now, policy, answer)
-        self._accept(now, reason=policy.reason or "first baseline", commit=commit)
+        unfit, reason = "" if self.accepted else self._unfit(now), policy.reason or "first baseline"
+        if unfit and not policy.accept_cut:
+            headline = f"nothing recorded: {unfit}; {ACCEPT_CUT}"
+            return replace(answer, outcome=Outcome.INVALID, headline=headline, notes=())
+        if unfit:
+            reason += f"; {unfit} (--mlperf-accept-cut)"
+        self._accept(now, reason=reason, commit=commit)
         headline = f"{now.accuracy.samples:,} samples in {policy.shown(self.file)}"
         note = f"{headline}; commit it with its .scores.npz"
-        return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=(note,))
+        notes = tuple(filter(None, (note, unfit)))
+        return replace(answer, outcome=Outcome.RECORDED, headline=headline, notes=notes)
 
     def _repeated(self, now: ScoredPass, policy: Policy, answer: Ruling) -> Ruling:
         """Keep how far a pass of the baseline's build is from the accepted one, if it is one."""
@@ -318,6 +342,7 @@ class CaseAccuracy:
             fingerprint=dict(subject.fingerprint),
             history=(*(old.history if old else ()), entry),
             rerun={},
+            answers=accuracy.answers,
         )
 
     @property

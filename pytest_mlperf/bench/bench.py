@@ -360,7 +360,7 @@ class Bench:
         if scores.records(policy) and answer.outcome is not Outcome.GATE_FAIL:
             commit = self._conditions.commit
             return scores.record(case.scored_pass, policy, answer, commit=commit)
-        return answer
+        return scores.noted(case.scored_pass, answer)
 
     def _audited(self, case: CaseRuns, test: Kind) -> Verdict:
         audited = judge_audit(case, test)

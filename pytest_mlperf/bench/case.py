@@ -184,6 +184,8 @@ class CaseRuns(CaseRunner):
 
     def judge_accuracy(self) -> Ruling:
         """Judge the accuracy pass by its gate and against the accepted scores."""
+        if self.accuracy and (accepted := self.scores.accepted):
+            self.accuracy = replace(self.accuracy, baseline_answers=accepted.baseline.answers)
         self.judged = self.scores.judge(self.scored_pass)
         return self.judged
 

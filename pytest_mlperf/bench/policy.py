@@ -33,6 +33,7 @@ class Policy:
             PROVISIONAL ones and those from a baseline of few sessions, every one, or none.
         baselines: Folder of the baselines; None: the nearest `baselines/` above the suite.
         root: Folder that shown paths are relative to.
+        accept_cut: A first accuracy baseline may have many empty or cut answers.
     """
 
     update: Update | None = None
@@ -44,6 +45,7 @@ class Policy:
     accuracy: Path
     root: Path
     runs_dir: Path | None = None
+    accept_cut: bool = False
 
     def shown(self, path: Path) -> str:
         """Return a path as messages show it: relative to the root where it lies below it."""

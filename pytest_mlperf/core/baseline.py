@@ -432,6 +432,8 @@ class AccuracyBaseline:
         history: Oldest first.
         rerun: By metric, how far further passes of this build were from the one that is kept;
             empty where none was made.
+        answers: How many answers there were, how many of them empty or cut, see
+            `Accuracy.answers`; empty: unknown, as of older files.
     """
 
     schema: int = ACCURACY_SCHEMA
@@ -449,6 +451,7 @@ class AccuracyBaseline:
     fingerprint: dict[str, str]
     history: tuple[Accepted, ...]
     rerun: dict[str, Rerun] = field(default_factory=dict)
+    answers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.samples < 1:

@@ -18,6 +18,7 @@ from pytest_mlperf.core.baseline import BaselineRun, Record
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, compared, floor_of
 from pytest_mlperf.core.foreign_text import some
+from pytest_mlperf.core.judge.accuracy import risen_flaws
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import (
@@ -404,6 +405,15 @@ def _length(value: float) -> str:
     return f"{value:.1f}" if value < 1000 else quantity("", value)
 
 
+def _flaws(facts: _Facts) -> Iterator[Cause]:
+    verdict = facts.verdict
+    if verdict.kind != "accuracy" or not (verdict.accuracy and verdict.subject):
+        return
+    says = risen_flaws(verdict.accuracy, verdict.subject)
+    if says and facts.direction < 0:
+        yield Cause(rule="answers", says=says, strength=Strength.STRONG)
+
+
 def _server(facts: _Facts) -> Iterator[Cause]:
     if not (changes := _server_changes(facts)):
         return
@@ -535,6 +545,7 @@ _RULES: tuple[Callable[[_Facts], Iterable[Cause]], ...] = (
     _environment,
     _siblings,
     _output,
+    _flaws,
     _seen,
     _replicas,
     _server,

@@ -319,8 +319,10 @@ class Engine:
     def answer_counts(self) -> Mapping[str, int]:
         """Return what the answers were since it was last asked, counted; {}: nobody knows.
 
-        "answers" of a language model; "empty" of these without text or calls, "refused",
-        "bad_calls" whose calls of tools are no JSON; "prompt_tokens" as the server counts them in
+        "answers" of a language model; "empty" of these without text or calls, "cut_reasoning" of
+        the empty ones, which came to their most tokens while the model reasoned; "refused";
+        "bad_calls" whose calls of tools are no JSON, where answers are kept: in accuracy runs, and
+        in timed ones whose tokens are counted here; "prompt_tokens" as the server counts them in
         prompts whose length is known, and "expected_tokens", that length; "cached_tokens" that the
         server had in its cache of prefixes, of so many "cacheable_tokens"; and by name "build …",
         what the server calls the set-up that answered.

@@ -203,6 +203,10 @@ class Accuracy:
         total: Samples in the data set; 0 in results of older releases.
         lower: Metrics that are better when lower; the others are better when higher.
         whole: Metrics that only a whole data set has, e.g. mAP.
+        finishes: How often answers ended for which reason, as those of a run; empty: unknown.
+        answer_counts: What the answers were, see `Engine.answer_counts`; empty: unknown.
+        fixed_lengths: Data set or ignore_eos say how long each answer is: none is cut by mistake.
+        baseline_answers: `answers` of the accepted scores; empty: unknown, or there are none.
     """
 
     scores: Mapping[str, Number]
@@ -213,6 +217,35 @@ class Accuracy:
     total: Count = 0
     lower: tuple[str, ...] = ()
     whole: tuple[str, ...] = ()
+    finishes: Mapping[str, Count] = field(default_factory=dict)
+    answer_counts: Mapping[str, Count] = field(default_factory=dict)
+    fixed_lengths: bool = False
+    baseline_answers: Mapping[str, Count] = field(default_factory=dict)
+
+    @property
+    def answers(self) -> dict[str, int]:
+        """How many "answers" there were, and which of `FLAWS` some of them have; {}: unknown."""
+        cut = 0 if self.fixed_lengths else self.finishes.get("length", 0)
+        total = self.answer_counts.get("answers") or sum(self.finishes.values())
+        counts = {"answers": total, **self.answer_counts, "cut": cut}
+        return {name: counts[name] for name in ("answers", *FLAWS) if counts.get(name)}
+
+    @property
+    def answers_in_words(self) -> str:
+        """How answers ended and what is wrong with some: "40 stop, 20 length; 20 empty"."""
+        ends = ", ".join(f"{count:,} {reason}" for reason, count in self.finishes.items())
+        flaws = [f"{n:,} {FLAWS[name]}" for name, n in self.answers.items() if FLAWS.get(name)]
+        return "; ".join(filter(None, (ends, ", ".join(flaws))))
+
+
+FLAWS = {
+    "cut": "",  # as many have the finish reason "length"
+    "empty": "empty",
+    "cut_reasoning": "cut while reasoning",
+    "refused": "refused",
+    "bad_calls": "with calls that are no JSON",
+}
+"""What can be wrong with an answer, with words for it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -142,6 +142,7 @@ def bench_for(
         accuracy=options.runs_dir / "accuracy",
         root=root,
         runs_dir=options.runs_dir,
+        accept_cut=options.accept_cut == "yes",
     )
     return Bench(conditions, policy, show)
 

@@ -192,6 +192,13 @@ class Options:
     reason: str | None = _set_by(
         "TEXT", "why a baseline is recorded; kept in its history", beside=True
     )
+    accept_cut: Literal["no", "yes"] = _set_by(
+        "no|yes",
+        "record first scores though many answers are empty or cut at max_new_tokens; the baseline "
+        "keeps how many",
+        "no",
+        bare="yes",
+    )
     fail_on: frozenset[str] = _set_by(
         "WORD[,WORD...]",
         "what fails besides drops and errors: skips (a model or data set is not here; always under "

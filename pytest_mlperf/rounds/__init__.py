@@ -150,6 +150,8 @@ class RoundWorkload:
         inferred_tokens: Tokens counted per sample where LoadGen infers them (gptj).
         min_output_tokens, max_output_tokens: Tokens of an answer that the reference asks for.
         accuracy_output_tokens: Most tokens of an answer in accuracy runs, where those differ.
+        cut_share: The largest share of answers that the reference cuts at their most tokens; None:
+            unknown.
         compliance: Compliance tests of a closed submission.
         checksums: What MLPerf publishes of data files: "md5:..." or "sha256:..." by file name.
     """
@@ -174,6 +176,7 @@ class RoundWorkload:
     min_output_tokens: int | None = None
     max_output_tokens: int | None = None
     accuracy_output_tokens: int | None = None
+    cut_share: float | None = None
     compliance: tuple[str, ...] = ()
     systems: Mapping[str, Systems] = field(default_factory=dict)
     scenarios: Mapping[str, RoundScenario] = field(default_factory=dict)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from pytest_mlperf.core.baseline import GENERATION
 from pytest_mlperf.core.errors import RunError, UnavailableError
 from pytest_mlperf.core.extension import Leverage
 from pytest_mlperf.core.job import Factory, Job
@@ -87,10 +89,19 @@ class AccuracyPass:
     """The accuracy pass of one worker: block after block, until the scores decide."""
 
     def __init__(
-        self, worker: WorkerProcess, total: int, ask: Ask, scoring: Scoring, subject: Subject
+        self,
+        worker: WorkerProcess,
+        dataset: Mapping[str, Any],
+        ask: Ask,
+        scoring: Scoring,
+        subject: Subject,
     ) -> None:
+        """Prepare a pass; `dataset` is what the worker told of it, see `protocol.Event`."""
         self._worker = worker
-        self._total = total
+        self._total = int(dataset["samples"])
+        ignores_eos = subject.fingerprint.get(f"{GENERATION}ignore_eos") == "true"
+        self._fixed_lengths = dataset["fixed_lengths"] or ignores_eos
+        self._finishes, self._answer_counts = Counter[str](), Counter[str]()
         self._ask = ask
         self._scoring = scoring
         self._subject = subject
@@ -103,12 +114,15 @@ class AccuracyPass:
         for number, (start, end) in enumerate(pairwise((0, *self._ask.looks(total)))):
             indices = sorted(order[start:end])
             self._worker.send({"command": "accuracy", "block": number, "indices": indices})
-            done = Path(self._worker.wait_for("finished")["folder"])
+            finished = self._worker.wait_for("finished")
+            self._finishes += Counter(finished["result"]["finishes"])
+            self._answer_counts += Counter(finished["result"]["answer_counts"])
+            done = Path(finished["folder"])
             parse_detail(done / DETAIL).require_no_errors()
             self._blocks.append({"log": str(done / ACCURACY), "indices": indices})
             self._worker.wait_for("ready")
             if end < total:
-                scores = score_logs(self._scoring, self._blocks, total)
+                scores = self._score_blocks()
                 if self._ask.enough(*scores, self._subject):
                     self._decided = scores
                     return
@@ -118,7 +132,17 @@ class AccuracyPass:
 
         Call it when the worker is gone: the last scoring needs no accelerator.
         """
-        return self._decided or score_logs(self._scoring, self._blocks, self._total)
+        return self._decided or self._score_blocks()
+
+    def _score_blocks(self) -> tuple[Accuracy, Scored]:
+        accuracy, scored = score_logs(self._scoring, self._blocks, self._total)
+        counted = dataclasses.replace(
+            accuracy,
+            finishes=dict(self._finishes),
+            answer_counts=dict(self._answer_counts),
+            fixed_lengths=self._fixed_lengths,
+        )
+        return counted, scored
 
 
 def _scored(answer: Mapping[str, Any]) -> Scored:

@@ -420,7 +420,7 @@ def _accuracy(
         patience=case.conditions.patience,
         show=case.progress.show,
     )
-    return AccuracyPass(worker, int(loaded["dataset"]["samples"]), ask, scoring, subject)
+    return AccuracyPass(worker, loaded["dataset"], ask, scoring, subject)
 
 
 def _warmed(

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from pytest_mlperf.core.case import SPEECH_LABELS
 from pytest_mlperf.core.errors import SuiteError
-from pytest_mlperf.engines.llm.generation import SEEDS, Generation, TextOptions
+from pytest_mlperf.engines.llm.generation import SEEDS, Answers, Generation, TextOptions
 from pytest_mlperf.engines.llm.speech import spelled
 from pytest_mlperf.engines.openai._client import Bodies
 from pytest_mlperf.engines.tensorrt_llm import TensorRtLlmEngine
 from pytest_mlperf.engines.tensorrt_llm._requests import SamplingByPrompt
 from pytest_mlperf.engines.tensorrt_llm._requests import sampling_arguments as of_tensorrt_llm
 from pytest_mlperf.engines.vllm._library import sampling_arguments as of_vllm
-from tests.engines.recording import Samples
+from tests.engines.recording import Recorder, Samples
 
 TOKENS = st.integers(0, 9)
 
@@ -49,6 +49,15 @@ def test_the_model_keeps_its_end_tokens_in_the_description_when_they_are_ignored
     assert first["generation.eos"] == second["generation.eos"] == "2,7"
     assert set(first.items()) - set(second.items()) == {("generation.ignore_eos", "false")}
     assert all(key.startswith("generation.") for key in first)
+
+
+def test_an_answer_of_an_end_token_alone_is_counted_as_empty() -> None:
+    for ignores, empty in ((False, 2), (True, 1)):
+        answers = Answers(generation(eos=(2,), ignore_eos=ignores), watch_ends=False)
+        answers.checked([0, 1, 2], [[2], [5, 2], []], Recorder(times_tokens=False))
+        answers.checked([3], [[5, 6]], Recorder(times_tokens=False, wants_output=False))
+        assert answers.take_counts() == {"answers": 4, "empty": empty}
+        assert answers.take_counts() == {}
 
 
 DRAWN: dict[str, Any] = {"temperature": 0.7, "top_p": 0.8, "top_k": 20, "seed": 5}

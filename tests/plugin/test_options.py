@@ -25,6 +25,7 @@ NAMES = [
     ("max-runs", "3", 3),
     ("confirm", "never", "never"),
     ("requests", "yes", "yes"),
+    ("accept-cut", "yes", "yes"),
     ("judge-benchmarks", "yes", "yes"),
     ("handicap", "25%", 0.25),
     ("compliance", "yes", "yes"),

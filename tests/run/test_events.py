@@ -52,6 +52,7 @@ EXAMPLES: dict[str, dict[str, Any]] = {
             "digest": "ab",
             "samples": 5,
             "sizes": {"tokens": 4.5},
+            "fixed_lengths": False,
             "inputs": {"inputs.first": "ab"},
             "input_s": 0.5,
         },

@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from pytest_mlperf.core.baseline import AccuracyBaseline, Rerun, kept
+from pytest_mlperf.core.baseline import GENERATION, AccuracyBaseline, Rerun, kept
 from pytest_mlperf.core.judge._mean_change import LEAST_SEEN
 from pytest_mlperf.core.judge.rule_a import (
     DEFAULT,
@@ -21,9 +21,9 @@ from pytest_mlperf.core.judge.rule_a import (
 )
 from pytest_mlperf.core.judge.ruling import Ruling
 from pytest_mlperf.core.judge.standing import Decision
-from pytest_mlperf.core.measurement import Accuracy, Scored, others
+from pytest_mlperf.core.measurement import Accuracy, Scored, Subject, others
 from pytest_mlperf.core.metrics import COUNTS, OUTPUT_TOKENS
-from pytest_mlperf.core.numbers import points
+from pytest_mlperf.core.numbers import percent, points
 from pytest_mlperf.core.verdict import Outcome, PairedVerdict, worst
 
 NONDETERMINISTIC = 0.8
@@ -57,6 +57,57 @@ def below_chance(accuracy: Accuracy, scored: Scored) -> tuple[str, ...]:
         if (score := accuracy.scores[name])
         < chance - 3 * math.sqrt(chance * (100 - chance) / accuracy.samples)
     )
+
+
+EMPTY_SHARE, CUT_SHARE = 0.01, 0.05
+"""Shares of answers that may be empty, or cut, in a first baseline; of cut ones unless the
+workload's reference is known to cut more."""
+
+
+def _limit(subject: Subject) -> str:
+    most = subject.fingerprint.get(f"{GENERATION}max_new_tokens", "")
+    return f"max_new_tokens = {most}" if most else "their most tokens"
+
+
+def unfit_answers(accuracy: Accuracy, subject: Subject, cut_share: float | None = None) -> str:
+    """Return why answers make no first baseline: many are empty or cut; "": they are fit.
+
+    Args:
+        cut_share: The largest share that may be cut; None: `CUT_SHARE`.
+    """
+    counts, allowed = accuracy.answers, CUT_SHARE if cut_share is None else cut_share
+    answers, empty, cut = (counts.get(name, 0) for name in ("answers", "empty", "cut"))
+    if accuracy.fixed_lengths:
+        return ""
+    if empty > EMPTY_SHARE * answers:
+        return f"{empty:,} of {answers:,} answers are empty{_cut_reasoning(counts, subject)}"
+    if cut > allowed * answers:
+        within = f"{_limit(subject)} ({percent(allowed)} allowed)"
+        return f"{cut:,} of {answers:,} answers are cut at {within}"
+    return ""
+
+
+def _cut_reasoning(counts: Mapping[str, int], subject: Subject) -> str:
+    cut = counts.get("cut_reasoning", 0)
+    some = "" if cut == counts.get("empty") else f"{cut:,} "
+    return f": {some}cut at {_limit(subject)} while reasoning" if cut else ""
+
+
+def risen_flaws(accuracy: Accuracy, subject: Subject) -> str:
+    """Return that more answers are empty, or else cut, than the baseline's; "": chance explains it.
+
+    Beyond chance: by three standard errors of the difference of two shares.
+    """
+    counts, before = accuracy.answers, accuracy.baseline_answers
+    n, m = (side.get("answers", 0) for side in (counts, before))
+    for name in ("empty", "cut") if n and m and not accuracy.fixed_lengths else ():
+        more, fewer = (side.get(name, 0) for side in (counts, before))
+        share = (more + fewer) / (n + m)
+        if more / n - fewer / m > 3 * math.sqrt(share * (1 - share) * (1 / n + 1 / m)):
+            by_name = {"empty": _cut_reasoning(counts, subject), "cut": f", at {_limit(subject)}"}
+            rise = f"{more:,} of {n:,} answers are {name}, {fewer:,} of {m:,} in the baseline"
+            return rise + by_name[name]
+    return ""
 
 
 def notes_of_outputs(scored: Scored, rescored: int, beside: PassContext) -> tuple[str, ...]:

@@ -150,6 +150,9 @@ class LibraryEngine(Engine):
         self._task.prompts.unload(indices)
         self._tell_gaps()
 
+    def answer_counts(self) -> Mapping[str, int]:
+        return self._task.answers.take_counts()
+
     def submit(self, ids: Sequence[int], indices: Sequence[int], sink: Sink) -> None:
         if sink.needs_first_tokens and self._options.whole is not None:
             option, value = self._options.whole

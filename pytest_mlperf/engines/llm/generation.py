@@ -7,6 +7,7 @@ import operator
 import reprlib
 import struct
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -401,6 +402,7 @@ class Answers:
         """
         self._generation = generation
         self._output = output
+        self._counts, self._lock = Counter[str](), threading.Lock()
         eos = ", ".join(map(str, generation.eos))
         watching = watch_ends and bool(generation.ends)
         check = f"eos_token_id ({eos}) of the model"
@@ -420,11 +422,20 @@ class Answers:
         ends = self._generation.ends
         return ["stop" if len(row) and row[-1] in ends else "length" for row in rows]
 
+    def take_counts(self) -> Mapping[str, int]:
+        """Return what answers were since this was last asked, see `Engine.answer_counts`."""
+        with self._lock:
+            counts, self._counts = self._counts, Counter()
+        return counts
+
     def checked(
         self, indices: Sequence[int], rows: Sequence[Tokens], sink: Sink
     ) -> tuple[list[bytes] | None, list[int]]:
         """Return outputs, where they are read, and counts of tokens of finished samples."""
         counts = [len(row) for row in rows]
+        empty = sum(not len(row) or row[0] in self._generation.ends for row in rows)
+        with self._lock:
+            self._counts.update(answers=len(rows), empty=empty)
         if sink.times_tokens and min(counts) < 2:
             fewest = self._generation.min_new_tokens
             advice = (

@@ -38,6 +38,15 @@ BESIDE = {
 """What a piece of a chat's answer may have in place of text, and of which kind it is: its first
 token is the answer's."""
 
+BLANKS = " \t\r\n"
+
+REASONING = frozenset({"reasoning_content", "reasoning"})
+
+VISIBLE = re.compile(
+    rb'"(content|text|refusal)": ?"(?:\\[nrt]| )*+[^" ]|"(tool_calls|function_call)": ?[\[{]+ ?"'
+)
+"""In an event: a field that is more than reasoning and white space."""
+
 SHOWN = 120
 
 LONGEST_NAME = 200
@@ -133,6 +142,8 @@ class StreamedAnswer:
         cached: Tokens of the prompt that it had in its cache; None: it does not say.
         model, build: What the server calls its model, and the set-up of it; "": it does not say.
         finish: Why it ended; None until it did.
+        fields: Fields of its events in which more than white space came: "content" or "text",
+            and those of `BESIDE`. Events that are not parsed add the first that is no reasoning.
         started: Text or token ids came.
         complete: Nothing more is needed of its stream.
     """
@@ -149,6 +160,7 @@ class StreamedAnswer:
     model: str = ""
     build: str = ""
     finish: str | None = None
+    fields: set[str] = field(default_factory=set)
     started: bool = False
     complete: bool = False
 
@@ -158,6 +170,11 @@ class StreamedAnswer:
         if self.completion_tokens is not None:
             return self.completion_tokens
         return self.n_ids or None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether its reader gets nothing: no text, no refusal and no calls."""
+        return self.fields <= REASONING
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether a model of these names answered: "name@revision" is one, "": it does not say."""
@@ -178,6 +195,8 @@ class StreamedAnswer:
                 ends = events.find(b'"finish_reason":"', begin)
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
                 if end > begin + 1 and (ids := _added(events[begin:end])) is not None:
+                    if self.is_empty and (shows := VISIBLE.search(events, begin, end)):
+                        self.fields.add((shows[1] or shows[2]).decode())
                     self.n_ids += ids
                     self.completion_tokens = None
                     new += ids
@@ -220,7 +239,8 @@ class StreamedAnswer:
     def _choice(self, choice: dict[str, Any]) -> int:
         delta = choice.get("delta")
         text = (choice if delta is None else delta).get("text" if delta is None else "content")
-        beside = delta and next(filter(None, map(delta.get, BESIDE)), None)
+        beside = [key for key in BESIDE if delta.get(key)] if delta else []
+        self.fields.update(beside, ["content"] if str(text or "").strip(BLANKS) else [])
         ids = choice.get("token_ids") or []
         if not isinstance(text or "", str) or not isinstance(ids, list):
             raise TypeError("text is no text, or token ids are no list")

@@ -413,6 +413,13 @@ class Traffic:
         """Count what an answer was, see `Engine.answer_counts`."""
         seen = self.seen
         seen["answers"] += 1
+        seen["refused"] += "refusal" in answer.fields
+        if answer.is_empty:
+            seen["empty"] += 1
+            seen["cut_reasoning"] += bool(answer.fields) and answer.finish == "length"
+        calls = merged([value for kind, value in answer.pieces if kind == "tools"])
+        if any(not isinstance(call["function"]["arguments"], dict) for call in calls):
+            seen["bad_calls"] += 1
         if answer.prompt_tokens is not None:
             if sent is not None:
                 seen["prompt_tokens"] += answer.prompt_tokens

@@ -64,6 +64,9 @@ class TorchEngine(TokenBase):
         if joins and self._options.device == "cpu":
             require_module("engine torch: continuous batching on the CPU", "psutil", "lm")
 
+    def answer_counts(self) -> Mapping[str, int]:
+        return self._answers.take_counts()
+
     def load_samples(self, indices: Sequence[int]) -> None:
         super().load_samples(indices)
         self._answers.expect(len(self._samples))

@@ -416,6 +416,7 @@ def _facts(result: CaseResult) -> list[tuple[str, str]]:
         "runs": judged and f"{judged.runs} now, {judged.runs_baseline} in the baseline",
         "to settle it": final_word(verdict),
         "samples": scored and f"{scored.samples:,}{of}, {scored.source}",
+        "answers": scored and scored.answers_in_words,
         "gate": verdict.gate.answer if verdict.gate and verdict.kind == "accuracy" else None,
         "baseline": verdict.baseline_set,
         "baseline file": verdict.baseline_file,

@@ -172,6 +172,8 @@ def _accuracy(verdict: Verdict, width: int) -> list[str]:
         lines = [line for text in (*first, *map(_gate, judged)) for line in wrapped(text, width)]
     elif verdict.kind == "performance":
         lines = wrapped("Judged by test_accuracy; a failed gate voids this verdict.", width)
+    if answers := accuracy.answers_in_words:
+        lines += wrapped(f"Answers: {answers}", width)
     lines += [line for paired in verdict.paired for line in wrapped(_paired(paired), width)]
     return [head, *lines, f"{INDENT}{accuracy.folder}"]
 

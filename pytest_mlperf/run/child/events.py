@@ -149,6 +149,7 @@ OF_WORKER: Mapping[str, Fields] = {
             digest=is_text,
             samples=is_count,
             sizes=by_name(is_number),
+            fixed_lengths=is_flag,
             inputs=by_name(is_text),
             input_s=optional(is_duration),
         ),

@@ -122,8 +122,9 @@ python    prefix, executable, version, versions (of what every worker imports), 
           in another Python only, before all others
 started   pid
 loading
-loaded    engine: dict[str, str] (describe()), dataset: {digest, samples, sizes, inputs (digests),
-          input_s (of a sample)}, files (imported), load_s, pages (of its server's metrics)
+loaded    engine: dict[str, str] (describe()), dataset: {digest, samples, sizes, fixed_lengths (of
+          answers), inputs (digests), input_s (of a sample)}, files (imported), load_s, pages (of
+          its server's metrics)
 warmed    warmup_s, takes_s (how long the run will take; None: its rate is probed)
 probed    target_qps
 running   phase ("performance" | "accuracy"), expected (samples), settings actually used (dict)

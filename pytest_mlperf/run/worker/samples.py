@@ -71,6 +71,12 @@ def sizes(dataset: Dataset, performance_samples: int) -> dict[str, float]:
     return {name: float(value) for name, value in means.items()}
 
 
+def fixed_lengths(dataset: Dataset) -> bool:
+    """Return whether a data set says how long its answers are to be, see `own_length`."""
+    ask = getattr(dataset, "output_tokens", None)
+    return callable(ask) and len(dataset) > 0 and ask(0) is not None
+
+
 def groups_of(dataset: Dataset, indices: Sequence[int]) -> list[int] | None:
     """Return the group of each sample as a number, or None where all are independent."""
     ask = getattr(dataset, "group", None)

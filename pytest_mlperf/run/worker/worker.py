@@ -59,6 +59,7 @@ from pytest_mlperf.run.worker.samples import (
     check_count,
     check_digest,
     count,
+    fixed_lengths,
     require_same,
     sizes,
 )
@@ -306,6 +307,7 @@ class EngineWorker:
                 "digest": check_digest(self._dataset.digest, self._spec.expected),
                 "samples": self._samples,
                 "sizes": sizes(self._dataset, len(self._asked.indices)),
+                "fixed_lengths": fixed_lengths(self._dataset),
             }
             if settings.arrivals == "trace":
                 self._trace = recorded(self._dataset, settings)

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_mlperf.engines.openai._events import (
+    BLANKS,
     EventStream,
     Failed,
     StreamedAnswer,
@@ -84,6 +85,10 @@ TEXTS = st.text(max_size=12) | st.sampled_from(
 )
 
 
+def kept_text(pieces: list[tuple[str, list[int] | None]]) -> str:
+    return "".join(text for text, _ in pieces).strip(BLANKS)
+
+
 @given(
     pieces=st.lists(
         st.tuples(TEXTS, st.none() | st.lists(st.integers(0, 9), max_size=3)), max_size=8
@@ -114,6 +119,7 @@ def test_skipping_what_only_adds_finds_the_same(
     assert counted.completion_tokens == kept.completion_tokens == 4
     assert "".join(kept.text) == "".join(text for text, _ in pieces)
     assert counted.text == []
+    assert counted.is_empty == kept.is_empty == (not kept_text(pieces))
 
 
 def test_tokens_are_counted_by_usage_or_ids_and_never_by_pieces_of_text() -> None:
@@ -141,6 +147,34 @@ def test_the_first_token_is_the_first_with_text_token_ids_or_thoughts() -> None:
         thought = event({"choices": [{"delta": {key: "hm"}, "finish_reason": None}]})
         answer, told = read(thought, piece("yes", chat=True))
         assert (told, answer.text) == ([1, 0], ["yes"])
+
+
+def test_an_answer_is_empty_without_text_refusal_or_calls_however_it_is_read() -> None:
+    thoughts = [delta(reasoning_content=f'"content": "{n}"') for n in range(3)]
+    call = {"index": 0, "function": {"name": "a", "arguments": ""}}
+    streams: list[tuple[dict[str, Any], set[str]]] = [
+        ({"content": "\n\n "}, set()),
+        ({"content": None, "tool_calls": []}, set()),
+        ({"content": ""}, set()),
+        ({"content": "\n\u4f60"}, {"content"}),
+        ({"content": '"'}, {"content"}),
+        ({"refusal": "I cannot help."}, {"refusal"}),
+        ({"tool_calls": [call]}, {"tool_calls"}),
+        ({"function_call": {"name": "a"}}, {"function_call"}),
+    ]
+    for fields, visible in streams:
+        stream = [*thoughts, delta(**fields), delta(reasoning_content="hm")]
+        for keeps in (False, True):
+            for parts in (stream, [stream[0], b"".join(stream[1:])]):
+                answer = StreamedAnswer(keeps=keeps)
+                for part in parts:
+                    answer.take(part)
+                assert answer.fields - {"reasoning_content"} == visible, (fields, keeps)
+                assert answer.is_empty == (not visible)
+
+
+def delta(**fields: object) -> bytes:
+    return event({"choices": [{"index": 0, "delta": fields, "finish_reason": None}]})
 
 
 def test_a_running_count_that_stops_is_no_count_and_an_empty_reason_none() -> None:

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from pytest_mlperf.scorers.function_calls import FunctionCallsScorer
-from tests.engines.openai.recorder import Recorder, answering, run
+from tests.engines.openai.recorder import Recorder, answering, open_engine, run
 from tests.engines.openai.scripted import DONE, Asked, Reply, Scripted, event, piece, usage
 
 PARTS = {"colour": {"type": "string"}, "count": {"type": "integer"}}
@@ -80,6 +80,41 @@ def asked_of(script: Any) -> list[bytes]:
     assert all((body["tools"], body["tool_choice"]) == ([TOOL], "auto") for body in sent)
     assert set(sink.n_tokens.values()) == {12}
     return [sink.outputs[100 + place] for place in range(len(QUESTIONS))]
+
+
+def test_refusals_and_calls_that_are_no_json_are_counted_where_answers_are_read() -> None:
+    """Calls of a timed run are not read, and nothing is claimed of them."""
+    half = {"name": "shop_order_lamp", "arguments": '{"colour": '}
+    answers = [
+        [delta(tool_calls=[{"index": 0, "id": "c0", "type": "function", "function": half}])],
+        [delta(refusal="I cannot"), delta(refusal=" do that.")],
+        [delta(reasoning_content="hm"), *streamed(CALLS[1])],
+    ]
+
+    def script(asked: Asked) -> Reply:
+        place = [each["messages"] for each in QUESTIONS].index(asked.body["messages"])
+        counted = event({"id": "x", "choices": [], "usage": usage(30, 12)})
+        return Reply(parts=[*answers[place], piece("", finish="stop", chat=True), counted, DONE])
+
+    for reads in (True, False):
+        sink = Recorder(len(QUESTIONS), wants_output=reads)
+        with (
+            Scripted(answering(script)) as server,
+            open_engine(server.url, QUESTIONS, api="chat") as engine,
+        ):
+            engine.answer_counts()
+            engine.load_samples(range(3))
+            engine.submit(range(3), range(3), sink)
+            sink.wait_for_end()
+            counts = engine.answer_counts()
+        assert not sink.errors
+        named = {name: counts.get(name) for name in ("answers", "empty", "refused", "bad_calls")}
+        assert named == {
+            "answers": 3,
+            "empty": None,
+            "refused": 1,
+            "bad_calls": 1 if reads else None,
+        }
 
 
 def test_right_calls_score_all_there_is_without_a_tokenizer() -> None:
