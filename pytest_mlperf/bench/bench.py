@@ -500,6 +500,7 @@ def _notes(case: CaseRuns, outcome: Outcome) -> tuple[str, ...]:
         *case.planned.suite.gaps,
         *skipped,
         case.uncounted,
+        f"{case.clients} client processes sent the requests" if case.clients > 1 else "",
         *(one.text for one in behind),
         *energy_notes(case.runs),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import traceback
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -25,6 +26,7 @@ from pytest_mlperf.core.search import (
     result,
     tried,
 )
+from pytest_mlperf.registry import clients_of
 from pytest_mlperf.run.accuracy import Ask
 from pytest_mlperf.run.builds import Build
 from pytest_mlperf.run.child.reporter import one_line
@@ -208,12 +210,16 @@ class Rated(Protocol):
     rate: float | None
     invalid_runs: list[Run]
 
+    def add_clients(self) -> None:
+        """Let more processes send the requests from now on, where that can help."""
+
 
 def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
     """Return the first run that may be judged.
 
     Args:
-        case: Takes the INVALID runs; its rate is raised where one of Offline was.
+        case: Takes the INVALID runs; its rate is raised where one of Offline was, and it gets more
+            clients where one held up the server.
     """
     for left in reversed(range(INVALID_TRIES)):
         run = attempt()
@@ -222,6 +228,8 @@ def valid_run(case: Rated, attempt: Callable[[], Run]) -> Run:
         case.invalid_runs.append(run)
         if any(reason.key in LASTING for reason in run.invalid):
             break
+        if left and any(reason.key is Key.CLIENT_LATE for reason in run.invalid):
+            case.add_clients()
         if left and case.job.case.scenario == "Offline":
             case.rate = max(case.rate or 0.0, FASTER * run.metrics.get("throughput", 0.0))
     raise Unjudgeable(run)
@@ -243,7 +251,10 @@ class CaseRunner:
         invalid_runs: Those that may not, and were measured again as often as is allowed.
         left_out: Those of pairs that load may explain, see `confirm.add_pair`.
         session: The id of the session.
+        clients: Processes that send the requests, where the suite leaves that open.
     """
+
+    clients = 1
 
     def __init__(
         self,
@@ -302,6 +313,24 @@ class CaseRunner:
             require(one for one in resolved.problems if scorer or not one.scoring)
         assert isinstance(resolved, Job)
         return resolved
+
+    def add_clients(self) -> None:
+        """Send the requests from twice as many processes, up to one for each core.
+
+        Only where the suite leaves that open.
+        """
+        engine, clients = self.job.engine, 2 * self.clients
+        options = {**engine.options, "clients": clients}
+        written = self.clients == 1 and engine.options.get("clients") is not None
+        takes_more = clients_of(self.job.engine_use, options) == clients and options.get("url")
+        uneven = (options.get("concurrency") or 0) % clients
+        if written or uneven or not takes_more or clients > len(os.sched_getaffinity(0)):
+            return
+        self.clients = clients
+        for scorer, job in self._resolved.items():
+            if isinstance(job, Job):
+                engine = replace(job.engine, options=options)
+                self._resolved[scorer] = replace(job, engine=engine)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
         """Add one run that may be judged, from a fresh process, or one search.

@@ -64,6 +64,9 @@ class Bench:
     asked: list[SearchState] = field(default_factory=list)
     invalid_runs: list[Run] = field(default_factory=list)
 
+    def add_clients(self) -> None:
+        """There is no client."""
+
     @property
     def conditions(self) -> Conditions:
         return Conditions(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
-from pytest_mlperf.engines import engine_error, is_count, number_of, one_of, require_module
+from pytest_mlperf.engines import engine_error, number_of, one_of, require_module
 from pytest_mlperf.engines.llm.generation import DRAWING, TextOptions
 from pytest_mlperf.engines.llm.model_folder import (
     Config,
@@ -87,8 +87,8 @@ class OpenAiOptions(TextOptions):
             token ids as such if the server takes them, else as text that gives them again.
         concurrency: Requests under way at a time; None: 900, as servers may often have no more than
             1,024 files open, and each connection is one.
-        clients: Processes that send the requests, each its share; for a server so fast that one
-            would hold it up.
+        clients: Processes that send the requests, each its share. None: one, and more where a run
+            shows that it holds up the server.
         request_timeout: Seconds that a stream which began may be silent, and all of them.
         api_key_env: Environment variable that holds the server's key.
         extra: Further fields of each request.
@@ -114,7 +114,7 @@ class OpenAiOptions(TextOptions):
     served_model_answers: Sequence[str] = ()
     prompts: str = "auto"
     concurrency: int | None = None
-    clients: int = 1
+    clients: int | None = None
     request_timeout: float = 600
     api_key_env: str | None = DEFAULT_KEY
     extra: Mapping[str, Any] = field(default_factory=dict)
@@ -124,6 +124,11 @@ class OpenAiOptions(TextOptions):
     tokenizer: str | None = None
     weights: str = "checkpoint"
 
+    @property
+    def processes(self) -> int:
+        """Processes that send the requests."""
+        return self.clients or 1
+
     def check(self) -> None:
         timeout_s = self.request_timeout
         rules = (
@@ -132,7 +137,7 @@ class OpenAiOptions(TextOptions):
             one_of("weights", self.weights, WEIGHTS),
             one_of("count_tokens", self.count_tokens, COUNTS),
             number_of("concurrency", self.concurrency, "requests"),
-            ("clients", self.clients, is_count(self.clients), "a number of processes, at least 1"),
+            number_of("clients", self.clients, "processes"),
             ("request_timeout", timeout_s, timeout_s > 0, "a number of seconds above 0"),
             (
                 "session_header",
@@ -160,13 +165,13 @@ class OpenAiOptions(TextOptions):
         self._check_clients()
 
     def _check_clients(self) -> None:
-        if self.clients > 1 and self.url is None:
+        if self.processes > 1 and self.url is None:
             raise SuiteError(
                 "engine openai: several clients need url, of a server that runs: each would start "
                 "one of its own with serve",
                 option=("clients", "serve"),
             )
-        if (self.concurrency or 0) % self.clients:
+        if (self.concurrency or 0) % self.processes:
             raise SuiteError(
                 f"engine openai: concurrency = {self.concurrency} cannot be shared evenly by "
                 f"clients = {self.clients}: make it a multiple of that",
@@ -296,8 +301,8 @@ class OpenAiEngine(Engine):
         if asked.count_tokens == "reference":
             self._counting_folder = self._counter_folder(asked.tokenizer)
         self._dataset = dataset
-        self._at_a_time = asked.concurrency or AT_A_TIME // asked.clients * asked.clients
-        self._concurrency = self._at_a_time // asked.clients
+        self._at_a_time = asked.concurrency or AT_A_TIME // asked.processes * asked.processes
+        self._concurrency = self._at_a_time // asked.processes
         self._dummy = asked.weights == "dummy"
 
     def _counter_folder(self, named: str | None) -> Path:
@@ -314,7 +319,7 @@ class OpenAiEngine(Engine):
 
     @classmethod
     def clients(cls, options: Mapping[str, Any]) -> int:
-        return int(options.get("clients", 1))
+        return int(options.get("clients") or 1)
 
     def require(self) -> None:
         """Look for the libraries, and for the program that serves; nothing is started."""

@@ -112,7 +112,7 @@ class EndpointsOptions(OpenAiOptions):
             "temperature": self.is_drawn,
             'count_tokens = "reference"': self.count_tokens == "reference",
             "session_header": self.session_header,
-            "clients": self.clients > 1,
+            "clients": self.processes > 1,
             "min_new_tokens": self.min_new_tokens != 1 and self.api == "chat",
         }
         for name, asked in unknown.items():

@@ -101,7 +101,8 @@ class Echo(asyncio.Protocol):
             return
         request = json.loads(body)
         prompt = request.get("prompt")
-        count = len(prompt) if isinstance(prompt, list) else 7
+        text = str(prompt or request.get("messages"))
+        count = len(prompt) if isinstance(prompt, list) else max(7, len(text.split()))
         most = request.get("max_tokens") or request["max_completion_tokens"]
         tokens = min(self._tokens, most)
         finish = "stop" if tokens < most else "length"
