@@ -115,8 +115,9 @@ class Run:
             point, "stop@64"; empty: nobody tells.
         server: What its server's own metrics were in its window, which nothing is judged by:
             means (waiting, running, kv_cache_use), the largest of these (waiting_max), shares
-            (prefix_hit_share, draft_acceptance), and a count (preemptions); of a curve at each
-            point, "waiting@64"; empty: the server shows none.
+            (prefix_hit_share, draft_acceptance), and a count (preemptions); by its answers, the
+            share of tokens that were counted and not shown (hidden_share); of a curve at each
+            point, "waiting@64"; empty: none of it is known.
         requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
         lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
         waited_s: How long it waited for other processes before it began; None: unknown, as of

@@ -97,6 +97,8 @@ class SignKey(StrEnum):
     GOODPUT_UNKNOWN = "goodput_unknown"
     TOKENS_TOGETHER = "tokens_together"
     IN_ONE_PIECE = "in_one_piece"
+    ANSWERS_BUFFERED = "answers_buffered"
+    HIDDEN_TOKENS = "hidden_tokens"
     ANSWERS_CUT = "answers_cut"
     UNTIMED_INPUT = "untimed_input"
     REQUESTS_FAILED = "requests_failed"

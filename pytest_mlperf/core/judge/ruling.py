@@ -25,6 +25,7 @@ from pytest_mlperf.core.judge.rule_r import (
     sharing,
 )
 from pytest_mlperf.core.judge.sample import (
+    buffered,
     countable,
     in_zeros,
     missing,
@@ -312,6 +313,9 @@ def rule_on(
         for m, _ in gated
         if m.outcome and m.p is None and m.now is not None and too_few(runs, m.metric, record)
     }
+    left_out = {name for name in limits if buffered(runs, name)} if len(limits) > 1 else set()
+    if any(m.outcome and m.metric not in few | left_out for m, _ in gated):
+        gated = [(m, more) for m, more in gated if m.metric not in left_out]
     judged = any(m.outcome and m.metric not in few for m, _ in gated)
     metrics = [
         replace(m, outcome=None, note="") if judged and m.metric in few else m for m, _ in gated

@@ -10,6 +10,7 @@ from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import METRICS
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
@@ -46,9 +47,19 @@ def missing(runs: Sequence[Run], metric: str) -> str:
     lacking = absent(runs, metric)
     if not lacking:
         return ""
+    why = f": {BUFFERED}" if buffered(runs, metric) else ""
     if len(lacking) == len(runs):
-        return "not measured"
-    return f"not known in {places(lacking, len(runs))}"
+        return f"not measured{why}"
+    return f"not known in {places(lacking, len(runs))}{why}"
+
+
+BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
+
+
+def buffered(runs: Sequence[Run], metric: str) -> bool:
+    """Whether a run does not know a metric because the messages of its answers came together."""
+    lacking = [runs[place - 1] for place in absent(runs, metric)]
+    return any(sign.key is SignKey.ANSWERS_BUFFERED for run in lacking for sign in run.signs)
 
 
 def in_zeros(runs: Sequence[Run], metric: str) -> str:
@@ -60,12 +71,16 @@ def in_zeros(runs: Sequence[Run], metric: str) -> str:
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of what is gated: it has enough queries, or had when it was recorded."""
-    return {
+    """Return the limits of what is gated: it has enough queries, or had when it was recorded.
+
+    What is not known because answers came together is not gated, beside anything that is known.
+    """
+    counted = {
         name: limit
         for name, limit in limits.items()
         if fewest(runs, name) >= METRICS[name].min_queries or _stays(runs, name, record)
     }
+    return {n: limit for n, limit in counted.items() if not buffered(runs, n)} or counted
 
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
@@ -86,7 +101,9 @@ def only_reported(
     """Return a sentence for each limit that these runs have too few queries for."""
     gated = countable(runs, limits, record)
     return tuple(
-        f"{METRICS[name].title} is only reported: to be gated it needs "
+        f"{METRICS[name].title} is not gated: {BUFFERED}"
+        if buffered(runs, name)
+        else f"{METRICS[name].title} is only reported: to be gated it needs "
         f"{METRICS[name].min_queries:,} queries a run"
         for name in limits
         if name not in gated
@@ -119,8 +136,10 @@ def remedies(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
 ) -> tuple[str, ...]:
     """Return what to do about each gated metric that these runs cannot be judged by."""
-    sentences = []
+    sentences, gated = [], countable(runs, limits, record)
     for name in limits:
+        if name not in gated and buffered(runs, name):
+            continue
         title = METRICS[name].title
         if lacking := absent(runs, name):
             folder = runs[lacking[0] - 1].folder

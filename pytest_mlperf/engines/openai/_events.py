@@ -38,6 +38,8 @@ BESIDE = {
 """What a piece of a chat's answer may have in place of text, and of which kind it is: its first
 token is the answer's."""
 
+REASONING = tuple(key for key, kind in BESIDE.items() if kind == "reasoning")
+
 SHOWN = 120
 
 FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
@@ -130,6 +132,12 @@ class StreamedAnswer:
         finish: Why it ended; None until it did.
         started: Text or token ids came.
         complete: Nothing more is needed of its stream.
+        events: Messages with a part of the answer; from the first on, all but its empty end.
+        joined: Those after the first that came in one read of the socket with an earlier one.
+        first_ids: Token ids in the first of them.
+        first_count: The server's count of tokens with the first of them; 0: it gave none.
+        reasoning_tokens: Tokens of reasoning as the server counts them, shown or not.
+        shows_reasoning: Reasoning is part of what came.
     """
 
     keeps: bool
@@ -143,6 +151,12 @@ class StreamedAnswer:
     finish: str | None = None
     started: bool = False
     complete: bool = False
+    events: int = 0
+    joined: int = field(default=0, compare=False)
+    first_ids: int = 0
+    first_count: int = 0
+    reasoning_tokens: int = 0
+    shows_reasoning: bool = False
 
     @property
     def tokens(self) -> int | None:
@@ -150,6 +164,29 @@ class StreamedAnswer:
         if self.completion_tokens is not None:
             return self.completion_tokens
         return self.n_ids or None
+
+    @property
+    def hidden(self) -> int:
+        """Tokens of reasoning that the server counted and did not send: no more than fit."""
+        if self.shows_reasoning or not self.reasoning_tokens:
+            return 0
+        room = (self.tokens or 0) - max(self.events, self.n_ids)
+        return max(0, min(self.reasoning_tokens, room))
+
+    @property
+    def after_first(self) -> int:
+        """Visible tokens after the first message; 0 if all of them came in it.
+
+        Its size is known by token ids, or by a running count if every later message adds to it.
+        """
+        visible = (self.tokens or 0) - self.hidden
+        if self.events < 2:  # an end token may follow that is counted and not sent
+            return int(visible == 2 and self.first_ids < 2)
+        after = visible - max(1, self.first_ids)
+        left = (self.tokens or 0) - self.first_count
+        if not self.first_ids and self.first_count and left >= self.events - 1:
+            after = min(after, left)
+        return max(1, after)
 
     def take(self, events: bytes) -> int:
         """Read whole events; return the tokens surely new: token ids, or 1 for the first text.
@@ -165,8 +202,10 @@ class StreamedAnswer:
                 skips = False
                 ends = events.find(b'"finish_reason":"', begin)
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
-                if end > begin + 1 and (ids := _added(events[begin:end])) is not None:
+                if end > begin + 1 and (added := _added(events[begin:end])) is not None:
+                    ids, count = added
                     self.n_ids += ids
+                    self.events += count
                     self.completion_tokens = None
                     new += ids
                     begin = end
@@ -195,6 +234,8 @@ class StreamedAnswer:
                 raise Failed("several answers", f"one was asked for: {shown(content)}")
             new = self._choice(choices[0]) if choices else 0
             self._usage(event.get("usage"))
+            if self.events == 1:
+                self.first_count = self.completion_tokens or 0
         except (TypeError, AttributeError, KeyError, ValueError):
             raise Failed(
                 "malformed event", f"not as OpenAI's API has them: {shown(content)}"
@@ -217,6 +258,12 @@ class StreamedAnswer:
             self.finish = reason
         first = not self.started and bool(text or beside or ids)
         self.started |= first
+        if first:
+            self.first_ids = len(ids)
+            self.shows_reasoning = (text or "").startswith("<think")
+        if delta and any(map(delta.get, REASONING)):
+            self.shows_reasoning = True
+        self.events += bool(text or beside or ids) or (self.started and reason is None)
         self.n_ids += len(ids)
         if self.keeps:
             self.ids += map(whole_number, ids)
@@ -233,6 +280,8 @@ class StreamedAnswer:
         details = usage.get("completion_tokens_details") or {}
         if details.get("accepted_prediction_tokens") is not None:
             self.accepted = whole_number(details["accepted_prediction_tokens"])
+        if details.get("reasoning_tokens") is not None:
+            self.reasoning_tokens = whole_number(details["reasoning_tokens"])
         # Before the end it is a running count.
         self.complete = self.finish is not None
 
@@ -271,13 +320,13 @@ def shown(data: bytes) -> str:
     return repr(text) + ("…" if len(data) > SHOWN else "")
 
 
-def _added(events: bytes) -> int | None:
-    """Count the token ids of events that have nothing but more text or token ids; else None."""
-    ids = _added_alike(events)
-    return _only_adds(events) if ids is None else ids
+def _added(events: bytes) -> tuple[int, int] | None:
+    """Count token ids and events that have nothing but more text or token ids; else None."""
+    added = _added_alike(events)
+    return _only_adds(events) if added is None else added
 
 
-def _added_alike(events: bytes) -> int | None:
+def _added_alike(events: bytes) -> tuple[int, int] | None:
     """Do so in few passes where all events are as the first one but for text and token ids.
 
     An event is a head up to its choice, what the choice says, and a tail from `finish_reason` on,
@@ -300,7 +349,7 @@ def _added_alike(events: bytes) -> int | None:
             return None
     if not events.endswith(tail) or events.count(tail + head) != count - 1:
         return None
-    return _ids_in(events)
+    return _ids_in(events), count
 
 
 def _quotes(events: bytes) -> int:
@@ -316,8 +365,8 @@ def _ids_in(events: bytes) -> int:
     return joined.count(b",") + len(ids) - ids.count(b"")
 
 
-def _only_adds(events: bytes) -> int | None:
-    """Count the token ids of events that have nothing but more text or token ids; else None.
+def _only_adds(events: bytes) -> tuple[int, int] | None:
+    """Count token ids and events that have nothing but more text or token ids; else None.
 
     In a JSON string every quote is escaped, so that no text looks like one of these keys.
     """
@@ -336,4 +385,4 @@ def _only_adds(events: bytes) -> int | None:
     for key in (b'"finish_reason":', b'"usage":'):
         if (times := events.count(key)) and times != events.count(key + null):
             return None
-    return _ids_in(events)
+    return _ids_in(events), count
