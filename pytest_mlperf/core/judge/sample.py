@@ -47,10 +47,10 @@ def missing(runs: Sequence[Run], metric: str) -> str:
     lacking = absent(runs, metric)
     if not lacking:
         return ""
-    why = f": {BUFFERED}" if buffered(runs, metric) else ""
+    reason = f": {BUFFERED}" if buffered(runs, metric) else ""
     if len(lacking) == len(runs):
-        return f"not measured{why}"
-    return f"not known in {places(lacking, len(runs))}{why}"
+        return f"not measured{reason}"
+    return f"not known in {places(lacking, len(runs))}{reason}"
 
 
 BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"

@@ -257,8 +257,8 @@ class TokenSink(_PooledSink):
     @property
     def token_metrics(self) -> Mapping[str, float]:
         """What our own stamps of tokens give, SI units."""
-        known = self._limited and self.duration_s and not self._times.buffered
-        met = {GOODPUT: self._times.met / self.duration_s} if known else {}
+        judged = self._limited and self.duration_s and not self._times.buffered
+        met = {GOODPUT: self._times.met / self.duration_s} if judged else {}
         return {**self._times.metrics(), **met}
 
     @property

@@ -49,7 +49,7 @@ HIDES_UNCOUNTED = (
     "TPOT and speed per user count them too"
 )
 
-UNTOLD = -1
+NOT_TOLD = -1
 """In place of the tokens after the first message where an engine does not tell them."""
 
 
@@ -82,7 +82,7 @@ class TokenTimes:
         self._seen: dict[int, _Stamps] = {}
         self._gaps = array("f")
         self._gaps_due = self._together = 0
-        self._told = self._buffered = self._uncounted = 0
+        self._by_reads = self._buffered = self._uncounted = 0
         self._ttft = array("f")
         self._tpot = array("f")
         self._decode = array("f")
@@ -141,7 +141,7 @@ class TokenTimes:
     def after_first(self, sample: int, tokens: int) -> int:
         """Return how many of a sample's tokens were seen after its first message; 0: unknown."""
         stamps = self._seen.get(sample)
-        if stamps is None or stamps.after == UNTOLD:
+        if stamps is None or stamps.after == NOT_TOLD:
             return tokens - 1
         return min(stamps.after, tokens - 1)
 
@@ -162,32 +162,34 @@ class TokenTimes:
         if stamps is None:
             self._gaps_due += tokens - 1
             return None
-        told, hidden = stamps.after != UNTOLD, stamps.hidden or 0
+        by_reads, hidden = stamps.after != NOT_TOLD, stamps.hidden or 0
         ttft_s, decode_s = stamps.first_s - issued_s, self.clock() - stamps.first_s
         tpot_s = decode_s / after if after > 0 else 0.0
         self._ttft.append(ttft_s)
         self.hidden += hidden
-        self._told += told
+        self._by_reads += by_reads
         self._uncounted += stamps.hidden is None
         self.corrected |= after != tokens - 1
         if after > 0:
             self._tpot.append(tpot_s)
             self._gaps_due += tokens - 1 - hidden
-            self._take_gaps(stamps.gaps, after, decode_s, told=told)
-        self._buffered += told and not after
+            self._take_gaps(stamps.gaps, after, decode_s, by_reads=by_reads)
+        self._buffered += by_reads and not after
         if self._limits_s and ttft_s <= self._limits_s[0] and tpot_s <= self._limits_s[1]:
             self.met += 1
         if 0 < len(stamps.gaps) != tokens - 1 - hidden:
             return f"{len(stamps.gaps) + 1} of its {tokens - hidden} tokens were reported"
         return None
 
-    def _take_gaps(self, gaps: array[float], after: int, decode_s: float, *, told: bool) -> None:
+    def _take_gaps(
+        self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
+    ) -> None:
         """Keep the times between a sample's tokens, and how fast those after the first came."""
         mean_s = decode_s / after
         least_s = min(TOGETHER * mean_s, TOGETHER_S)
         self._gaps.extend(gaps)
         self._together += sum(map(least_s.__ge__, gaps))
-        if told:
+        if by_reads:
             self._decode.append(mean_s)
             return
         after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
@@ -249,7 +251,7 @@ class TokenTimes:
     @property
     def hidden_share(self) -> float | None:
         """Share of the tokens that were counted and not shown; None if the engine does not tell."""
-        return self.hidden / self.tokens if self._told and self.tokens else None
+        return self.hidden / self.tokens if self._by_reads and self.tokens else None
 
     @property
     def slow_start(self) -> dict[str, float]:
@@ -268,7 +270,7 @@ class _Stamps:
     __slots__ = ("after", "first_s", "gaps", "hidden", "last_s")
 
     def __init__(self, now_s: float) -> None:
-        self.after = UNTOLD
+        self.after = NOT_TOLD
         self.hidden: int | None = 0
         self.first_s = self.last_s = now_s
         self.gaps = array("f")

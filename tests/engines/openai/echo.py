@@ -4,7 +4,7 @@ Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serve
 ends. Every answer is the same text of so many tokens: the first one after the service time, the
 others with it, or each a pace after the one before. Who asks for exactly `--at-once` tokens at most
 is answered without delay. With a pace, `--hidden` of the tokens are counted and never sent
-(`--told 1`: usage says that they are reasoning), each event has `--step` tokens, with their ids
+(`--details 1`: usage says that they are reasoning), each event has `--step` tokens, with their ids
 unless `--ids 0`, and a proxy holds events back until it has `--hold` of them. Kept free of the
 package, so that nothing of it can help or hinder.
 """
@@ -58,7 +58,7 @@ class Manner:
     """How a paced answer is delivered, see the module."""
 
     hidden: int = 0
-    told: bool = False
+    details: bool = False
     ids: bool = True
     step: int = 1
     hold: int = 1
@@ -76,7 +76,7 @@ def stream(
     """Return an answer as bytes of HTTP: a piece for each token, with head and end."""
     usage: dict[str, object] = {"prompt_tokens": prompt, "completion_tokens": tokens}
     hidden = min(manner.hidden, tokens - 1)
-    if manner.told:
+    if manner.details:
         usage["completion_tokens_details"] = {"reasoning_tokens": hidden}
     last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
     chunks = []
@@ -228,7 +228,7 @@ def main() -> None:
     parser.add_argument("--at-once", type=int)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--hidden", type=int, default=0)
-    parser.add_argument("--told", type=int, default=0)
+    parser.add_argument("--details", type=int, default=0)
     parser.add_argument("--ids", type=int, default=1)
     parser.add_argument("--step", type=int, default=1)
     parser.add_argument("--hold", type=int, default=1)
@@ -236,7 +236,7 @@ def main() -> None:
     times = given.service_ms / 1000, given.pace_ms / 1000
     manner = Manner(
         hidden=given.hidden,
-        told=bool(given.told),
+        details=bool(given.details),
         ids=bool(given.ids),
         step=given.step,
         hold=given.hold,

@@ -120,7 +120,7 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
     """Each token takes the same time, whatever is hidden, or comes with others in one event."""
     ways: Mapping[str, tuple[dict[str, int], dict[str, Any], set[str], float]] = {
         "each token": ({}, {}, set(), 0.0),
-        "60 of 80 hidden": ({"hidden": 60, "told": 1}, {}, {HIDDEN}, 0.75),
+        "60 of 80 hidden": ({"hidden": 60, "details": 1}, {}, {HIDDEN}, 0.75),
         "hidden, and not told": ({"hidden": 76, "ids": 0}, {}, {HIDDEN}, 0.0),
         "tens, with token ids": ({"step": 10}, {"prompt": [5, 6, 7]}, {TOGETHER}, 0.0),
     }
@@ -151,7 +151,7 @@ def test_a_client_that_is_late_accuses_nobody(late: str) -> None:
 def test_several_clients_tell_how_answers_came(tmp_path: Path) -> None:
     for name, tokens, manner in (("held", 8, {"hold": 1000}), ("hides", 16, {"hidden": 8})):
         (folder := tmp_path / name).mkdir()
-        with echo_server(tokens, 20, 1e3 * PACE_S, told=1, **manner) as url:
+        with echo_server(tokens, 20, 1e3 * PACE_S, details=1, **manner) as url:
             _, _, log = measured(worker(folder, url, PROMPTS, loop={"points": [4]}))
         (point,) = log.points
         if name == "held":
@@ -165,7 +165,7 @@ def test_several_clients_tell_how_answers_came(tmp_path: Path) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "manner", [{"hold": 1000}, pytest.param({"hidden": 4, "told": 1}, marks=pytest.mark.nightly)]
+    "manner", [{"hold": 1000}, pytest.param({"hidden": 4, "details": 1}, marks=pytest.mark.nightly)]
 )
 def test_what_loadgen_cannot_see_is_not_in_its_figures(
     tmp_path: Path, manner: dict[str, int]
@@ -217,7 +217,7 @@ def test_events_are_counted_whatever_the_reads_and_joined_by_them(
 
 
 def test_hidden_tokens_and_the_first_message_are_what_the_server_tells() -> None:
-    def told(*parts: bytes, **counts: int) -> tuple[int, int]:
+    def counted(*parts: bytes, **counts: int) -> tuple[int, int]:
         answer = StreamedAnswer(keeps=False)
         details = {"reasoning_tokens": counts["reasoning"]} if "reasoning" in counts else {}
         last = {**usage(3, counts["all"]), "completion_tokens_details": details}
@@ -228,19 +228,19 @@ def test_hidden_tokens_and_the_first_message_are_what_the_server_tells() -> None
     words = [piece("w")] * 20
     thought = event({"choices": [{"delta": {"reasoning": "hm"}, "finish_reason": None}]})
     cases: list[tuple[tuple[int, int], tuple[int, int]]] = [
-        (told(*words, all=80), (0, 79)),
-        (told(*words, all=80, reasoning=60), (60, 19)),
-        (told(*words, all=80, reasoning=70), (60, 19)),
-        (told(thought, *words, all=80, reasoning=60), (0, 79)),
-        (told(piece("<think>hm"), *words, all=80, reasoning=60), (0, 79)),
-        (told(piece("a b", ids=[1, 2]), piece("c", ids=[3]), all=4), (0, 2)),
+        (counted(*words, all=80), (0, 79)),
+        (counted(*words, all=80, reasoning=60), (60, 19)),
+        (counted(*words, all=80, reasoning=70), (60, 19)),
+        (counted(thought, *words, all=80, reasoning=60), (0, 79)),
+        (counted(piece("<think>hm"), *words, all=80, reasoning=60), (0, 79)),
+        (counted(piece("a b", ids=[1, 2]), piece("c", ids=[3]), all=4), (0, 2)),
         # A running count in each event, and one in the first event that cannot be right.
-        (told(*(piece("w", counted=usage(3, n)) for n in (10, 20, 30)), all=30), (0, 20)),
-        (told(piece("w", counted=usage(3, 19)), *words, all=21), (0, 20)),
+        (counted(*(piece("w", counted=usage(3, n)) for n in (10, 20, 30)), all=30), (0, 20)),
+        (counted(piece("w", counted=usage(3, 19)), *words, all=21), (0, 20)),
         # One event has no token after it, but for an end token that is not sent.
-        (told(piece("all of it"), all=20), (0, 0)),
-        (told(piece("a", ids=[1]), all=2), (0, 1)),
-        (told(piece("a b", ids=[1, 2]), all=2), (0, 0)),
+        (counted(piece("all of it"), all=20), (0, 0)),
+        (counted(piece("a", ids=[1]), all=2), (0, 1)),
+        (counted(piece("a b", ids=[1, 2]), all=2), (0, 0)),
     ]
     for number, (found, expected) in enumerate(cases):
         assert found == expected, number
