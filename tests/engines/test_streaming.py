@@ -203,7 +203,7 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
         (0.6, 0.0, 0.0, True),
         (0.3, 0.3, 0.0, True),
         (0.0, 0.0, 0.004, False),
-        (0.0, 0.0, 0.006, True),
+        (0.0, 0.0, 0.012, True),
     ]
     for busy, waiting, lag_s, late in cases:
         loop = ByHand()
