@@ -7,7 +7,6 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -207,9 +206,8 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
     ]
     for busy, waiting, lag_s, late in cases:
         loop = ByHand()
-        patched = {"thread_time": lambda: busy * loop.now_s}  # noqa: B023 - called in this turn
-        monkeypatch.setattr(streaming, "time", SimpleNamespace(**patched))
-        monkeypatch.setattr(streaming, "_waited_s", lambda: waiting * loop.now_s)  # noqa: B023
+        share = busy + waiting
+        monkeypatch.setattr(streaming, "_spent_s", lambda: share * loop.now_s)  # noqa: B023
         watch = watching(loop)
         for _ in range(80):
             loop.fire(late_s=lag_s + RESOLUTION_S)
@@ -226,12 +224,11 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
 def test_the_wait_for_a_core_is_read_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    for number, (content, waited_s) in enumerate(
-        {"5 2500000000 7": 2.5, "": 0, "5 x 7": 0}.items()
-    ):
+    contents = {"5 2500000000 7": 3.5, "": 1.0, "5 x 7": 1.0}
+    for number, (content, spent_s) in enumerate(contents.items()):
         file = tmp_path / str(number)
         file.write_text(content)
         monkeypatch.setattr(streaming, "SCHEDSTAT", file)
-        assert streaming._waited_s() == waited_s
+        assert streaming._spent_s() == spent_s
     monkeypatch.setattr(streaming, "SCHEDSTAT", tmp_path / "none")
-    assert streaming._waited_s() == 0
+    assert streaming._spent_s() == 1

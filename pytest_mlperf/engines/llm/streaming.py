@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from pathlib import Path
 from time import monotonic
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from pytest_mlperf.core.extension import Sink
 
@@ -29,7 +29,7 @@ CLOSE_S = 10.0
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
 
 KEPT_LOOKS = 2_400
-"""Looks at the loop's thread that are kept: one minute."""
+"""Looks that are kept, each as time, `_spent_s`, sum of the timers' lateness and their number."""
 
 BUSY = 0.5
 """Share of an answer's life, or of its time per message, from which on the client was late."""
@@ -38,22 +38,12 @@ SCHEDSTAT = Path("/proc/thread-self/schedstat")
 """Linux: nanoseconds that the calling thread computed, and that it waited for a core."""
 
 
-class _Look(NamedTuple):
-    """What the loop's thread had spent at a moment: seconds, and late timers with their number."""
-
-    at_s: float
-    cpu_s: float
-    waited_s: float
-    lag_s: float
-    lags: int
-
-
-def _waited_s() -> float:
-    """Return how long this thread has waited for a core; 0 if the platform does not report it."""
+def _spent_s() -> float:
+    """Return how long this thread has computed, and waited for a core where that is reported."""
     try:
-        return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
+        return time.thread_time() + int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
     except (OSError, ValueError, IndexError):
-        return 0.0
+        return time.thread_time()
 
 
 class Lateness:
@@ -79,7 +69,7 @@ class Lateness:
         self._lag = array("d")
         self._due_s: float | None = None
         self._lag_s, self._lags = 0.0, 0
-        self._looks: deque[_Look] = deque(maxlen=KEPT_LOOKS)
+        self._looks: deque[tuple[float, float, float, int]] = deque(maxlen=KEPT_LOOKS)
 
     def begun(self, issued_s: float) -> None:
         """Note that the request of a sample that was handed over then starts now."""
@@ -97,18 +87,14 @@ class Lateness:
             since_s: When the request was sent, on this clock.
             events: Messages of the answer.
         """
-        now_s, cpu_s = self.now(), time.thread_time()
-        begin = next((look for look in reversed(self._looks) if look.at_s <= since_s), None)
-        if begin is None:
-            begin = self._looks[0]
-        lasted_s = now_s - begin.at_s
-        if cpu_s - begin.cpu_s >= BUSY * lasted_s:
-            return True
-        if cpu_s - begin.cpu_s + _waited_s() - begin.waited_s >= BUSY * lasted_s:
+        now_s, looks = self.now(), self._looks
+        begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])
+        begin_s, spent_s, lag_s, lags = begin
+        lasted_s = now_s - begin_s
+        if _spent_s() - spent_s >= BUSY * lasted_s:
             return True
         overdue_s = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s - RESOLUTION_S)
-        lag_s, lags = self._lag_s - begin.lag_s, self._lags - begin.lags
-        mean_s = (lag_s + overdue_s) / max(1, lags + (overdue_s > 0))
+        mean_s = (self._lag_s + overdue_s - lag_s) / max(1, self._lags + (overdue_s > 0) - lags)
         return mean_s >= BUSY * lasted_s / events
 
     def take(self) -> Mapping[str, float]:
@@ -123,8 +109,7 @@ class Lateness:
         }
 
     def _look_again(self) -> None:
-        spent = time.thread_time(), _waited_s(), self._lag_s, self._lags
-        self._looks.append(_Look(self.now(), *spent))
+        self._looks.append((self.now(), _spent_s(), self._lag_s, self._lags))
         self._due_s = self.now() + EVERY_S
         self._loop.call_later(EVERY_S, self._look)
 
