@@ -13,7 +13,15 @@ from typing import Literal
 from pytest_mlperf.bench.accuracy import CaseAccuracy, ScoredPass
 from pytest_mlperf.bench.policy import Formerly, Policy, applied_before, rule_beside
 from pytest_mlperf.bench.runner import CaseRunner, SearchState, Unjudgeable, unforeseen
-from pytest_mlperf.core.baseline import Baseline, Property, Record, find, is_drawn, unknown_facts
+from pytest_mlperf.core.baseline import (
+    Baseline,
+    Property,
+    Record,
+    find,
+    has_salt,
+    is_drawn,
+    unknown_facts,
+)
 from pytest_mlperf.core.case import Case, Kind, one_file
 from pytest_mlperf.core.contention import tolerated
 from pytest_mlperf.core.control import ControlComparison, cannot_say, compared, floor_of, furthest
@@ -297,7 +305,7 @@ class CaseRuns(CaseRunner):
             before = accepted.baseline.fingerprint
             if accuracy_key(self.job, before) == key and not unknown_facts(before, now):
                 sides.append(enumerate(accepted.scores.get(OUTPUT_TOKENS, ())))
-        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject)
+        timed, drawn = token_counts(Path(run.folder)), is_drawn(self.subject) or has_salt(now)
         texts = [miscounted(timed, dict(answers), drawn=drawn) for answers in sides]
         text = next((text for text in texts if text is not None), None)
         if text is None:

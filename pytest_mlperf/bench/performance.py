@@ -10,12 +10,21 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import ALONE, Phase, Update
 from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
+from pytest_mlperf.core.baseline import has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.judge.disturbance import explains_miss, is_loaded, load_in_words
-from pytest_mlperf.core.judge.ruling import Ruling, behind_title, other_length, rule_on, ruling_of
+from pytest_mlperf.core.judge.ruling import (
+    HITS,
+    Ruling,
+    behind_title,
+    other_cached,
+    other_length,
+    rule_on,
+    ruling_of,
+)
 from pytest_mlperf.core.judge.sample import (
     countable,
     in_part,
@@ -50,6 +59,15 @@ LENGTH_BACK = (
     f"max_new_tokens; {REPLACE}"
 )
 
+SALT_BACK = (
+    "a server may answer from its cache of prefixes what an earlier run asked: set salt and repeat "
+    f"alike, {REPLACE}"
+)
+CACHE_BACK = (
+    "each run asks the same prompts, and a cache that knows them is other work: restart the server "
+    f"or let one run fill its cache first, as with the baseline, {REPLACE}"
+)
+
 UNDER_LOAD = "measured under load: an idle machine decides"
 
 CHANGED = {Outcome.PERF_DROP, Outcome.POWER_DROP, Outcome.IMPROVED}
@@ -78,7 +96,7 @@ def _judged(case: CaseRuns, phase: Phase) -> Ruling:
         if missed := _limit_missed(case):
             return missed
         ruling = rule_on(case.runs, case.record, case.planned.limits, case.rule, pairs=phase.pairs)
-        if moved := _other_length(case, case.runs):
+        if moved := _other_work(case, case.runs):
             return moved
         if phase.once or not ruling.more or len(case.runs) >= case.rule.max_runs:
             break
@@ -101,7 +119,7 @@ def _dropped_all_the_same(case: CaseRuns, error: Unjudgeable, phase: Phase) -> R
         runs.append(replace(run, within_se=dict.fromkeys(run.metrics, count**-0.5)))
     if failed := accuracy_failed(case):
         return failed
-    if moved := _other_length(case, runs):
+    if moved := _other_work(case, runs):
         return moved
     if not runs:
         raise error
@@ -134,9 +152,23 @@ def _undecided(ruling: Ruling) -> Ruling:
     return ruling_of(metrics)
 
 
-def _other_length(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
-    """Return the answer of a curve whose answers have another length: who says less is faster."""
-    other = other_length(runs, case.record.runs) if case.record else None
+def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
+    """Return the answer where a server had less to do than in the baseline's runs, or more.
+
+    It may have had the prompts in its cache of prefixes, and of a curve its answers may have
+    another length.
+    """
+    if case.record is None or case.subject is None:
+        return None
+    now, before = case.subject.fingerprint, case.record.fingerprint
+    if has_salt(now) != has_salt(before) and (may_be_cached(now) or may_be_cached(before)):
+        which = "the baseline's runs" if has_salt(now) else "the runs now"
+        return invalid(case, f"{which} all ask the same prompts, and the others do not", SALT_BACK)
+    gated = any(name.startswith(HITS) for name in case.planned.limits)
+    cached = None if has_salt(now) or gated else other_cached(runs, case.record.runs)
+    if cached:
+        return invalid(case, cached, CACHE_BACK)
+    other = other_length(runs, case.record.runs)
     return None if other is None else invalid(case, other, LENGTH_BACK)
 
 
@@ -340,6 +372,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     if missed := _limit_missed(case):
         return missed
     old = case.record if action == "append" else None
+    if old and (moved := _other_work(case, case.runs)):
+        return moved
     fresh = screen(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")

@@ -283,6 +283,10 @@ ADDED_FACTS = {
     "engine.external_data_sha256": "external weights",
     "engine.model_files_sha256": "model files",
     "engine.option_files_sha256": "files named in options",
+    "engine.server.model": "the server's name of the model",
+    "engine.server.revision": "the server's revision of the model",
+    "engine.server.build": "system_fingerprint of the server",
+    "engine.prompt_tokens_added": "tokens that the server adds to a prompt",
     "inputs.first": "inputs",
     "inputs.first_16": "inputs after the first",
 }
@@ -462,6 +466,22 @@ def steps_per_point(values: Sequence[float | None]) -> int:
 def kept(values: Sequence[float | None], steps: int) -> list[float | None]:
     """Return scores as a baseline keeps them; those of two passes are compared in this form."""
     return [None if value is None else round(value * steps) / steps for value in values]
+
+
+SALT = "engine.salt"
+"""Says how prompts of timed runs become other ones, "none": they do not; absent in older records,
+and where each run asks the same."""
+
+
+def has_salt(fingerprint: Mapping[str, str]) -> bool:
+    """Whether timed runs ask other prompts each."""
+    return fingerprint.get(SALT, "none") != "none"
+
+
+def may_be_cached(fingerprint: Mapping[str, str]) -> bool:
+    """Whether a server may answer from its cache of prefixes what an earlier run asked."""
+    asks_alike = "engine.api" in fingerprint and not has_salt(fingerprint)
+    return asks_alike and fingerprint.get("engine.server.enable_prefix_caching") != "False"
 
 
 def is_drawn(subject: Subject) -> bool:

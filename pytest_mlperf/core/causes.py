@@ -20,7 +20,14 @@ from pytest_mlperf.core.control import CAP, CLOCK, QUANTITIES, clocks_moved, com
 from pytest_mlperf.core.foreign_text import some
 from pytest_mlperf.core.judge.stragglers import stragglers
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import COUNTS, METRICS, SAMPLES_PER_JOULE, Direction, point_of
+from pytest_mlperf.core.metrics import (
+    COUNTS,
+    METRICS,
+    SAMPLES_PER_JOULE,
+    SERVER_METRICS,
+    Direction,
+    point_of,
+)
 from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.server.changes import HIDDEN, ServerChange, points_of, server_changes
@@ -214,7 +221,7 @@ EXPLAINED = 100
 MOST_POINTS = 3
 """Points of a curve at which a server's metrics are told."""
 
-SPARED = frozenset({"prefix_hit_share", "draft_acceptance"})
+SPARED = SERVER_METRICS
 """Work that a server was spared before, and is not now: its loss explains a drop by itself."""
 
 POWER = 0.03

@@ -336,6 +336,17 @@ class Engine:
         """
         return None
 
+    def answer_counts(self) -> Mapping[str, int]:
+        """Return what the answers were since it was last asked, counted; {}: nobody knows.
+
+        "answers" of a language model; "empty" of these without text or calls, "refused",
+        "bad_calls" whose calls of tools are no JSON; "prompt_tokens" as the server counts them in
+        prompts whose length is known, and "expected_tokens", that length; "cached_tokens" that the
+        server had in its cache of prefixes, of so many "cacheable_tokens"; and by name "build …",
+        what the server calls the set-up that answered.
+        """
+        return {}
+
     def metrics_pages(self) -> Sequence[str] | None:
         """Return addresses of the Prometheus pages of the server that it asks, once it has loaded.
 

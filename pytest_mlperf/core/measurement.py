@@ -106,20 +106,21 @@ class Run:
             empty on CPUs whose figures nobody gave.
         search: The search that found its throughput; None: it was offered, or measured. The other
             figures are those of the highest rate that held.
-        zero: Metrics that are 0, which `metrics` cannot hold: goodput where no request met its
-            limits.
+        zero: Metrics that are 0, which `metrics` cannot hold, see `core.judge.sample.ZERO`.
         warmed: Its accelerator had worked in this session before; None: unknown, as of older files.
         gpus: Each GPU in its window, where there are several.
         replicas: What each replica did, in their order; empty: the engine was one process.
         finishes: How often answers ended for which reason: "stop", "length"; of a curve at each
             point, "stop@64"; empty: nobody tells.
-        server: What its server's own metrics were in its window, which nothing is judged by:
-            means (waiting, running, kv_cache_use), the largest of these (waiting_max), shares
-            (prefix_hit_share, draft_acceptance), and a count (preemptions); by its answers, the
-            share of tokens that were counted and not shown (hidden_share); of a curve at each
-            point, "waiting@64"; empty: none of it is known.
+        server: What its server's own metrics were in its window; those that limits name are in
+            `metrics` too: means (waiting, running, kv_cache_use), the largest of these
+            (waiting_max), shares (prefix_hit_share, draft_acceptance), tokens of a decoding step
+            (draft_length), and a count (preemptions); by its answers the share of tokens that
+            were counted and not shown (hidden_share); of a curve at each point, "waiting@64";
+            empty: none of it is known.
         requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
         lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
+        salt: The name from which the words are drawn that made its prompts other ones; "": none.
         waited_s: How long it waited for other processes before it began; None: unknown, as of
             older files.
         machine: Hashes of the machine and of its GPUs, with spaces; "": unknown, as of older files.
@@ -158,6 +159,7 @@ class Run:
     server: Mapping[str, NotNegative] = field(default_factory=dict)
     requests: Mapping[str, Count] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
+    salt: str = ""
     waited_s: NotNegative | None = None
     machine: str = ""
 

@@ -20,6 +20,7 @@ class Dimension(StrEnum):
     SAMPLES_PER_ENERGY = "samples per energy"
     TOKENS_PER_ENERGY = "tokens per energy"
     TOKENS_PER_SAMPLE = "tokens per sample"
+    TOKENS_PER_STEP = "tokens per step"
     ENERGY_PER_SAMPLE = "energy per sample"
     SHARE = "share"
     MEMORY = "memory"
@@ -68,12 +69,20 @@ _per_joule = partial(Metric, limit=0.05, unit="1/J")
 _beside = partial(Metric, direction=Direction.LOWER, shown=False)
 _memory = partial(_beside, dimension=Dimension.MEMORY, unit="B")
 _start = partial(_beside, dimension=Dimension.START, unit="s", limit=0.20)
+_server = partial(Metric, limit=0.05, unit="1", shown=False)
 
 SLOWEST_REPLICA = "slowest_replica"
 """Speed of the slowest replica as a share of the median one's."""
 
 TURNS_TPS = "e2e_tps_per_user"
 """What the turns of conversations get in the time in which they are answered, pauses left out."""
+
+DRAFT_ACCEPTANCE, DRAFT_LENGTH = "draft_acceptance", "draft_length"
+PREFIX_HIT_SHARE = "prefix_hit_share"
+
+SERVER_METRICS = frozenset({DRAFT_ACCEPTANCE, DRAFT_LENGTH, PREFIX_HIT_SHARE})
+"""Metrics from a server's own counters: each is gated where `[limits]` or a scenario names it, on a
+curve at every point or at the point that is named; without a limit it is only reported."""
 
 PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY = "peak_device_memory", "peak_host_memory"
 LOAD_TIME, BUILD_TIME = "load_time", "build_time"
@@ -175,6 +184,9 @@ METRICS: dict[str, Metric] = _Table(
             shown=False,
         ),
         Metric(SLOWEST_REPLICA, "slowest replica", Dimension.SHARE, 0.05, unit="1", shown=False),
+        _server(DRAFT_ACCEPTANCE, "draft acceptance", Dimension.SHARE),
+        _server(DRAFT_LENGTH, "acceptance length", Dimension.TOKENS_PER_STEP),
+        _server(PREFIX_HIT_SHARE, "prefix cache hits", Dimension.SHARE),
         Metric(
             "tokens_per_sample",
             "tokens/sample",
@@ -254,7 +266,8 @@ OF_BENCHMARKS = ("time_median", "time_min", "time_mean")
 """Metrics of tests with pytest-benchmark, which no suite measures."""
 
 LATENCIES = frozenset(METRICS).difference(
-    EFFICIENCY, OFFLINE, UNGATED, RESOURCES, OF_BENCHMARKS, {"tps_per_user", TURNS_TPS}
+    *(EFFICIENCY, OFFLINE, UNGATED, RESOURCES, SERVER_METRICS, OF_BENCHMARKS),
+    {"tps_per_user", TURNS_TPS},
 )
 """Metrics that a suite can gate in every other scenario."""
 

@@ -47,15 +47,18 @@ class ConversationsOptions(FileOptions):
             conversation lie together.
         count: Use the first `count` conversations only; None uses all.
         delays: Wait the recorded `delay_seconds` before a turn, as for a tool or a user.
+        repeat: Conversations have no words of their own, see option `salt` of the engine.
     """
 
     path: str
     count: int | None = None
     delays: bool = True
+    repeat: bool = False
 
     def __post_init__(self) -> None:
         delays = ("delays", self.delays, type(self.delays) is bool, "true or false")
-        self.check("conversations", delays, count="conversations")
+        repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
+        self.check("conversations", delays, repeat, count="conversations")
 
     def find(self) -> Path:
         return find_file(
@@ -116,7 +119,7 @@ class ConversationsDataset(FileDataset[Turn]):
     options = ConversationsOptions
 
     def _read(self, asked: ConversationsOptions, file: Path) -> None:
-        self._delays = asked.delays
+        self._delays, self.repeat = asked.delays, asked.repeat
         source = SampleFile(file=file, row="line", whole="file")
         whole = list(islice(_conversations(source), asked.count))
         source.check_size(len(whole), None)

@@ -37,12 +37,14 @@ class Findings:
     Attributes:
         metrics: Values by metric name, SI units.
         invalid: Why the run may not be judged.
+        zero: Metrics that are 0, which `metrics` cannot hold.
     """
 
     metrics: Mapping[str, float] = field(default_factory=dict)
     invalid: tuple[Reason, ...] = ()
     notes: tuple[str, ...] = ()
     signs: tuple[Sign, ...] = ()
+    zero: tuple[str, ...] = ()
 
     @classmethod
     def signed(cls, signs: Iterable[Sign], **fields: Any) -> Self:
@@ -60,6 +62,7 @@ def together(*witnesses: Findings) -> dict[str, Any]:
         "invalid": tuple(reason for one in witnesses for reason in one.invalid),
         "notes": tuple(note for one in witnesses for note in one.notes),
         "signs": tuple(sign for one in witnesses for sign in one.signs),
+        "zero": tuple(name for one in witnesses for name in one.zero),
     }
 
 
@@ -68,11 +71,9 @@ class Figures(Findings):
     """What LoadGen and our stamps measured.
 
     Attributes:
-        zero: Metrics that are 0, which `metrics` cannot hold.
         requests, lengths: Of a curve, see `Run`.
     """
 
-    zero: tuple[str, ...] = ()
     requests: Mapping[str, int] = field(default_factory=dict)
     lengths: Mapping[str, str] = field(default_factory=dict)
     samples: int

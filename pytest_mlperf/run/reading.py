@@ -11,6 +11,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
@@ -59,7 +60,7 @@ from pytest_mlperf.run.power.exporter import Exporter, ExporterLog, exported
 from pytest_mlperf.run.power.figures import CLOCK_SET, Hosted, metered, sampled
 from pytest_mlperf.run.power.sampling import PowerLog
 from pytest_mlperf.run.recorded import read_recorded
-from pytest_mlperf.run.server import ServerLog, served
+from pytest_mlperf.run.server import Answers, ServerLog, answer_findings, served
 from pytest_mlperf.run.worker.closed_loop import LOG
 from pytest_mlperf.stores.endpoints import version_of
 
@@ -213,9 +214,12 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     length = length_findings(used, result["duration_s"], probed=evidence.probed)
     witnesses += [start_findings(job, result["slow_start"]), length]
     witnesses += [replica_findings(result), _resources(evidence, result, timed)]
-    if evidence.server:
-        shared = evidence.loaded["dataset"]["sizes"].get("prefix_share")
-        witnesses.append(served(evidence.server, timed, shared))
+    shared = evidence.loaded["dataset"].get("sizes", {}).get("prefix_share")
+    answers: Answers = {None: result["answer_counts"]}
+    if isinstance(timed, CurveLog):
+        answers = {point.point: point.answer_counts for point in timed.points}
+    server = served(evidence.server or ServerLog(), timed, shared, job.limits, answers)
+    witnesses += [server, answer_findings(answers, evidence.subject.fingerprint, server)]
     if may_have_light(job, evidence.subject.identity):
         witnesses.append(_light(evidence, job, figures, energy))
     input_s = evidence.loaded["dataset"].get("input_s")
@@ -237,6 +241,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         folder=str(Path(finished["folder"])),
         client=late,
         finishes=finishes,
+        salt=result["salt"] if has_salt(evidence.subject.fingerprint) else "",
         control=evidence.control.values,
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,

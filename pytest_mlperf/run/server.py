@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from pytest_mlperf.core.metrics import at_point, point_of
+from pytest_mlperf.core.baseline import may_be_cached
+from pytest_mlperf.core.judge.ruling import HITS
+from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, point_of
 from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.core.server import (
+    COUNTERS,
+    RATIOS,
     ServerReading,
     Windows,
     read_server,
@@ -36,7 +41,12 @@ STEPPED = (
     "cannot be found"
 )
 
-HITS = "prefix_hit_share"
+Answers = Mapping[float | None, Mapping[str, int]]
+"""What the answers of each window say, see `Engine.answer_counts`; None: the run has but one."""
+
+NO_ANSWERS: Answers = {}
+
+BUILD = "build "
 
 APART = 0.1
 """A cache's hits are told where they are so far from what the prompts share, as a share of all."""
@@ -96,26 +106,95 @@ def watched_server(pages: Sequence[str], folder: Path) -> Iterator[ServerLog]:
             atomic.write_text(folder / FILE, json.dumps(content) + "\n")
 
 
-def served(log: ServerLog, timed: TimedLog, shared: float | None = None) -> Served:
+def served(
+    log: ServerLog,
+    timed: TimedLog,
+    shared: float | None = None,
+    limits: Collection[str] = (),
+    answers: Answers = NO_ANSWERS,
+) -> Served:
     """Return what a server showed in the windows of a run.
 
     Args:
+        log: An empty one if the engine is no client of a server.
         shared: Share of the prompts' tokens that earlier prompts begin with, as the data set says;
             None: it does not.
+        limits: Metrics that are gated; those of the server become metrics of the run.
+        answers: Of each window, what answers say, see `Engine.answer_counts`.
     """
-    if log.lack:
-        return Served(notes=(log.lack,))
-    if not log.readings and not log.failures:
-        return Served()
-    windows: Windows = {None: timed.window_s}
+    by_usage = {
+        HITS if point is None else at_point(HITS, point): min(1.0, counts["cached_tokens"] / whole)
+        for point, counts in answers.items()
+        if (whole := counts.get("cacheable_tokens"))
+    }
+    is_read = not log.lack and (log.readings or log.failures)
+    windows: Windows = {}
     if isinstance(timed, CurveLog):
         windows = {one.point: (one.begin_s, one.end_s) for one in timed.points}
-    seen = server_seen(log.readings, windows)
+    elif is_read:
+        windows = {None: timed.window_s}
+    seen = server_seen(log.readings if is_read else (), windows)
+    seen = replace(seen, values={**by_usage, **seen.values})
     prefixes = () if shared is None else _beside_prompts(seen.values, shared)
     foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
-    signs = (*_missed(log, windows), *foreign, *prefixes)
-    notes = (*seen.notes, *(sign.in_words() for sign in signs))
-    return Served(server=seen.values, notes=notes, signs=signs)
+    signs = (*(_missed(log, windows) if is_read else ()), *foreign, *prefixes)
+    lack = (log.lack,) if log.lack else ()
+    absent = _absent(log, seen.values, limits)
+    gated = {name: seen.values[name] for name in limits if name in seen.values}
+    return Served(
+        server=seen.values,
+        metrics={name: value for name, value in gated.items() if value},
+        zero=tuple(name for name, value in gated.items() if not value),
+        notes=(*lack, *seen.notes, *(sign.in_words() for sign in signs), *absent),
+        signs=signs,
+    )
+
+
+def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
+    """Return what a server says of its answers that a user of the figures should know."""
+    return Findings.signed(_answer_signs(answers, fingerprint, seen))
+
+
+def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Iterator[Sign]:
+    for point, counts in answers.items():
+        sent, counted = counts.get("expected_tokens", 0), counts.get("prompt_tokens", 0)
+        if sent < counted:
+            text = (
+                f"the server counts {counted:,} tokens in prompts of {sent:,}: it adds some, as a "
+                "begin token that prompts have already"
+            )
+            yield Sign(key=SignKey.PROMPTS_LONGER, text=text, point=point)
+    builds = sum((Counter(counts) for counts in answers.values()), Counter[str]())
+    names = [name for name in builds if name.startswith(BUILD)]
+    if len(names) > 1:
+        each = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
+        text = f"several builds of the server answered, by system_fingerprint: {each}"
+        yield Sign(key=SignKey.BUILDS_DIFFER, text=text)
+    has_share = any(name.partition("@")[0] == HITS for name in seen.server)
+    if may_be_cached(fingerprint) and not has_share and answers:
+        text = (
+            "each run asks the same prompts, and nobody knows how many of them the server had in "
+            "its cache: start it so that usage or /metrics tells"
+        )
+        yield Sign(key=SignKey.CACHE_UNKNOWN, text=text)
+
+
+def _absent(log: ServerLog, seen: Mapping[str, float], limits: Collection[str]) -> Iterator[str]:
+    """Yield why each gated metric of the server was not measured, and what to do."""
+    for name in limits:
+        base = name.partition("@")[0]
+        if base not in SERVER_METRICS or name in seen:
+            continue
+        if log.lack or not log.readings:
+            cause = "no page of a server's metrics was read; measure a server that has one"
+        elif any(
+            {*RATIOS[base]} <= one.values.keys() or base in one.values for one in log.readings
+        ):
+            cause = "the server counted nothing between two looks in the window; measure for longer"
+        else:
+            counters = " and ".join(COUNTERS[part][0] for part in RATIOS[base])
+            cause = f"the server's page lacks its counters ({counters}); start one that has them"
+        yield f"{METRICS[name].title} is gated and was not measured: {cause}, or drop the limit"
 
 
 def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> Iterator[Sign]:

@@ -24,6 +24,7 @@ from pytest_mlperf.core.metrics import (
     RESOURCES,
     SAMPLES_PER_JOULE,
     SERVED,
+    SERVER_METRICS,
     SLOWEST_REPLICA,
     TIMES,
     TOKENS_PER_JOULE,
@@ -64,6 +65,17 @@ def _gateable(scenario: ScenarioEntry) -> frozenset[str]:
     if scenario.name in {"Server", "Interactive"}:
         return LATENCIES
     return LATENCIES - SERVED - {SLOWEST_REPLICA}
+
+
+def of_server(limits: Mapping[str, Any], scenario: ScenarioEntry) -> list[str]:
+    """Return the metrics of a server that limits gate in a scenario, of a curve at its points."""
+    points = scenario.points or (None,)
+    every = {
+        name if point is None else at_point(name, point): name
+        for name in sorted(SERVER_METRICS)
+        for point in points
+    }
+    return [name for name, base in every.items() if not limits.keys().isdisjoint({name, base})]
 
 
 def efficiency_limits(limits: Mapping[str, Any], *, tokens: bool) -> dict[str, float]:
@@ -110,7 +122,7 @@ def limit_defects(
             yield (*where, SLOWEST_REPLICA), "no engine entry has replicas, one of which is slowest"
     yield from _gated_nowhere(limits, scenarios, judged)
     for index, scenario in enumerate(scenarios):
-        measured = gateable(scenario)
+        measured = gateable(scenario) | {*of_server(scenario.limits, scenario), *SERVER_METRICS}
         for name in scenario.limits:
             if name in METRICS and name not in measured | UNGATED:
                 yield (
@@ -124,7 +136,8 @@ def _gated_nowhere(
     limits: Mapping[str, Any], scenarios: Sequence[ScenarioEntry], judged: Collection[str]
 ) -> Iterator[Defect]:
     """Yield the limits that hold nothing, but for those of other scenarios than a suite has."""
-    for name in (one for one in limits if one in METRICS and one not in {*judged, *EFFICIENCY}):
+    held = {*judged, *EFFICIENCY, *SERVER_METRICS}
+    for name in (one for one in limits if one in METRICS and one not in held):
         if any(name in gateable(scenario) for scenario in scenarios):
             key = f'"{name}"' if point_of(name) else name
             how = f"write limits = {{ {key} = … }} in a scenario that is to gate it"

@@ -12,7 +12,14 @@ from pytest_mlperf.core.case import NAME, Phase, Profile
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.core.judge.accuracy import Margin
-from pytest_mlperf.core.metrics import FOUND, LOOPS, METRICS, at_point, gated_metrics
+from pytest_mlperf.core.metrics import (
+    FOUND,
+    LOOPS,
+    METRICS,
+    SERVER_METRICS,
+    at_point,
+    gated_metrics,
+)
 from pytest_mlperf.core.roofline.gpu import PEAKS, GpuPrice, GpuSpec, parse_gpu
 from pytest_mlperf.core.roofline.work import AnyWork
 from pytest_mlperf.hardware.machine import split
@@ -21,7 +28,7 @@ from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.rounds.published import benchmarks, official_results
 from pytest_mlperf.rounds.work import find_work, parse_work
 from pytest_mlperf.suite.find import find_defects, limits_of
-from pytest_mlperf.suite.limits import limit_defects, margin_of
+from pytest_mlperf.suite.limits import limit_defects, margin_of, of_server
 from pytest_mlperf.suite.tables import (
     OF_BEST,
     AccuracyLimit,
@@ -294,10 +301,15 @@ class Suite(Table):
         return share(self.limits[OF_BEST]) if OF_BEST in self.limits else None
 
     def judged(self, scenario: ScenarioEntry) -> list[str]:
-        """Return the metrics that are gated in a scenario: its own, and those its `limits` name."""
+        """Return the metrics that are gated in a scenario: its own, and those its `limits` name.
+
+        Those of a server are gated where the suite's `[limits]` name them too.
+        """
         usual = tuple(FOUND) if scenario.find else gated_metrics(scenario.name, tokens=self.tokens)
         usual += tuple(at_point(name, c) for name in usual for c in scenario.points or ())
-        return list(dict.fromkeys((*usual, *scenario.limits)))
+        named = (name for name in scenario.limits if name not in SERVER_METRICS)
+        served = of_server({**self.limits, **scenario.limits}, scenario)
+        return list(dict.fromkeys((*usual, *named, *served)))
 
     def gated(self, scenario: ScenarioEntry) -> dict[str, float]:
         """Return the metrics that are gated in a scenario, with their limits as shares.
@@ -313,6 +325,8 @@ class Suite(Table):
                 return share(limits[name][METRICS[name].limit_key])
             mean = name.partition("@")[0]
             usual = METRICS[name].limit
+            if mean in SERVER_METRICS and mean in limits:  # there is no mean over the points
+                return limit_of(mean)
             return usual if mean == name else max(usual, limit_of(mean))
 
         return {name: limit_of(name) for name in self.judged(scenario)}

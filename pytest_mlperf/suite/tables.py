@@ -23,7 +23,14 @@ from pydantic import (
 
 from pytest_mlperf.core.case import Arrivals, SuiteScenario
 from pytest_mlperf.core.foreign_text import shown
-from pytest_mlperf.core.metrics import AT_POINTS, METRICS, OF_BENCHMARKS, POINT, UNGATED
+from pytest_mlperf.core.metrics import (
+    AT_POINTS,
+    METRICS,
+    OF_BENCHMARKS,
+    POINT,
+    SERVER_METRICS,
+    UNGATED,
+)
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.rounds.endpoints import points_up_to, seed_sets
 from pytest_mlperf.suite.find import FindEntry
@@ -441,7 +448,8 @@ def limits_schema(*, accuracy: bool) -> dict[str, Any]:
         }
     at_points: dict[str, Any] = {}
     for key in ("max_drop", "max_rise"):
-        names = "|".join(sorted(n for n in AT_POINTS if METRICS[n].limit_key == key))
+        points = AT_POINTS | SERVER_METRICS
+        names = "|".join(sorted(n for n in points if METRICS[n].limit_key == key))
         at_points[f"^({names})@({POINT})$"] = {
             "type": "object",
             "properties": {key: SHARE_SCHEMA},

@@ -22,6 +22,7 @@ vllm:prefix_cache_hits_created{engine="0"} 1.7e9
 vllm:num_preemptions_total{engine="0"} 2
 vllm:spec_decode_num_draft_tokens_total{engine="0"} 100
 vllm:spec_decode_num_accepted_tokens_total{engine="0"} 60
+vllm:spec_decode_num_drafts_total{engine="0"} 25
 vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",position="0"} 40
 """
 
@@ -40,6 +41,7 @@ def test_each_servers_names_mean_the_same() -> None:
         "preemptions": 2.0,
         "drafted": 100.0,
         "accepted": 60.0,
+        "drafts": 25.0,
     }
 
     pages: dict[str, dict[str, float]] = {
@@ -48,9 +50,13 @@ def test_each_servers_names_mean_the_same() -> None:
             "running": 8, "waiting": 2, "kv_cache_use": 0.28, "prefix_hit_share": 0.1,
         },
         'trtllm_kv_cache_utilization{model_name="m"} 0.5\ntrtllm_num_requests_waiting 3\n'
-        "trtllm_kv_cache_hit_rate 0.2\n": {
-            "kv_cache_use": 0.5, "waiting": 3, "prefix_hit_share": 0.2,
+        "trtllm_kv_cache_hit_rate 0.2\ntrtllm_spec_decode_acceptance_length 2.5\n": {
+            "kv_cache_use": 0.5, "waiting": 3, "prefix_hit_share": 0.2, "draft_length": 2.5,
         },
+        "sglang:spec_accept_length 3.5\nsglang:spec_accept_rate 0.6\n": {
+            "draft_length": 3.5, "draft_acceptance": 0.6,
+        },
+        "llamacpp:spec_decode_num_drafts_total 7\n": {"drafts": 7},
         "tgi_queue_size 4\ntgi_batch_current_size 16\n": {"waiting": 4, "running": 16},
         "llamacpp:prompt_tokens_total 60\nllamacpp:prompt_tokens_cached_total 40\n"
         "llamacpp:requests_processing 8\nllamacpp:requests_deferred 1\n": {
@@ -122,6 +128,17 @@ def test_a_server_that_was_started_again_is_told_and_its_counts_go_on() -> None:
     idle = server_seen(looks(drafted=[7, 7], accepted=[3, 3]), {None: (100.0, 105.0)})
     gauge = server_seen(looks(prefix_hit_share=[0.25, 0.75]), {None: (100.0, 105.0)})
 
+    drafts = server_seen(
+        looks(drafted=[7, 19], accepted=[3, 9], drafts=[2, 6]), {None: (100.0, 105.0)}
+    )
+    refused = server_seen(
+        looks(drafted=[7, 19], accepted=[3, 3], drafts=[2, 6]), {None: (100.0, 105.0)}
+    )
+    length = server_seen(looks(draft_length=[2.5, 3.5]), {None: (100.0, 105.0)})
+
+    assert drafts.values == {"draft_acceptance": 6 / 12, "draft_length": 1 + 6 / 4}
+    assert refused.values == {"draft_acceptance": 0.0, "draft_length": 1.0}
+    assert length.values == {"draft_length": 3.0}
     assert once.values == {"waiting": 1.0, "waiting_max": 1.0}
     assert idle.values == {}
     assert gauge.values == {"prefix_hit_share": 0.5}
@@ -142,6 +159,9 @@ def test_what_is_beyond_all_runs_of_the_baseline_moved() -> None:
     assert moved == ["waiting queue 0.1 → 38.2", "running 64 → 32"]
     assert said({"waiting": 0.9, "running": 60.0}) == []
     assert said({"prefix_hit_share": 0.12}) == ["prefix cache hits 50 % → 12 %"]
+    fell = server_changes([{"draft_length": 2.5}], [{"draft_length": 3.1}])
+    assert [(change.says, change.sign) for change in fell] == [("acceptance length 3.1 → 2.5", 1)]
+    assert server_changes([{"draft_length": 3.02}], [{"draft_length": 3.1}]) == []
     assert said({"preemptions": 12.0}) == []  # the baseline does not know them
     signs = {change.quantity: change.sign for change in changes}
     assert signs == {"waiting": 1, "running": 0, "prefix_hit_share": -1}

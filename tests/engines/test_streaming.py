@@ -224,6 +224,7 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
 def test_the_wait_for_a_core_is_read_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    monkeypatch.setattr(streaming, "time", SimpleNamespace(thread_time=lambda: 1.0))
     contents = {"5 2500000000 7": 3.5, "": 1.0, "5 x 7": 1.0}
     for number, (content, spent_s) in enumerate(contents.items()):
         file = tmp_path / str(number)

@@ -348,6 +348,7 @@ def test_each_replica_sees_its_own_gpu_and_one_that_is_behind_is_told(
     assert all("nvlink_sent" in gpu.state for gpu in run_.gpus)
 
 
+@pytest.mark.nightly
 def test_gpus_of_one_reason_are_one_sentence(fake: Fake, project: Project) -> None:
     """An engine that was meant for eight GPUs works on four."""
     fake.write(*scenario("wave const 500"), *(("device", "wave const 90") * 7))

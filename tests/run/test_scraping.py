@@ -185,6 +185,53 @@ def test_a_run_of_loadgen_has_one_window_and_a_curve_one_for_each_point() -> Non
     assert served(ServerLog(), Window(10.0, 20.0)).server == {}
 
 
+VLLM = {"accepted": 0.0, "drafted": 0.0, "drafts": 0.0}
+GATED = ("throughput", "draft_acceptance", "draft_length", "prefix_hit_share")
+
+
+def test_metrics_of_a_server_that_limits_name_become_metrics_of_the_run() -> None:
+    """One of 0 is in `zero`; without a limit all stay what the server showed."""
+    growing = [{"accepted": 2.0 * n, "drafted": 4.0 * n, "drafts": 1.0 * n} for n in range(4)]
+    hits = [
+        {**each, "prefix_hits": 0.0, "prefix_queries": 9.0 * n} for n, each in enumerate(growing)
+    ]
+    values = {"draft_acceptance": 0.5, "draft_length": 3.0}
+
+    reported = served(log_of(hits), Window(9.5, 13.5))
+    gated = served(log_of(hits), Window(9.5, 13.5), None, GATED)
+    at_8 = served(log_of(growing), curve(_point(8, 9.5)), None, ["draft_length@8"])
+
+    assert (reported.metrics, reported.zero, reported.notes) == ({}, (), ())
+    assert reported.server == gated.server == {**values, "prefix_hit_share": 0.0}
+    assert (gated.metrics, gated.zero, gated.notes) == (values, ("prefix_hit_share",), ())
+    assert at_8.metrics == {"draft_length@8": 3.0}
+
+
+@pytest.mark.parametrize(
+    ("log", "cause"),
+    [
+        (ServerLog(), "no page of a server's metrics was read; measure a server that has one"),
+        (ServerLog(lack="no page"), "no page of a server's metrics was read; "),
+        (ServerLog(failures=["answers 500"]), "no page of a server's metrics was read; "),
+        (
+            log_of([{"waiting": 1.0}] * 3),
+            "the server's page lacks its counters (vllm:spec_decode_num_accepted_tokens_total and "
+            "vllm:spec_decode_num_drafts_total); start one that has them",
+        ),
+        (log_of([VLLM] * 3), "the server counted nothing between two looks in the window; "),
+        (log_of([VLLM]), "the server counted nothing between two looks in the window; "),
+    ],
+    ids=["no client", "no page", "failures", "no counters", "no drafts", "one look"],
+)
+def test_a_gated_metric_that_the_server_does_not_show_is_told(log: ServerLog, cause: str) -> None:
+    shown = served(log, Window(9.5, 12.5), None, ["throughput", "draft_length"])
+
+    assert "draft_length" not in {*shown.metrics, *shown.zero}
+    start = f"acceptance length is gated and was not measured: {cause}"
+    assert [note for note in shown.notes if note.startswith(start)] == [shown.notes[-1]]
+    assert shown.notes[-1].endswith(", or drop the limit")
+
+
 def test_hits_are_held_against_what_prompts_share() -> None:
     values = [{"prefix_hits": 100.0 * n, "prefix_queries": 1000.0 / 3 * n} for n in range(4)]
     log = log_of(values)

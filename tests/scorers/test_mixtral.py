@@ -117,6 +117,7 @@ def number(text: str) -> float | None:
 
 
 @pytest.mark.process
+@pytest.mark.nightly
 def test_aggregates_are_the_figures_that_the_reference_script_prints(
     build: Build, model: Path
 ) -> None:

@@ -71,7 +71,7 @@ def reference_script(model: Path, outputs: list[bytes], targets: list[str]) -> d
     }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_aggregates_are_the_figures_that_the_reference_script_prints(
     build: Build, model: Path
 ) -> None:

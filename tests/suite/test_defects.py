@@ -152,6 +152,60 @@ def test_an_open_loop_is_judged_by_its_times() -> None:
     }
 
 
+ACCEPTANCE = 'draft_acceptance = { max_drop = "2%" }\n'
+
+
+def test_metrics_of_a_server_are_gated_where_limits_name_them() -> None:
+    """In `[limits]` or in a scenario's; of a curve at its points, which have no mean."""
+    at_8 = '"draft_acceptance@8" = { max_drop = "9%" }\n'
+    usual, curve = (
+        {"throughput": 0.03},
+        {"throughput": 0.03, "throughput@1": 0.05, "throughput@8": 0.05},
+    )
+    both = {"draft_acceptance@1": 0.02, "draft_acceptance@8": 0.02}
+    for suite, of_suite, of_scenario, limits in (
+        (SUITE, "", "", usual),
+        (SUITE, ACCEPTANCE, "", {**usual, "draft_acceptance": 0.02}),
+        (SUITE, "", ACCEPTANCE, {**usual, "draft_acceptance": 0.02}),
+        (CURVE, ACCEPTANCE, "", {**curve, **both}),
+        (CURVE, "", ACCEPTANCE, {**curve, **both}),
+        (CURVE, ACCEPTANCE, at_8, {**curve, **both, "draft_acceptance@8": 0.09}),
+        (CURVE, at_8, "", {**curve, "draft_acceptance@8": 0.09}),
+    ):
+        more = f"[scenarios.limits]\n{of_scenario}\n[limits]\n{of_suite}"
+        FILE.write_text(suite.replace("[limits]\n", more))
+        (planned,) = plan_suite(FILE)
+        assert planned.limits == limits
+
+
+def test_a_limit_of_a_server_metric_that_holds_nothing_is_a_defect() -> None:
+    for suite, limits, defect in (
+        (
+            SUITE,
+            'draft_length = { max_rise = "5%" }',
+            "draft_length is higher-is-better: write dra",
+        ),
+        (
+            SUITE,
+            '"draft_length@8" = { max_drop = "5%" }',
+            "no scenario has this point, or measures",
+        ),
+        (
+            CURVE,
+            '"draft_length@4" = { max_drop = "5%" }',
+            "no scenario has this point, or measures",
+        ),
+        (
+            SUITE,
+            'draft_lenght = { max_drop = "5%" }',
+            "unknown metric 'draft_lenght'; did you mean",
+        ),
+        (SUITE, 'waiting = { max_rise = "5%" }', "unknown metric 'waiting'"),
+    ):
+        (text,) = defects(suite.replace("[limits]\n", f"[limits]\n{limits}\n"))
+        assert defect in text
+
+
 def test_a_curve_is_judged_by_its_mean_and_by_every_point() -> None:
     """A point has its own limit, else the wider of the mean's and the metric's."""
     for mean, at_1 in (("", 0.05), ("2%", 0.05), ("30%", 0.3)):

@@ -15,7 +15,10 @@ STARVED = ["H100-like, read at 5 Hz", "A100-like, read at 5 Hz"]
 
 @pytest.mark.parametrize(
     ("name", "each", "gpus"),
-    [*((name, 4, 1) for name in (*BOARDS, *STARVED)), ("H100-like", 3, 8)],
+    [
+        *((name, 4, 1) for name in (*BOARDS, *STARVED)),
+        pytest.param("H100-like", 3, 8, marks=pytest.mark.nightly),
+    ],
 )
 def test_the_stated_uncertainty_covers_and_is_at_most_ten_times_the_mean_error(
     lib: Callable[[str], Any], name: str, each: int, gpus: int

@@ -231,6 +231,8 @@ def test_a_python_or_a_folder_that_is_none_stops_the_job(tmp_path: Path) -> None
             assert composite.run(runner, inputs).failed == [SCRIPTS[1]], (place, text)
 
 
+BASH = ("bash", "--noprofile", "--norc", "-eo", "pipefail", "-c")
+
 PATIENT = """#!/bin/sh
 trap 'sleep 0.5; echo decided; exit 2' INT
 echo here
@@ -251,7 +253,8 @@ def test_a_job_that_is_cancelled_keeps_what_is_decided(tmp_path: Path) -> None:
     inputs = {**dict.fromkeys(measure["env"], ""), "FOLDER": "."}
 
     with subprocess.Popen(
-        ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", measure["run"]],
+        # Tests that run in the background ignore the signal, and a shell cannot trap it then.
+        ["env", "--default-signal=INT", *BASH, measure["run"]],
         env=runner.environment(**inputs),
         cwd=runner.workspace,
         stdout=subprocess.PIPE,

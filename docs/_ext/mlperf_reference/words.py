@@ -112,6 +112,11 @@ METRICS: Mapping[str, str] = {
     "itl_p99": "Likewise; 99 % are faster.",
     "slowest_replica": "Speed of the slowest replica as a share of the median one's; gated where a "
     "suite names it.",
+    "draft_acceptance": "Share of drafted tokens that were accepted, by the server's own counters; "
+    "gated where a suite names it, as are the next two.",
+    "draft_length": "Acceptance length: tokens per step of speculative decoding, 1 + accepted "
+    "tokens / drafts.",
+    "prefix_hit_share": "Share of prompt tokens found in the server's cache of prefixes.",
     "peak_device_memory": "Memory in use on all GPUs of the case at most, from loading to the end "
     "of the run, by NVML's samples; gated where a suite names it, as are the next three.",
     "peak_host_memory": "Memory of worker, replicas and servers at most, each process at its own "

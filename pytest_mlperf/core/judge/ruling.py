@@ -117,6 +117,27 @@ def other_count(
     return f"{title} {value:.7g}, {way} than the baseline's {baseline}"
 
 
+HITS, HITS_APART = "prefix_hit_share", 0.02
+"""Share of the prompts' tokens that a server had in its cache, and by how much it may differ."""
+
+
+def other_cached(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
+    """Return a sentence if a server had other shares of the prompts in its cache, else None."""
+    for name in sorted({name for run in now for name in run.server}):
+        sides = [[run.server[name] for run in side if name in run.server] for side in (now, before)]
+        if name.partition("@")[0] != HITS or not all(sides):
+            continue
+        low, high = min(sides[1]) - HITS_APART, max(sides[1]) + HITS_APART
+        if not all(low <= share <= high for share in sides[0]):
+            at = f"at {point_of(name)}: " if point_of(name) else ""
+            ours, theirs = (
+                " to ".join(dict.fromkeys(map(percent, (min(side), max(side))))) for side in sides
+            )
+            part = "of the prompts' tokens in its cache"
+            return f"{at}the server had {ours} {part}, with the baseline {theirs}"
+    return None
+
+
 LENGTH = 0.02
 """Share by which the mean length of a curve's answers may differ from the baseline's."""
 

@@ -8,7 +8,12 @@ from dataclasses import replace
 from pytest_mlperf.core.baseline import BaselineRun, Record, geometric_means
 from pytest_mlperf.core.judge.rule_r import GATING_RUNS
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import METRICS
+from pytest_mlperf.core.metrics import (
+    DRAFT_ACCEPTANCE,
+    DRAFT_LENGTH,
+    METRICS,
+    PREFIX_HIT_SHARE,
+)
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
@@ -16,7 +21,12 @@ from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
 """Gives the verdict on runs that all have a metric, and whether one more could decide it."""
 
-ZERO = {"goodput": "no request met its limits"}
+ZERO = {
+    "goodput": "no request met its limits",
+    DRAFT_ACCEPTANCE: "no drafted token was accepted",
+    DRAFT_LENGTH: "nothing was drafted",
+    PREFIX_HIT_SHARE: "no token of a prompt was in the cache",
+}
 """Metrics that may be 0, and what that means. No logarithm can be taken of it: it is the worst
 result there is, and no missing one."""
 
@@ -65,7 +75,7 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
 def in_zeros(runs: Sequence[Run], metric: str) -> str:
     """Return in how many runs a metric is 0: "no request met its limits in 2 of 2 runs"."""
     count = sum(metric in run.zero for run in runs)
-    return f"{ZERO[metric]} in {count} of {len(runs)} runs" if count else ""
+    return f"{ZERO[metric.partition('@')[0]]} in {count} of {len(runs)} runs" if count else ""
 
 
 def countable(
@@ -198,6 +208,7 @@ def with_zeros(
     more = not dropped and len(runs) < max_runs
     unproven = Outcome.INCONCLUSIVE if more or having < GATING_RUNS else Outcome.INVALID
     before = geometric_means(record.runs)[metric]
+    per_second = "/s" if METRICS[metric].unit == "1/s" else ""
     verdict = MetricVerdict(
         metric=metric,
         outcome=failing if dropped and having >= GATING_RUNS else unproven,
@@ -207,7 +218,7 @@ def with_zeros(
         limit=limit,
         runs=len(runs),
         runs_baseline=having,
-        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, before)}/s",
+        note=f"{in_zeros(runs, metric)}; the baseline {quantity(metric, before)}{per_second}",
         p=0.0 if dropped else 1.0,
     )
     return verdict, more

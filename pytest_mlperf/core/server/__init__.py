@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from statistics import fmean
 
-from pytest_mlperf.core.metrics import at_point
+from pytest_mlperf.core.metrics import DRAFT_LENGTH, at_point
 from pytest_mlperf.core.numbers import MOST
 from pytest_mlperf.core.prometheus import page_samples
 
@@ -33,6 +33,10 @@ COUNTERS: Mapping[str, tuple[str, ...]] = {
         "vllm:spec_decode_num_draft_tokens_total",
         "trtllm_spec_decode_num_draft_tokens_total",
         "llamacpp:spec_decode_num_draft_tokens_total",
+    ),
+    "drafts": (
+        "vllm:spec_decode_num_drafts_total",
+        "llamacpp:spec_decode_num_drafts_total",
     ),
     "preemptions": (
         "vllm:num_preemptions_total",
@@ -67,6 +71,7 @@ GAUGES: Mapping[str, tuple[str, ...]] = {
     ),
     "prefix_hit_share": ("sglang:cache_hit_rate", "trtllm_kv_cache_hit_rate"),
     "draft_acceptance": ("sglang:spec_accept_rate",),
+    "draft_length": ("sglang:spec_accept_length", "trtllm_spec_decode_acceptance_length"),
 }
 """The same of quantities that rise and fall; of vLLM a share of 1 is called 1 "perc"."""
 
@@ -76,15 +81,22 @@ OF_COPIES: Mapping[str, Callable[[Sequence[float]], float]] = {
     "kv_cache_use": max,
     "prefix_hit_share": fmean,
     "draft_acceptance": fmean,
+    "draft_length": fmean,
 }
 """What several copies of a model in one server show together: requests add up, and of caches the
 fullest counts."""
 
-SHARES = {
+RATIOS = {
     "prefix_hit_share": ("prefix_hits", "prefix_queries"),
     "draft_acceptance": ("accepted", "drafted"),
+    DRAFT_LENGTH: ("accepted", "drafts"),
 }
-"""Shares over a window, of two counters; where a server has no such counters, of its gauge."""
+"""Shares over a window, of two counters; where a server has no such counters, of its gauge.
+
+`draft_length` is the mean acceptance length: tokens per step of speculative decoding, 1 + accepted
+tokens / drafts, as one more token comes from the model itself. vLLM's log computes it likewise
+(vllm/v1/spec_decode/metrics.py), and so do the gauges of SGLang ("accepted drafts + bonus token per
+forward") and TensorRT-LLM, and llama.cpp's log ("mean len")."""
 
 PEAKS = ("waiting", "running", "kv_cache_use")
 """Gauges whose largest value is kept beside their mean, as `waiting_max`."""
@@ -141,8 +153,9 @@ class ServerSeen:
     """What a server showed in the windows of a run.
 
     Attributes:
-        values: By name: the mean of each gauge, its largest value (`waiting_max`), shares, and how
-            often a request was preempted; of a curve at each point, "waiting@64".
+        values: By name: the mean of each gauge, its largest value (`waiting_max`), shares,
+            `draft_length`, and how often a request was preempted; of a curve at each point,
+            "waiting@64".
         notes: What is to be known about it.
     """
 
@@ -183,11 +196,12 @@ def _gauges(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def _counts(inside: Sequence[Mapping[str, float]]) -> dict[str, float]:
     grown = {name: sum(steps) for name in COUNTERS if (steps := list(_steps(inside, name)))}
-    shares = {
-        name: min(1.0, grown[part] / grown[whole])
-        for name, (part, whole) in SHARES.items()
+    ratios = {
+        name: grown[part] / grown[whole]
+        for name, (part, whole) in RATIOS.items()
         if part in grown and grown.get(whole)
     }
+    shares = {n: 1 + r if n == DRAFT_LENGTH else min(1.0, r) for n, r in ratios.items()}
     return {**shares, **{name: grown[name] for name in ("preemptions",) if name in grown}}
 
 

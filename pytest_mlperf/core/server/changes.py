@@ -18,6 +18,7 @@ QUANTITIES: Mapping[str, str] = {
     "kv_cache_use": "KV cache in use",
     "prefix_hit_share": "prefix cache hits",
     "draft_acceptance": "drafts accepted",
+    "draft_length": "acceptance length",
     "preemptions": "preemptions",
     HIDDEN: "hidden tokens",
 }
@@ -27,14 +28,17 @@ _WORSE = {
     "waiting": 1,
     "prefix_hit_share": -1,
     "draft_acceptance": -1,
+    "draft_length": -1,
     "preemptions": 1,
 }
 """Which way a quantity goes where it makes a server slower. Requests that run, and the cache that
 they fill, go either way: fewer are taken at a time, or each stays longer."""
 
-_SLACK = {"kv_cache_use": 0.05, "prefix_hit_share": 0.02, "draft_acceptance": 0.02, HIDDEN: 0.02}
+_SHARES = {"kv_cache_use": 0.05, "prefix_hit_share": 0.02, "draft_acceptance": 0.02, HIDDEN: 0.02}
+_SLACK = {**_SHARES, "draft_length": 0.1}
 _LEAST, _SHARE = 1.0, 0.1
-"""By how much a share moves before it is told; a count by one, and by a tenth of what it was."""
+"""By how much a share or a length moves before it is told; a count by one, and by a tenth of what
+it was."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,7 +72,7 @@ def server_value(quantity: str, value: float) -> str:
     """Return a quantity as text, without its name."""
     return (
         percent(value)
-        if quantity in _SLACK
+        if quantity in _SHARES
         else f"{value:,.0f}"
         if value >= 100
         else f"{value:.3g}"

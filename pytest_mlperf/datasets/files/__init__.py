@@ -69,6 +69,7 @@ class FileDataset(Generic[S]):
     libraries: ClassVar[tuple[str, ...]] = ()
     options: ClassVar[type[FileOptions]]
     unit: ClassVar[str] = "sample"
+    repeat: bool = True
 
     _samples: Sequence[S]
 

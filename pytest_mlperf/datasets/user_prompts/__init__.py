@@ -74,6 +74,8 @@ class UserPromptsOptions(FileOptions):
             of them one of 8 beginnings. None: no two do.
         tokenizer: Folder of the model, with its tokenizer; of prompts that are made up.
         seed: Other prompts of the same lengths.
+        repeat: Each run asks the very same prompts, as a cache of prefixes may be meant to know
+            them; else timed runs have a few words of their own in them.
     """
 
     path: str | None = None
@@ -86,11 +88,13 @@ class UserPromptsOptions(FileOptions):
     shared: Mapping[str, Any] | None = MADE_UP["shared"]
     tokenizer: str | None = MADE_UP["tokenizer"]
     seed: int = MADE_UP["seed"]
+    repeat: bool = False
 
     def __post_init__(self) -> None:
         seed = ("seed", self.seed, type(self.seed) is int, "a whole number")
         trace = ("trace", self.trace, type(self.trace) is bool, "true or false")
-        self.check("prompts", seed, trace, samples="prompts")
+        repeat = ("repeat", self.repeat, type(self.repeat) is bool, "true or false")
+        self.check("prompts", seed, trace, repeat, samples="prompts")
         if self.path is None:
             _ = self.made_up
             self._refuse(("columns", "count", "trace"), "is of a file; set path, or leave it out")
@@ -180,7 +184,13 @@ class UserPromptsDataset(PromptDataset):
     _lengths: Sequence[int] | None = None
     _requests: Sequence[Request] = ()
 
+    @property
+    def made_up(self) -> bool:
+        """Whether its prompts say nothing, so that other words do as well."""
+        return self._made_up is not None
+
     def _read(self, asked: UserPromptsOptions, files: Sequence[Path]) -> None:
+        self.repeat = asked.repeat
         if not files:
             self._made_up = asked.made_up
             self._samples = range(asked.samples)

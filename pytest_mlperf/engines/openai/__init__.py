@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,15 +33,17 @@ from pytest_mlperf.engines.openai._capabilities import (
     has_tokenizer,
     has_weights,
     metrics_page,
+    names_of,
     probe,
     served_name,
     server_facts,
 )
 from pytest_mlperf.engines.openai._client import Bodies, Client
 from pytest_mlperf.engines.openai._connection import library
-from pytest_mlperf.engines.openai._conversations import SALT_WORDS, TurnBodies, is_header
+from pytest_mlperf.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.engines.openai._count import ReferenceCount
 from pytest_mlperf.engines.openai._null_client import NullClient, drive
+from pytest_mlperf.engines.openai._salt import SALT_WORDS
 from pytest_mlperf.engines.openai._traffic import Checks, Traffic, allow_files
 from pytest_mlperf.engines.serving import Server, require_listening
 
@@ -78,6 +81,8 @@ class OpenAiOptions(TextOptions):
         api: "completions", or "chat": each prompt is then a user's message, to which the server
             adds its chat template.
         served_model: Name that the server knows its model by; None asks the server.
+        served_model_answers: Other names that this model has in answers; those that the server
+            lists as its root or aliases need not be written.
         prompts: "tokens" sends token ids, "text" sends text. "auto": text of the data set as it is;
             token ids as such if the server takes them, else as text that gives them again.
         concurrency: Requests under way at a time; None: 900, as servers may often have no more than
@@ -87,9 +92,10 @@ class OpenAiOptions(TextOptions):
         request_timeout: Seconds that a stream which began may be silent, and all of them.
         api_key_env: Environment variable that holds the server's key.
         extra: Further fields of each request.
-        salt: Conversations under way each begin with ten words of their own, before the first
-            user's text: a server's cache of prefixes then knows no more of them than they said
-            themselves, and a system prompt that they share. Nothing else is salted.
+        salt: Prompts have ten words of each run's own, so that a server's cache of prefixes
+            knows nothing of the run before: made-up prompts in place of others, text in front.
+            Conversations under way each have words of their own before the first user's text.
+            Accuracy runs, official data sets and those with `repeat` ask prompts as they are.
         session_header: Header that names the conversation under way to a router, e.g.
             "X-Session-ID"; None sends none.
         count_tokens: "server", or "reference": a tokenizer counts a curve's output tokens after
@@ -105,6 +111,7 @@ class OpenAiOptions(TextOptions):
     start_timeout: float = 600
     api: str = "completions"
     served_model: str | None = None
+    served_model_answers: Sequence[str] = ()
     prompts: str = "auto"
     concurrency: int | None = None
     clients: int = 1
@@ -387,6 +394,10 @@ class OpenAiEngine(Engine):
         before, self._accepted = self._accepted, total or 0
         return None if total is None else max(0, total - before)
 
+    def answer_counts(self) -> Mapping[str, int]:
+        seen, self._traffic.seen = self._traffic.seen, Counter()
+        return seen
+
     def metrics_pages(self) -> Sequence[str]:
         """Return the page that the server was seen to have."""
         return () if self._metrics is None else (f"{self._client.url}{self._metrics}",)
@@ -423,7 +434,12 @@ class OpenAiEngine(Engine):
         self._capabilities = self._ask(client)
         # Answers that are as long as the data set says are meant to be cut.
         cut = self._generation.check_lengths(self._dataset)
-        self._checks = Checks(self._generation, watch_ends=not (cut or self._dummy))
+        self._checks = Checks(
+            self._generation,
+            watch_ends=not (cut or self._dummy),
+            models=self._models,
+            template=self._capabilities.template or 0,
+        )
         reads_text = not self._capabilities.ids and has_tokenizer(self._folder)
         self._gives_output = self._capabilities.ids or reads_text or offers_tools(self._dataset)
         tokenizer = self._tokenizer if reads_text else None
@@ -463,8 +479,11 @@ class OpenAiEngine(Engine):
         else:
             self._forms = ("tokens",)
         tokenizer = self._tokenizer if is_text and not as_they_are else None
-        make = functools.partial(TurnBodies, salted=self._options.salt) if is_chat else Bodies
-        return make(
+        salted = self._options.salt and not getattr(self._dataset, "repeat", False)
+        if salted and not is_chat:
+            self._facts["salt"] = f"{SALT_WORDS} words in each run"
+        counts = has_tokenizer(self._folder)
+        return (TurnBodies if is_chat else Bodies)(
             dataset=self._dataset,
             chat=self._options.api == "chat",
             as_they_are=as_they_are,
@@ -473,7 +492,18 @@ class OpenAiEngine(Engine):
             ),
             tokenizer=lambda: self._tokenizer,
             seed_of=self._generation.seed_of,
+            salted=salted,
+            count=self._count if counts and as_they_are else None,
         )
+
+    def _count(self, texts: Sequence[str]) -> list[int]:
+        """Return the tokens of texts as the server is to count them, but for its template.
+
+        A begin token that a text has already counts once: to add another one is the server's doing.
+        """
+        special, begin = self._options.api != "chat", self._tokenizer.bos_token_id
+        rows = self._tokenizer(list(texts), add_special_tokens=special)["input_ids"]
+        return [len(ids) - (special and ids[:2] == [begin, begin]) for ids in rows]
 
     def _refuse_for_chats(self) -> None:
         if self._options.api != "chat":
@@ -483,7 +513,8 @@ class OpenAiEngine(Engine):
                 "the data set has conversations, which are not cut: leave max_prompt_tokens out"
             )
         salted = f"{SALT_WORDS} words for each conversation under way"
-        self._facts["salt"] = salted if self._options.salt else "none"
+        asks_anew = self._options.salt and not getattr(self._dataset, "repeat", False)
+        self._facts["salt"] = salted if asks_anew else "none"
 
     def _ask(self, client: Client) -> Capabilities:
         path = None if self._folder is None else str(self._folder)
@@ -492,8 +523,11 @@ class OpenAiEngine(Engine):
         drawn = {"temperature": self._generation.temperature or 0}
         drawn |= {n: x for n in DRAWING if (x := getattr(self._generation, n)) != DRAWING[n]}
         fields = {"model": name, "stream": True, **drawn, **self._options.extra}
+        others = self._options.served_model_answers
+        self._models = self._streams.run(names_of(client, name, others))
+        asked = (self._generation, self._models, self._bodies.count)
         try:
-            return self._streams.run(probe(client, forms, fields, self._generation))
+            return self._streams.run(probe(client, forms, fields, *asked))
         except RunError:
             if self._server is not None:  # that it died says more
                 self._server.check(within_s=1.0)
@@ -513,6 +547,15 @@ class OpenAiEngine(Engine):
             "concurrency": str(self._at_a_time),
             "work.batch": str(self._at_a_time),
         }
+        name, _, revision = (capabilities.model or self._models[0]).partition("@")
+        if not name.startswith("/"):  # a path is one of this machine
+            self._facts["server.model"] = name
+        if revision:
+            self._facts["server.revision"] = revision
+        if capabilities.build:
+            self._facts["server.build"] = capabilities.build
+        if capabilities.template:
+            self._facts["prompt_tokens_added"] = str(capabilities.template)
         if not self._client.keeps_connections:
             self._facts["connections"] = "new for each request: the server closes them"
         if self._dummy:

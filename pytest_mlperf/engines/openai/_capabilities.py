@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.model_folder import MAIN_TOKENIZER_FILES
 from pytest_mlperf.engines.openai._client import NO_CONNECTION, Client, Prompt, encode
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
+from pytest_mlperf.engines.openai._salt import Count
 from pytest_mlperf.engines.serving import parse_json
 
 CACHE = "vllm:cache_config_info"
@@ -44,7 +45,7 @@ async def served_name(client: Client, model: str | None) -> str:
     else the path: some servers list what they could load.
     """
     try:
-        listed = _names(await client.get("/v1/models"))
+        listed = list(_names(await client.get("/v1/models")))
     except Failed as failure:
         has_none = failure.status is not None and (model is not None or failure.status in NO_PAGE)
         if not has_none:
@@ -64,11 +65,30 @@ async def served_name(client: Client, model: str | None) -> str:
     return listed[0]
 
 
-def _names(page: bytes) -> list[str]:
+async def names_of(client: Client, asked: str, others: Sequence[str]) -> tuple[str, ...]:
+    """Return the names under which the model that is asked for may answer, that one first.
+
+    Args:
+        others: Names that the suite adds.
+    """
+    listed = _names(await _page(client, "/v1/models")).items()
+    alike = [name for id_, more in listed if asked in (id_, *more) for name in (id_, *more)]
+    return tuple(dict.fromkeys((asked, *others, *alike)))
+
+
+def _names(page: bytes) -> dict[str, list[str]]:
+    """Return the models that a server lists, each with the other names that it has."""
     try:
-        return [str(entry["id"]) for entry in parse_json(page).get("data") or []]
+        return {
+            str(entry["id"]): [
+                name
+                for name in (entry.get("root"), *(entry.get("aliases") or ()))
+                if isinstance(name, str)
+            ]
+            for entry in parse_json(page).get("data") or []
+        }
     except (ValueError, TypeError, KeyError, AttributeError):
-        return []
+        return {}
 
 
 async def metrics_page(client: Client) -> tuple[str | None, bytes]:
@@ -126,13 +146,17 @@ PROBE_TOKENS = 8
 class Capabilities:
     """What a server was found to do: prompts go as "tokens" or "text", beside these fields.
 
-    Its streams carry token `ids`, or `usage`, or both.
+    Its streams carry token `ids`, or `usage`, or both. To each prompt it adds a `template` of so
+    many tokens; None: nobody knows. It answers as this `model`, set up as this `build`, or "".
     """
 
     form: str
     fields: Mapping[str, Any]
     ids: bool
     usage: bool
+    template: int | None = None
+    model: str = ""
+    build: str = ""
 
 
 Forms = Mapping[str, Callable[[], Prompt]]
@@ -140,9 +164,20 @@ Forms = Mapping[str, Callable[[], Prompt]]
 
 
 async def probe(
-    client: Client, forms: Forms, always: Mapping[str, Any], generation: Generation
+    client: Client,
+    forms: Forms,
+    always: Mapping[str, Any],
+    generation: Generation,
+    models: Sequence[str] = (),
+    count: Count | None = None,
 ) -> Capabilities:
-    """Find out what a server takes, with a few requests of a few tokens; all have some fields."""
+    """Find out what a server takes, with a few requests of a few tokens.
+
+    Args:
+        always: Fields that all of them have.
+        models: Names under which the model may answer, the one that is asked for first; (): any.
+        count: Returns the tokens of texts; None: no tokenizer is at hand.
+    """
     few = min(PROBE_TOKENS, generation.max_new_tokens)
     fields = {**always, "max_tokens": few}
     form, prompt = await _form(client, forms, fields)
@@ -173,12 +208,16 @@ async def probe(
         taken["ignore_eos"] = True
     fields = {**always, "max_tokens": generation.max_new_tokens, **taken}
     answer = await _together(client, prompt, fields, few)
-    check_prompt(answer, prompt.tokens, form)
+    check_model(answer, models)
+    template = _template(answer, prompt, form, count)
     return Capabilities(
         form=form,
         fields=fields,
         ids=answer.n_ids > 0,
         usage=answer.completion_tokens is not None,
+        template=template,
+        model=client.mask(answer.model),
+        build=client.mask(answer.build),
     )
 
 
@@ -257,6 +296,28 @@ async def _together(
             "update it, or use another one",
         )
     return answer
+
+
+def _template(answer: StreamedAnswer, prompt: Prompt, form: str, count: Count | None) -> int | None:
+    """Return how many tokens a server adds to a prompt, None: nobody knows; refuse another one."""
+    check_prompt(answer, prompt.tokens, form)
+    counted, least = answer.prompt_tokens, prompt.fewest
+    if counted is None or prompt.tokens is not None:
+        return None
+    if prompt.text and count:
+        least = count([prompt.text])[0]
+    check_prompt(answer, max(counted, least), form)
+    return counted - least if count else None
+
+
+def check_model(answer: StreamedAnswer, models: Sequence[str]) -> None:
+    """Refuse a server that answers with another model than was asked for."""
+    if models and not answer.is_of(models):
+        raise engine_error(
+            f'"{models[0]}" was asked for, and "{answer.model}" answered: ask the server that has '
+            f"it, or write what it is called: served_model; if both are one model, "
+            f'served_model_answers = ["{answer.model}"]'
+        )
 
 
 def check_prompt(answer: StreamedAnswer, expected: int | None, form: str) -> None:

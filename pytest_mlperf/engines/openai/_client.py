@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from pytest_mlperf.engines.openai._events import (
     error_text,
     refused,
 )
+from pytest_mlperf.engines.openai._salt import Count, Salt, SaltPlace, salt_for
 from pytest_mlperf.engines.serving import LARGEST_PAGE, parse_json
 
 ERROR_BYTES = 65_536
@@ -29,6 +31,15 @@ PAGE_S = 60.0
 """Longest time in which a page about the server must be here, whatever request_timeout is."""
 
 SAID = 300
+
+MOST_COUNTED = 4096
+"""Prompts of text that are tokenised to know their lengths: the others are alike."""
+
+FEW = 16
+"""Prompts from which the words of a salt are taken."""
+
+FEWEST_TOKENS = 0.6
+"""Tokens of a word at least: usual tokenizers make one or more of each, few join words."""
 
 NO_CONNECTION = "no connection"
 """Kind of a failure that no server had a part in."""
@@ -258,27 +269,55 @@ def _so_far(answer: StreamedAnswer) -> str:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Prompt:
-    """One sample as a field of a request, and its tokens; None where they are not known."""
+    """One sample as a field of a request, and its tokens; None where they are not known.
+
+    Attributes:
+        ids, text: What it is made of, one of both.
+        fewest: Fewer tokens than this it cannot have.
+    """
 
     fields: Mapping[str, Any]
     tokens: int | None
+    ids: Sequence[int] = ()
+    text: str = ""
+    fewest: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Body:
-    """A request that is ready to be sent, as JSON; `length` is how long its answer is to be.
+    """A request that is ready to be sent, as JSON.
 
-    Where it offers tools, calls of them are the answer.
+    Attributes:
+        prompt_tokens: Of the prompt; None: not known.
+        fewest: Fewer tokens than this the prompt cannot have.
+        exact: The server must count just `prompt_tokens`; else it may add a template or a token.
+        length: How long the answer is to be.
+        offers_tools: Calls of tools are the answer.
+        salt: What makes the prompt another one; None: nothing does.
+        place: What it replaces in `data`.
     """
 
     data: bytes
     prompt_tokens: int | None
+    fewest: int = 0
+    exact: bool = True
     length: int | None = None
     offers_tools: bool = False
+    salt: Salt | None = None
+    place: SaltPlace | None = None
 
-    def of(self, session: str) -> bytes:  # noqa: ARG002 - for those that differ by it
-        """Return what is sent for a conversation under way; "": the sample is asked alone."""
-        return self.data
+    def of(self, key: str) -> bytes:
+        """Return what is sent with the salt of a key, see `Salt`; "": as it is."""
+        if not key or self.salt is None or self.place is None:
+            return self.data
+        salt = self.salt.text(key, self.place.words)
+        return self.data[: self.place.begin] + salt + self.data[self.place.end :]
+
+    def tokens_of(self, key: str) -> int | None:
+        """Return the tokens of the prompt with that salt."""
+        if not key or self.salt is None or self.prompt_tokens is None:
+            return self.prompt_tokens
+        return self.prompt_tokens + self.salt.tokens(key)
 
 
 def as_text(tokenizer: Any, ids: Sequence[int]) -> tuple[str, bool]:
@@ -306,6 +345,8 @@ class Bodies:
     Attributes:
         chat: Text is sent as a user's message.
         as_they_are: The data set's text is sent unchanged.
+        salted: Timed runs ask other prompts each, of the same lengths.
+        count: Returns the tokens of texts; None: no tokenizer is at hand.
         prompts: Makes checked token ids of samples otherwise.
         tokenizer: Returns the model's; called where a server takes nothing but text.
         seed_of: Gives by what a sample's answer is drawn, None: nothing that is told.
@@ -317,6 +358,9 @@ class Bodies:
     prompts: TokenPrompts
     tokenizer: Callable[[], Any]
     seed_of: Callable[[int], int | None] = lambda _: None
+    salted: bool = False
+    count: Count | None = None
+    _salts: dict[str, Salt | None] = field(default_factory=dict)
     _bodies: dict[int, Body] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -333,6 +377,7 @@ class Bodies:
         new = [index for index in indices if index not in self._bodies]
         shared = encode(fields)
         changed = []
+        counts = self._counts(new[: max(0, MOST_COUNTED - len(self._bodies))])
         for index in new:
             prompt, same = self._made(index, form)
             if not same:
@@ -341,7 +386,16 @@ class Bodies:
             more = self.of_sample(index, fields, length)
             rest = encode({**fields, **more}) if more else shared
             data = encode(prompt.fields)[:-1] + b"," + rest[1:]
-            self._bodies[index] = Body(data=data, prompt_tokens=prompt.tokens, length=length)
+            salt = self._salt(form)
+            self._bodies[index] = Body(
+                data=data,
+                prompt_tokens=counts.get(index, prompt.tokens),
+                fewest=prompt.fewest,
+                exact=index not in counts,
+                length=length,
+                salt=salt,
+                place=salt.place(data) if salt else None,
+            )
         if changed:
             raise engine_error(
                 f"{len(changed)} of {len(new)} prompts are not the same token ids after they were "
@@ -364,6 +418,20 @@ class Bodies:
             changed |= {} if fewest is None else {"min_tokens": min(fewest, length)}
         return changed
 
+    def _counts(self, indices: Sequence[int]) -> dict[int, int]:
+        """Return the tokens of text that is sent as it is, where a tokenizer is at hand."""
+        if self.count is None or not self.as_they_are:
+            return {}
+        texts = [_checked(index, self.dataset.input(index)) for index in indices]
+        return dict(zip(indices, self.count(texts), strict=True))
+
+    def _salt(self, form: str) -> Salt | None:
+        if self.salted and form not in self._salts:
+            few = [self._made(index, form)[0] for index in range(min(FEW, len(self.dataset)))]
+            made_up = bool(getattr(self.dataset, "made_up", False))
+            self._salts[form] = salt_for(few, self.count, replaces=made_up)
+        return self._salts.get(form)
+
     def _made(self, index: int, form: str) -> tuple[Prompt, bool]:
         if self.as_they_are:
             return self._text(_checked(index, self.dataset.input(index)), None), True
@@ -371,14 +439,20 @@ class Bodies:
         ids = self.prompts[index]
         self.prompts.unload([index])
         if form == "tokens":
-            return Prompt(fields={"prompt": ids}, tokens=len(ids)), True
+            return Prompt(fields={"prompt": ids}, tokens=len(ids), ids=ids), True
         text, same = as_text(self.tokenizer(), ids)
         return self._text(text, len(ids) if same else None), same
 
     def _text(self, text: str, tokens: int | None) -> Prompt:
-        if self.chat:  # the chat's template adds tokens that nobody here knows
-            return Prompt(fields={"messages": [{"role": "user", "content": text}]}, tokens=None)
-        return Prompt(fields={"prompt": text}, tokens=tokens)
+        fields: dict[str, Any] = {"prompt": text}
+        if self.chat:
+            fields = {"messages": [{"role": "user", "content": text}]}
+        return Prompt(
+            fields=fields,
+            tokens=None if self.chat else tokens,
+            text=text,
+            fewest=math.ceil(FEWEST_TOKENS * len(text.split())),
+        )
 
 
 def _checked(index: int, prompt: Any) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,21 +11,7 @@ from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import refused_sample
 from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.engines.openai._client import Bodies, Body, Prompt, encode
-
-SALT = (
-    "able also area away back ball band bank base bird blue boat body book born both call came "
-    "card care case city cold come cost dark data date days dead deal deep door down draw drop "
-    "each east easy even ever face fact fall farm fast feel feet felt fire fish five food foot "
-    "form four free full game gave girl give goes gold gone good grew half hall hand hard have "
-    "head hear held help here high hill home hope hour idea into iron just keep kept kind king "
-    "knew know lake land last late lead left less life line list live long look lost love made "
-    "main make many mark mean meet mind mine miss moon more most move much must name near need "
-    "next note once only open over page"
-)
-"""128 words that the usual vocabularies have whole, with the space before them."""
-
-SALT_WORDS = 10
-"""70 bits, and the same number of tokens in every salt."""
+from pytest_mlperf.engines.openai._salt import salt_of
 
 OURS = frozenset(
     {"host", "user-agent", "accept", "accept-encoding", "authorization", "connection", "upgrade"}
@@ -51,14 +36,6 @@ def session_of(sink: Sink, sample: int) -> str:
     return str(ask(sample)) if callable(ask) else ""
 
 
-def salt_of(session: str) -> bytes:
-    """Return words that no other conversation begins with, as a part of a JSON string."""
-    drawn = int.from_bytes(hashlib.sha256(session.encode()).digest())
-    words = SALT.split()
-    words = [words[(drawn >> 7 * place) % len(words)] for place in range(SALT_WORDS)]
-    return f"[{' '.join(words)}]\\n\\n".encode()
-
-
 def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
     """Whether a user says this in parts, as text and pictures; nothing is put before those."""
     return message.get("role") == "user" and isinstance(message.get("content"), list)
@@ -76,22 +53,17 @@ class TurnBody(Body):
 
     rest: Sequence[bytes]
     end: bytes
-    salted: bool
+    with_salt: bool
 
-    def of(self, session: str) -> bytes:
-        salt = salt_of(session) if session and self.salted else b""
+    def of(self, key: str) -> bytes:
+        salt = salt_of(key) if key and self.with_salt else b""
         return b"".join((self.data, salt, b",".join(self.rest), self.end))
 
 
 @dataclass(kw_only=True, slots=True)
 class TurnBodies(Bodies):
-    """Turns of conversations as requests; what turns have in common is kept once.
+    """Turns of conversations as requests; what turns have in common is kept once."""
 
-    Attributes:
-        salted: Each conversation under way begins with a text of its own.
-    """
-
-    salted: bool
     _kept: dict[bytes, bytes] = field(default_factory=dict)
 
     def prompt(self, index: int, form: str) -> Prompt:  # noqa: ARG002 - a chat has one form
@@ -163,7 +135,7 @@ class TurnBodies(Bodies):
             length=length,
             rest=(self._once(text), *parts[first + 1 :]),
             end=self._once(b"]," + encode(fields)[1:]),
-            salted=self.salted,
+            with_salt=self.salted,
             offers_tools=tools,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Any
@@ -41,6 +41,9 @@ token is the answer's."""
 REASONING = tuple(key for key, kind in BESIDE.items() if kind == "reasoning")
 
 SHOWN = 120
+
+LONGEST_NAME = 200
+"""Characters of a name that are read."""
 
 FINISHES = frozenset({"stop", "length", "eos_token", "tool_calls", "function_call"})
 """Reasons why a complete answer ends: at an end token, at max_tokens, or with calls of tools."""
@@ -129,6 +132,8 @@ class StreamedAnswer:
         n_ids: How many token ids came, kept or not.
         completion_tokens: The server's count; None until it says one, as that of the prompt's.
         accepted: Tokens of a draft or prediction that it accepted, where it says so.
+        cached: Tokens of the prompt that it had in its cache; None: it does not say.
+        model, build: What the server calls its model, and the set-up of it; "": it does not say.
         finish: Why it ended; None until it did.
         started: Text or token ids came.
         complete: Nothing more is needed of its stream.
@@ -148,6 +153,9 @@ class StreamedAnswer:
     completion_tokens: int | None = None
     prompt_tokens: int | None = None
     accepted: int = 0
+    cached: int | None = None
+    model: str = ""
+    build: str = ""
     finish: str | None = None
     started: bool = False
     complete: bool = False
@@ -187,6 +195,10 @@ class StreamedAnswer:
         if not self.first_ids and self.first_count and left >= self.events - 1:
             after = min(after, left)
         return max(1, after)
+
+    def is_of(self, models: Collection[str]) -> bool:
+        """Whether a model of these names answered: "name@revision" is one, "": it does not say."""
+        return not self.model or bool({self.model, self.model.partition("@")[0]} & {*models})
 
     def take(self, events: bytes) -> int:
         """Read whole events; return the tokens surely new: token ids, or 1 for the first text.
@@ -232,6 +244,10 @@ class StreamedAnswer:
             choices = event.get("choices") or ()
             if len(choices) > 1 or (choices and choices[0].get("index")):
                 raise Failed("several answers", f"one was asked for: {shown(content)}")
+            self.model, self.build = (
+                str(event.get(name) or before)[:LONGEST_NAME]
+                for name, before in (("model", self.model), ("system_fingerprint", self.build))
+            )
             new = self._choice(choices[0]) if choices else 0
             self._usage(event.get("usage"))
             if self.events == 1:
@@ -277,6 +293,9 @@ class StreamedAnswer:
         self.completion_tokens = whole_number(usage["completion_tokens"])
         if usage.get("prompt_tokens") is not None:
             self.prompt_tokens = whole_number(usage["prompt_tokens"])
+        of_prompt = usage.get("prompt_tokens_details") or {}
+        if of_prompt.get("cached_tokens") is not None:
+            self.cached = whole_number(of_prompt["cached_tokens"])
         details = usage.get("completion_tokens_details") or {}
         if details.get("accepted_prediction_tokens") is not None:
             self.accepted = whole_number(details["accepted_prediction_tokens"])

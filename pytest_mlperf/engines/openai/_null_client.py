@@ -41,6 +41,7 @@ class Uncounted(Checks):
         body: Body,  # noqa: ARG002 - as checks have it
         index: int,  # noqa: ARG002
         sink: Sink,  # noqa: ARG002
+        sent: int | None,  # noqa: ARG002
     ) -> int:
         return answer.tokens or 0
 

@@ -5,14 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import resource
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.core.extension import Sink
+from pytest_mlperf.core.extension import REPLICA_NUMBER, Sink
 from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import EndWatch, Generation, too_short
 from pytest_mlperf.engines.llm.streaming import StreamedRequest
@@ -37,6 +38,9 @@ DRAIN_S = 1.0
 FEW = 10
 """Where some requests may fail, so many may early in a run: its end tells the share."""
 
+MOST_SEEN = 24
+"""Kinds that are counted of answers: a server may call each of them otherwise."""
+
 KINDS = 6
 """Kinds of failure that a message counts apart; the others are counted together."""
 
@@ -60,6 +64,7 @@ class Flight(Listener):
         heard_s: When its stream last said something, on the loop's clock.
         pieces: In which it came so far: reads, of one event or of many.
         reported: Its sample is done, and its stream only has to end.
+        salt: What made its prompt another one, see `Body.of`.
     """
 
     run: SinkRequests
@@ -68,6 +73,7 @@ class Flight(Listener):
     answer: StreamedAnswer
     report: Callable[[Flight], None]
     task: asyncio.Task[None]
+    salt: str = ""
     heard_s: float = 0.0
     begun: bool = False
     reported: bool = False
@@ -104,6 +110,7 @@ class SinkRequests:
         self._more = more
         self._loop = asyncio.get_running_loop()
         self._flights: set[Flight] = set()
+        self._times = Counter[int]()
         self._sent = 0
         self._counts: Counter[str] = Counter()
         self._first = ""
@@ -111,6 +118,13 @@ class SinkRequests:
         self._heard_s = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Task[None] | None = None
+
+    def salt(self, index: int) -> str:
+        """Return what makes a sample's prompt another one; "": answers are read, it stays."""
+        run = "" if self.sink.wants_output else getattr(self.sink, "run", "")
+        self._times[index] += 1
+        replica = os.environ.get(REPLICA_NUMBER, "")
+        return run and f"{run} {replica} {self._times[index]}"
 
     def begin(self, flight: Flight) -> None:
         flight.heard_s = self._loop.time()
@@ -227,20 +241,39 @@ class SinkRequests:
 class Checks:
     """Refuses answers that are not what was asked for."""
 
-    def __init__(self, generation: Generation, *, watch_ends: bool) -> None:
-        """Check answers of a model; one with random weights may never end by itself."""
-        self._generation = generation
+    def __init__(
+        self,
+        generation: Generation,
+        *,
+        watch_ends: bool,
+        models: Collection[str] = (),
+        template: int = 0,
+    ) -> None:
+        """Check answers of a model; one with random weights may never end by itself.
+
+        Args:
+            models: Names under which it may answer; (): any.
+            template: Tokens that the server adds to each prompt.
+        """
+        self._generation, self._models, self.template = generation, models, template
         watching = watch_ends and not generation.ignore_eos
         self._watch = EndWatch(generation, watching=watching, check="the server's model")
         self.expect = self._watch.expect
 
-    def passed(self, answer: StreamedAnswer, body: Body, index: int, sink: Sink) -> int:
+    def passed(
+        self, answer: StreamedAnswer, body: Body, index: int, sink: Sink, sent: int | None
+    ) -> int:
+        """Return the tokens of an answer to a prompt of so many that were sent, if known."""
         tokens = answer.tokens
+        if self._models and not answer.is_of(self._models):
+            asked = next(iter(self._models))
+            raise Failed("another model", f'"{answer.model}" answered for "{asked}"')
         if tokens is None:
             raise Failed("uncounted answer", "it had neither usage nor token ids")
         if not tokens or not answer.started:
             raise Failed("empty answer", "the model ended at once, or the server gave nothing")
-        self._check_counts(answer, tokens, body)
+        self._check_counts(answer, tokens)
+        check_prompt(answer.prompt_tokens, sent, body)
         self._check_length(tokens, body)
         if sink.times_tokens and tokens < 2:
             advice = "set min_new_tokens = 2, if the server takes it"
@@ -250,18 +283,13 @@ class Checks:
             self._watch.note([answer.finish != "length"])
         return tokens
 
-    def _check_counts(self, answer: StreamedAnswer, tokens: int, body: Body) -> None:
+    def _check_counts(self, answer: StreamedAnswer, tokens: int) -> None:
         # An end token may be counted and not told.
         missing = tokens - answer.hidden - answer.n_ids if answer.n_ids else 0
         if missing and (missing != 1 or answer.finish == "length"):
             raise Failed(
                 "token ids lost",
                 f"usage counts {tokens} tokens, and the stream had {answer.n_ids} token ids",
-            )
-        counted, sent = answer.prompt_tokens, body.prompt_tokens
-        if None not in (counted, sent) and counted != sent:
-            raise Failed(
-                "another prompt", f"the server counts {counted} tokens in a prompt of {sent}"
             )
 
     def _check_length(self, tokens: int, body: Body) -> None:
@@ -276,6 +304,17 @@ class Checks:
             )
         if tokens < fewest:
             raise Failed("too few tokens", f"{tokens}, but min_new_tokens = {fewest}")
+
+
+def check_prompt(counted: int | None, sent: int | None, body: Body) -> None:
+    """Refuse an answer to another prompt than the one that was sent."""
+    if counted is None:
+        return
+    if sent is not None and (counted < sent or (body.exact and counted != sent)):
+        raise Failed("another prompt", f"the server counts {counted} tokens in a prompt of {sent}")
+    if counted < body.fewest:
+        least = f"one that cannot have fewer than {body.fewest}"
+        raise Failed("another prompt", f"the server counts {counted} tokens in {least}")
 
 
 def output(answer: StreamedAnswer, generation: Generation, tokenizer: Any) -> bytes:
@@ -325,7 +364,8 @@ class Traffic:
 
     `submitted` counts the samples handed over so far, on the thread that does it; `accepted` the
     drafted tokens that the server says it accepted; `kept` are the answers by sample since somebody
-    took them, None: nobody does; `counted` are all tokens of answers, which came in `pieces`.
+    took them, None: nobody does; `counted` are all tokens of answers, which came in `pieces`;
+    `seen` is what answers were since somebody took it.
     """
 
     def __init__(self, client: Client, server: Server | None, timeout_s: float) -> None:
@@ -334,6 +374,7 @@ class Traffic:
         self._timeout_s = timeout_s
         self._run: SinkRequests | None = None
         self.kept: dict[int, list[Piece]] | None = None
+        self.seen = Counter[str]()
         self.submitted = 0
         self.accepted = self.counted = self.pieces = 0
         self._settled = self._looked = 0
@@ -367,7 +408,9 @@ class Traffic:
 
     def _report(self, flight: Flight) -> None:
         request, answer = flight.request, flight.answer
-        tokens = self._checks.passed(answer, flight.body, request.index, request.sink)
+        sent = flight.body.tokens_of(flight.salt)
+        tokens = self._checks.passed(answer, flight.body, request.index, request.sink, sent)
+        self._note(answer, sent)
         output_bytes = None
         if request.sink.wants_output:
             output_bytes = (
@@ -387,10 +430,23 @@ class Traffic:
         self.counted += tokens
         self.pieces += flight.pieces
         reason = {"eos_token": "stop"}.get(answer.finish or "", answer.finish)
-        prompt = flight.body.prompt_tokens
-        request.done(
-            output_bytes, tokens, reason, answer.prompt_tokens if prompt is None else prompt
-        )
+        prompt = answer.prompt_tokens if sent is None else sent
+        request.done(output_bytes, tokens, reason, prompt)
+
+    def _note(self, answer: StreamedAnswer, sent: int | None) -> None:
+        """Count what an answer was, see `Engine.answer_counts`."""
+        seen = self.seen
+        seen["answers"] += 1
+        if answer.prompt_tokens is not None:
+            if sent is not None:
+                seen["prompt_tokens"] += answer.prompt_tokens
+                seen["expected_tokens"] += sent + self._checks.template
+            if answer.cached is not None:
+                seen["cached_tokens"] += answer.cached
+                seen["cacheable_tokens"] += answer.prompt_tokens
+        if answer.build:
+            name = f"build {self._client.mask(answer.build)}"
+            seen[name if name in seen or len(seen) < MOST_SEEN else "build of another name"] += 1
 
     async def _answer(self, request: StreamedRequest, run: SinkRequests) -> None:
         if run.over:
@@ -400,12 +456,13 @@ class Traffic:
         looks = self.kept is not None or self._looked < LOOKED_AT
         answer = StreamedAnswer(keeps=request.sink.wants_output or looks)
         body = self._bodies[request.index]
-        flight = Flight(run, request, body, answer, self._report, task)
         name, session = self._session_header, session_of(request.sink, request.sample)
         header = f"{name}: {session}\r\n".encode() if name and session else b""
+        salt = session or run.salt(request.index)
+        flight = Flight(run, request, body, answer, self._report, task, salt)
         run.begin(flight)
         try:
-            await self._client.stream(body.of(session), answer, flight, header)
+            await self._client.stream(body.of(salt), answer, flight, header)
         except Failed as failure:
             run.failed(flight, failure)
         except RunError as error:

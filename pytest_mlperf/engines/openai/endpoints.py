@@ -10,6 +10,7 @@ import contextlib
 import json
 import math
 import os
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -58,6 +59,9 @@ ENDLESS = 10**9
 
 KEY = "ENDPOINTS_API_KEY"
 """Variable by which the server's key reaches the client: in no file, and in no command line."""
+
+PROMPTS = "prompts.jsonl"
+"""Beside the results of the points: what the client asked last."""
 
 PACES = "paces"
 """Folder of the runs that tell how many requests a point needs."""
@@ -225,16 +229,13 @@ class EndpointsEngine(OpenAiEngine):
         Raises:
             RunError: It did not end as it should, or not in time; nothing of it runs on.
         """
-        prompts = folder.parent / "prompts.jsonl"
         if settings.tokens and not self._tokenizer_name:
             raise engine_error(
                 "MLCommons' client counts tokens by a tokenizer: set workload.model to the folder "
                 "that has it, or option tokenizer to its name"
             )
-        if not prompts.exists():
-            self._write_prompts(prompts)
         length_s = settings.min_duration_ms / 1000
-        content = self._configuration(concurrency, settings, prompts)
+        content = self._configuration(concurrency, settings, folder.parent / PROMPTS)
         asked = content
         if scored:
             asked = {**content, "datasets": [*content["datasets"], *self._accuracy()]}
@@ -314,13 +315,15 @@ class EndpointsEngine(OpenAiEngine):
         asked = {**content, "settings": settings, "report_dir": _escaped(str(folder))}
         config = folder.with_name(f"{folder.name}.json")
         config.write_text(json.dumps(asked, indent=1) + "\n", encoding="utf-8")
+        self._write_prompts(folder.parent / PROMPTS)
         self._follow(config, folder, expected_s, alive, scores=len(content["datasets"]) > 1)
 
     def _write_prompts(self, file: Path) -> None:
-        chat = self._options.api == "chat"
+        """Write the prompts, with a salt of their own, for one run of the client."""
+        chat, key = self._options.api == "chat", secrets.token_hex(8)
         with file.open("w", encoding="utf-8") as lines:
             for index in self._loaded:
-                asked = self._bodies.prompt(index, self._capabilities.form).fields
+                asked = json.loads(self._bodies[index].of(key))
                 prompt = asked["messages"][0]["content"] if chat else asked["prompt"]
                 if not chat and isinstance(prompt, str):
                     raise engine_error(

@@ -188,6 +188,8 @@ OF_WORKER: Mapping[str, Fields] = {
             slow_start=by_name(is_number),
             corrected=is_flag,
             hidden_share=optional(is_duration),
+            answer_counts=by_name(is_count),
+            salt=is_text,
         ),
     },
     "ready": {},

@@ -166,6 +166,8 @@ class RunFinished:
             `hardware.contention.peak_bytes`; None: not told.
         clock_moved_s: How far the wall clock was set meanwhile; above 0: forward.
         slow_start: What the first tenth of the run added, see `clocks.slow_start`.
+        answer_counts: What the answers were, see `Engine.answer_counts`.
+        salt: The name by which the run's prompts were other ones, see `Sink`.
     """
 
     issued: int
@@ -186,3 +188,5 @@ class RunFinished:
     slow_start: Mapping[str, float] = field(default_factory=dict)
     corrected: bool = False
     hidden_share: float | None = None
+    answer_counts: Mapping[str, int] = field(default_factory=dict)
+    salt: str = ""

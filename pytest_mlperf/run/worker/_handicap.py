@@ -48,6 +48,10 @@ class EngineAround(Engine):
         """Hand through."""
         return self._engine.accepted_drafts()
 
+    def answer_counts(self) -> Mapping[str, int]:
+        """Hand through."""
+        return self._engine.answer_counts()
+
     def metrics_pages(self) -> Sequence[str] | None:
         """Hand through."""
         return self._engine.metrics_pages()
@@ -104,6 +108,7 @@ class SlowSink:
         self.times_tokens = sink.times_tokens
         self.needs_first_tokens = sink.needs_first_tokens
         self.may_fail = getattr(sink, "may_fail", 0.0)
+        self.run = getattr(sink, "run", "")
         self._stretch = stretch
         self._issued_s: dict[int, float] = {}
         self._thread = threading.local()

@@ -27,7 +27,7 @@ FIRST, NEXT, ENDED, ATTACHED = "first", "next", "ended", "attached"
 STREAMED, DONE, LOST = "streamed", "done", "lost"
 """What a replica says; the seven last ones carry the time at which it was so."""
 
-Flags = tuple[bool, bool, bool, float]
+Flags = tuple[bool, bool, bool, float, str]
 """What a sink wants: `wants_output`, `times_tokens`, `needs_first_tokens`, `may_fail`."""
 
 Message = Sequence[Any]

@@ -170,7 +170,7 @@ class ReplicatedEngine(Engine):
         self._lock = threading.Lock()
         self._waiting: _Waiting | None = None
         self._sink: Sink | None = None
-        self._flags: wire.Flags = (False, False, False, 0.0)
+        self._flags: wire.Flags = (False, False, False, 0.0, "")
         self._stamp_s = 0.0
         self._next = 0
         self._submitted_s = self._apart_s = 0.0
@@ -256,6 +256,10 @@ class ReplicatedEngine(Engine):
         counts = self._ask_all("accepted_drafts", "counting drafts")
         return None if None in counts else sum(counts)
 
+    def answer_counts(self) -> Mapping[str, int]:
+        """Return the sums of what replicas counted."""
+        return sum(map(Counter, self._ask_all("answer_counts", "counting answers")), Counter[str]())
+
     def metrics_pages(self) -> Sequence[str] | None:
         """Return the pages of all replicas' servers, each once."""
         return self._pages
@@ -296,7 +300,8 @@ class ReplicatedEngine(Engine):
             for replica in self._replicas:
                 replica.tally.reset()
         may_fail = getattr(sink, "may_fail", 0.0)
-        self._flags = (sink.wants_output, sink.times_tokens, sink.needs_first_tokens, may_fail)
+        times, first = sink.times_tokens, sink.needs_first_tokens
+        self._flags = (sink.wants_output, times, first, may_fail, getattr(sink, "run", ""))
         if isinstance(sink, GuardedSink):
             sink.use_clock(lambda: self._stamp_s)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import secrets
 import statistics
 import threading
 from collections import Counter, deque
@@ -247,6 +248,7 @@ class GuardedSink:
         counts_tokens, outputs_are_tokens: Of the engine; what is text has a length of its own.
         tokens_of: The tokens of each answer by data set index, -1 if nobody calls `asked`.
         recent: Ids and indices of the lists that were issued last.
+        run: A name that no other run has, by which engines make its prompts other ones.
     """
 
     wants_output = False
@@ -258,6 +260,7 @@ class GuardedSink:
 
     def __init__(self, fail: Fail) -> None:
         """Start with nothing outstanding; `fail` is called with what cannot be survived."""
+        self.run = secrets.token_hex(8)
         self.issued = 0
         self.faults = Faults()
         self.threads: set[int] = set()

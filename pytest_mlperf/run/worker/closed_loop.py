@@ -7,7 +7,6 @@ import itertools
 import json
 import math
 import random
-import secrets
 import threading
 import time
 from array import array
@@ -123,6 +122,7 @@ class PointWindow:
             single answers differ: what another choice of samples would change. 0: nobody knows.
         lengths: Tokens of the first requests by sample, "3:37 8:45"; "": nobody counts.
         hidden_share: See `TokenTimes`.
+        answer_counts: See `Engine`; with the answers before the window.
     """
 
     point: float
@@ -147,6 +147,7 @@ class PointWindow:
     length_se: float = 0.0
     lengths: str = ""
     hidden_share: float | None = None
+    answer_counts: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -191,7 +192,6 @@ class SlotSink(GuardedSink):
         self.times_tokens = self.needs_first_tokens = tokens
         self.freed: SimpleQueue[tuple[int, float]] = SimpleQueue()
         self._lock = threading.Lock()
-        self._run = secrets.token_hex(8)
         self._pauses_s: list[tuple[float, float]] = []
         self._under_way: dict[int, _Request] = {}
         self._times = TokenTimes()
@@ -251,7 +251,7 @@ class SlotSink(GuardedSink):
         request = self._under_way.get(sample)
         if request is None or request.asked.conversation is None:
             return ""
-        return f"{self._run}-{request.asked.conversation}"
+        return f"{self.run}-{request.asked.conversation}"
 
     def arrived(self, sample: int, index: int, due_s: float, *, counts: bool) -> None:
         """Note a request of an open loop that is about to be submitted, and was due at `due_s`."""
@@ -614,7 +614,8 @@ class Loop:
         sink.recounts = self._engine.counted_again() is not None
         for point in places:
             sink.point = point
-            points.append(self._counted(self._point(point, alone_s, edge)))
+            window = self._counted(self._point(point, alone_s, edge))
+            points.append(replace(window, answer_counts=dict(self._engine.answer_counts())))
         sink.point = 0.0
         return {
             "schema": SCHEMA,

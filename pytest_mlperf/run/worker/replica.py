@@ -45,7 +45,8 @@ class ReplicaSink:
     """Sends what the engine reports to the worker, with the time at which it did."""
 
     def __init__(self, replica: Replica, flags: wire.Flags) -> None:
-        self.wants_output, self.times_tokens, self.needs_first_tokens, self.may_fail = flags
+        self.wants_output, self.times_tokens, self.needs_first_tokens, self.may_fail = flags[:4]
+        self.run = flags[4]
         self._replica = replica
         self._put = replica.put
 

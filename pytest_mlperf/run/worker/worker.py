@@ -516,6 +516,7 @@ class EngineWorker:
         with self._reporter.blaming("engine"):
             self._engine.client_lateness()  # what was before this run is no part of it
             self._engine.accepted_drafts()
+            self._engine.answer_counts()
         window = Window(self._watch)
         with self._progress(phase, pulse or sink):
             yield window
@@ -600,6 +601,8 @@ def result_of(
         peak_bytes=window.peak_bytes,
         clock_moved_s=window.clock_moved_s,
         slow_start=sink.slow_start,
+        answer_counts=dict(engine.answer_counts()),
+        salt=sink.run,
         finishes=dict(sink.ends.most_common(MOST_FINISHES)),
         replicas=engine.each() if isinstance(engine, ReplicatedEngine) else (),
     )

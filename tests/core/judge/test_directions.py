@@ -27,6 +27,7 @@ TWICE_AS_BAD = {
     Dimension.TOKENS_PER_TIME: 0.5,
     Dimension.ENERGY_PER_SAMPLE: 2.0,
     Dimension.SHARE: 0.5,
+    Dimension.TOKENS_PER_STEP: 0.5,
     Dimension.SAMPLES_PER_ENERGY: 0.5,
     Dimension.TOKENS_PER_ENERGY: 0.5,
     Dimension.MEMORY: 2.0,

@@ -157,6 +157,23 @@ def test_two_runs_of_0_are_a_drop_in_words_a_user_understands() -> None:
     assert (twice.outcome, twice.metrics[0].p) == (Outcome.PERF_DROP, 0.0)
 
 
+def test_a_server_metric_that_falls_to_0_is_a_drop() -> None:
+    for name, text in (
+        ("draft_acceptance", "draft acceptance: no drafted token was accepted in 2 of 2 runs"),
+        ("draft_length@8", "acceptance length at 8: nothing was drafted in 2 of 2 runs"),
+        (
+            "prefix_hit_share",
+            "prefix cache hits: no token of a prompt was in the cache in 2 of 2 runs",
+        ),
+    ):
+        now = [replace(run, zero=(name,)) for run in runs(2, latency_p50=0.01)]
+
+        ruling = rule_on(now, record(**{name: 0.7}), {name: 0.05}, RULE)
+
+        assert (ruling.outcome, ruling.headline) == (Outcome.PERF_DROP, f"{text}; the baseline 0.7")
+        assert unrecordable(now, {name: 0.05}, None) == text
+
+
 GOODPUTS = st.one_of(st.just(ABSENT), st.just(ZERO), st.sampled_from([5.0, 9.5, 9.8, 10.0, 11.0]))
 
 

@@ -7,7 +7,7 @@ import contextlib
 import json
 import threading
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 from typing import Any, Literal, Self
 
@@ -27,12 +27,13 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What to send: a head, parts as HTTP chunks, and how to end."""
+    """What to send after a delay: a head, parts as HTTP chunks, and how to end."""
 
     parts: Iterable[bytes] = ()
     status: str = "200 OK"
     kind: str = "text/event-stream"
     end: Ending = "finish"
+    delay_s: float = 0.0
 
 
 Script = Callable[[Asked], Reply]
@@ -116,11 +117,14 @@ class Scripted:
         )
         self.asked.append(asked)
         reply = self._script(asked)
+        await asyncio.sleep(reply.delay_s)
         writer.write(
             f"HTTP/1.1 {reply.status}\r\nContent-Type: {reply.kind}\r\n"
             "Transfer-Encoding: chunked\r\n\r\n".encode()
         )
-        for part in filter(None, reply.parts):  # an empty chunk would end the answer
+        model = json.dumps(f"{asked.body.get('model', 'm')}@main").encode()
+        parts = (part.replace(MODEL, model) for part in reply.parts)
+        for part in filter(None, parts):  # an empty chunk would end the answer
             writer.write(b"%x\r\n%s\r\n" % (len(part), part))
             await writer.drain()
             await asyncio.sleep(0)
@@ -134,6 +138,9 @@ class Scripted:
 
 
 DONE = b"data: [DONE]\n\n"
+
+MODEL = b'"tiny@main"'
+"""In an event: the name that was asked for, with a revision as transformers' server has it."""
 
 
 def event(payload: object) -> bytes:
@@ -182,13 +189,14 @@ class Manner:
 
     Attributes:
         tokens: Tokens of each answer, unless fewer are asked for.
-        prompt_tokens: What it counts in a text prompt.
+        prompt_tokens: What it counts in a text prompt; None: a token a word.
         takes_ids: Prompts may be token ids.
         gives_ids: Token ids come in the stream where they are asked for.
         usage: When the stream carries usage.
         refuses: Fields that it answers with 422.
         ends: The stream's last event is [DONE].
         paths: What it has to GET.
+        cached: Tokens of the prompt that it says it had in its cache.
     """
 
     tokens: int = 5
@@ -199,6 +207,7 @@ class Manner:
     refuses: frozenset[str] = frozenset()
     ends: bool = True
     paths: dict[str, str] = field(default_factory=lambda: {"/v1/models": '{"data":[{"id":"m"}]}'})
+    cached: int | None = None
 
     def __call__(self, asked: Asked) -> Reply:
         if asked.method == "GET":
@@ -223,7 +232,9 @@ class Manner:
         most = int(asked.body["max_tokens"])
         count = most if asked.body.get("ignore_eos") else min(self.tokens, most)
         with_ids = self.gives_ids and bool(asked.body.get("return_token_ids"))
-        counted = usage(self._prompt(asked), count)
+        counted: dict[str, Any] = usage(self._prompt(asked), count)
+        if self.cached is not None:
+            counted["prompt_tokens_details"] = {"cached_tokens": self.cached}
         parts = [piece("", chat=True, role="assistant")] if chat else []
         for number in range(count):
             last = number == count - 1
@@ -244,7 +255,46 @@ class Manner:
         prompt = asked.body.get("prompt")
         if isinstance(prompt, list):
             return len(prompt)
-        return self.prompt_tokens or 3
+        return self.prompt_tokens or max(3, len(str(asked.body).split()))
+
+
+BLOCK = 16
+"""Tokens of a block of vLLM's cache of prefixes."""
+
+
+@dataclass(kw_only=True)
+class PrefixCache:
+    """A server that keeps the blocks of all prompts, a word as a token, and is slow on others.
+
+    Attributes:
+        answer_s, word_s: Time that an answer takes, and a word of a prompt in no kept block.
+        tells: Usage says how many were kept.
+        kept: The beginnings of prompts, in whole blocks.
+        shares: Of each prompt, in the order in which they came: kept words over all.
+    """
+
+    answer_s: float = 0.0
+    word_s: float = 0.0
+    tells: bool = True
+    kept: set[tuple[str, ...]] = field(default_factory=set)
+    shares: list[float] = field(default_factory=list)
+
+    def __call__(self, asked: Asked) -> Reply:
+        if asked.method == "GET":
+            return Manner()(asked)
+        words = words_of(asked)
+        begins = [tuple(words[:end]) for end in range(BLOCK, len(words) + 1, BLOCK)]
+        cached = next((len(one) for one in reversed(begins) if one in self.kept), 0)
+        self.kept.update(begins)
+        self.shares.append(cached / len(words))
+        manner = Manner(prompt_tokens=len(words), cached=cached if self.tells else None)
+        return replace(manner(asked), delay_s=self.answer_s + self.word_s * (len(words) - cached))
+
+
+def words_of(asked: Asked) -> list[str]:
+    """Return the words or token ids of a prompt, or of a chat's last message."""
+    prompt = asked.body.get("prompt") or asked.body["messages"][-1]["content"]
+    return prompt.split() if isinstance(prompt, str) else [str(one) for one in prompt]
 
 
 TRANSFORMERS = Manner(

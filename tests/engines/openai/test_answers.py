@@ -185,7 +185,7 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
     def half(code: bytes) -> bytes:
         return b'data: {"choices":[{"text":"\\u%s","finish_reason":null}]}\n\n' % code
 
-    text_only = dataclasses.replace(TRANSFORMERS, prompt_tokens=None)
+    text_only = dataclasses.replace(TRANSFORMERS, prompt_tokens=4)
     reads: dict[str, Any] = {"wants_output": True, "times_tokens": False, "model": str(TINY)}
     words = [piece("the qui"), piece("ck fox")]
     for parts, finish, expected in (
@@ -194,7 +194,7 @@ def test_text_is_tokenised_again_where_there_are_no_ids() -> None:
         ([half(b"d83d"), half(b"de00")], "length", ids("\U0001f600")),
         ([half(b"d83d"), half(b"0061")], "length", ids("\ufffda")),
     ):
-        last = piece("", finish=finish, counted=usage(3, 9))
+        last = piece("", finish=finish, counted=usage(4, 9))
         sink = answered([*parts, last], text_only, ["text"], **reads)
         assert sink.answers == {100: expected}
         assert sink.n_tokens == {100: 9}
@@ -260,7 +260,7 @@ def test_a_sample_that_is_no_prompt_is_named() -> None:
         ([[5], [5] * 490], "sample 1 .* has 490 tokens, and max_new_tokens = 32 more"),
         ([], "the data set has no samples"),
     ]
-    with Scripted(Manner()) as server:
+    with Scripted(Manner(prompt_tokens=4)) as server:
         assert unrefused(load, RunError, rows) == []
 
 

@@ -274,7 +274,7 @@ def test_the_version_and_the_set_up_of_the_cache_are_recorded() -> None:
     found = described(Manner(paths=paths))
 
     facts = {"version": "0.33.0", "block_size": "16", "cache_dtype": "fp8"}
-    facts["enable_prefix_caching"] = "False"
+    facts |= {"enable_prefix_caching": "False", "model": "m", "revision": "main"}
     assert {key[7:]: found[key] for key in found if key.startswith("server.")} == facts
     assert "127.0.0.1" not in json.dumps(found)
     for version in ("[]", "oops", '{"version":{}}'):

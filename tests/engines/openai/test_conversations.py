@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from pytest_mlperf.core.errors import RunError, SuiteError
-from pytest_mlperf.engines.openai._conversations import SALT, SALT_WORDS, salt_of
+from pytest_mlperf.engines.openai._salt import SALT, SALT_WORDS, salt_of
 from pytest_mlperf.run.worker.closed_loop import SlotSink
 from pytest_mlperf.run.worker.conversations import Asked
 from tests.engines.openai.recorder import RUN_TOKENS, Recorder, in_a_run, open_engine, run
@@ -112,7 +112,8 @@ def test_salts_are_70_bits_in_as_many_words() -> None:
     rows: list[tuple[Any, dict[str, Any], str | None]] = [
         (TURNS, CHAT, "10 words for each conversation under way"),
         (TURNS, {**CHAT, "salt": False}, "none"),
-        (["x"], CHAT, None),
+        (["x"], CHAT, "10 words in each run"),
+        (["x"], {**CHAT, "salt": False}, None),
     ]
     with Scripted(Manner()) as server:
         for samples, options, salt in rows:

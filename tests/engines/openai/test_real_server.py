@@ -67,7 +67,7 @@ def transformers_serve(folder: Path) -> dict[str, Any]:
 def accident(how: str) -> dict[str, Any]:
     """Return options of an engine that starts one of our own, which goes wrong."""
     command = [sys.executable, "-m", "tests.engines.openai.accidents", how, "{port}"]
-    return {"serve": command, "max_new_tokens": TOKENS, "served_model": "m"}
+    return {"serve": command, "max_new_tokens": TOKENS, "served_model": "echo"}
 
 
 def case(

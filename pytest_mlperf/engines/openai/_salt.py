@@ -1,0 +1,139 @@
+"""Words that make the prompts of a run other ones, so that no cache of prefixes knows them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
+
+T = TypeVar("T")
+
+Count = Callable[[Sequence[str]], list[int]]
+
+
+class PromptParts(Protocol):
+    """Text, or token ids where there is no text."""
+
+    @property
+    def ids(self) -> Sequence[int]:
+        """Token ids."""
+
+    @property
+    def text(self) -> str:
+        """Text."""
+
+
+SALT = (
+    "able also area away back ball band bank base bird blue boat body book born both call came "
+    "card care case city cold come cost dark data date days dead deal deep door down draw drop "
+    "each east easy even ever face fact fall farm fast feel feet felt fire fish five food foot "
+    "form four free full game gave girl give goes gold gone good grew half hall hand hard have "
+    "head hear held help here high hill home hope hour idea into iron just keep kept kind king "
+    "knew know lake land last late lead left less life line list live long look lost love made "
+    "main make many mark mean meet mind mine miss moon more most move much must name near need "
+    "next note once only open over page"
+)
+"""128 words that the usual vocabularies have whole, with the space before them."""
+
+SALT_WORDS = 10
+"""70 bits, and the same number of tokens in every salt."""
+
+MARKS = (b'{"prompt":[', b'{"prompt":"', b'{"messages":[{"role":"user","content":"')
+"""How requests begin up to what a salt may change."""
+
+MOST_POOL = 128
+"""Words or ids that a salt is drawn from at most: seven bits each."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SaltPlace:
+    """Which bytes of a request a salt replaces, by so many words or ids."""
+
+    begin: int
+    end: int
+    words: int = SALT_WORDS
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Salt:
+    """Other words for each key near the beginning of a prompt, as many tokens each.
+
+    Attributes:
+        pool: Words or token ids that they are drawn from; (): `SALT`, in front of a text.
+        between: What stands after each of them.
+        replaces: They take the place of as many others; else the prompt becomes longer.
+        count: Returns the tokens of texts; None: no tokenizer is at hand.
+    """
+
+    pool: tuple[bytes, ...] = ()
+    between: bytes = b" "
+    replaces: bool = False
+    count: Count | None = None
+    _made: dict[tuple[str, int], bytes] = field(default_factory=dict)
+
+    def text(self, key: str, words: int) -> bytes:
+        """Return the words of a key as a part of a request's JSON."""
+        if (made := self._made.get((key, words))) is None:
+            made = salt_of(key)
+            if self.pool:
+                made = b"".join(word + self.between for word in _drawn(key, self.pool)[:words])
+            self._made[key, words] = made
+        return made
+
+    def tokens(self, key: str) -> int:
+        """Return by how many tokens they make a prompt longer."""
+        if self.replaces or self.pool or self.count is None:
+            return 0 if self.replaces else SALT_WORDS
+        salt = self.text(key, SALT_WORDS).decode().replace("\\n", "\n")
+        with_salt, without = self.count([f"{salt}x", "x"])
+        return with_salt - without
+
+    def place(self, data: bytes) -> SaltPlace:
+        """Return where it goes: in front of a text, else after the first word or id.
+
+        A begin token stays the first one, and a word with a space before it takes the place of one.
+        """
+        begin = next(len(mark) for mark in MARKS if data.startswith(mark))
+        if not self.pool:
+            return SaltPlace(begin=begin, end=begin)
+        whole = data[begin : data.index(b"]" if self.between == b"," else b'"', begin)]
+        parts = whole.split(self.between, SALT_WORDS + 1)
+        begin += len(parts[0] + self.between) if len(parts) > 1 else 0
+        if not self.replaces:
+            return SaltPlace(begin=begin, end=begin)
+        replaced = parts[1:-1]
+        size = sum(len(part + self.between) for part in replaced)
+        return SaltPlace(begin=begin, end=begin + size, words=len(replaced))
+
+
+def salt_for(prompts: Sequence[PromptParts], count: Count | None, *, replaces: bool) -> Salt:
+    """Return the salt of prompts like these.
+
+    Of token ids it has those in the middle of what occurs: the first and last ones of a vocabulary
+    are often special.
+
+    Args:
+        count: Returns the tokens of texts; None: no tokenizer is at hand.
+        replaces: The prompts are made up of words or ids that say nothing.
+    """
+    if ids := sorted({one for prompt in prompts for one in prompt.ids}):
+        few = ids[max(0, (len(ids) - MOST_POOL) // 2) :][:MOST_POOL]
+        pool = tuple(str(one).encode() for one in few)
+        return Salt(pool=pool, between=b",", replaces=replaces)
+    words = sorted({word for prompt in prompts for word in prompt.text.split(" ")[1:]})
+    return Salt(
+        pool=tuple(word.encode() for word in words[:MOST_POOL]) if replaces else (),
+        replaces=replaces,
+        count=count,
+    )
+
+
+def _drawn(key: str, words: Sequence[T]) -> list[T]:
+    drawn = int.from_bytes(hashlib.sha256(key.encode()).digest())
+    return [words[(drawn >> 7 * place) % len(words)] for place in range(SALT_WORDS)]
+
+
+def salt_of(key: str) -> bytes:
+    """Return words that no other key has, as a part of a JSON string."""
+    return f"[{' '.join(_drawn(key, SALT.split()))}]\\n\\n".encode()

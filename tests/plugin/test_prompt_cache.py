@@ -1,0 +1,110 @@
+"""A server's cache of prefixes makes no baseline too fast, and no later run too slow."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+
+import pytest
+
+from pytest_mlperf.core.case import Case
+from pytest_mlperf.core.verdict import Outcome, Verdict
+from tests.engines.openai.scripted import PrefixCache, Scripted
+from tests.plugin.project import Project, case
+
+CASE: Case = case(workload="served", scenario="Concurrency", engine="openai")
+
+SUITE = """
+schema = 1
+round = "v6.0"
+
+[workload]
+name = "served"
+tokens = true
+
+[workload.dataset]
+use = "prompts"
+samples = 64
+input_tokens = {{ fixed = 64 }}
+{repeat}
+
+[[engines]]
+use = "openai"
+accelerators = ["cpu"]
+options = {{ url = "{url}", max_new_tokens = 8 }}
+
+[[scenarios]]
+name = "Concurrency"
+points = [2]
+min_duration = "300ms"
+
+[limits]
+tokens_per_second = {{ max_drop = "40%" }}
+"""
+
+
+@pytest.fixture
+def cache() -> PrefixCache:
+    return PrefixCache(answer_s=0.02, word_s=2e-4)
+
+
+@pytest.fixture
+def server(cache: PrefixCache) -> Iterator[Scripted]:
+    with Scripted(cache) as running:
+        yield running
+
+
+def judged(project: Project, server: Scripted, *arguments: str, repeat: bool = False) -> Verdict:
+    suite = project.path / "suites" / "served.mlperf.toml"
+    suite.parent.mkdir(exist_ok=True)
+    suite.write_text(SUITE.format(url=server.url, repeat="repeat = true" if repeat else ""))
+    project.run_process("suites", "-omlperf_warmup=never", "-omlperf_baseline_runs=2", *arguments)
+    newest = max(project.path.glob(".mlperf/runs/*/results.json"))
+    return project.verdicts(str(newest))["performance"]
+
+
+def shares(verdict: Verdict) -> list[float]:
+    return [run.server["prefix_hit_share@2"] for run in verdict.runs]
+
+
+def test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared(
+    project: Project, server: Scripted
+) -> None:
+    recorded = judged(project, server, "--mlperf-update=missing")
+    assert recorded.outcome is Outcome.RECORDED
+    assert len({run.salt for run in recorded.runs} - {""}) == 2
+    assert max(shares(recorded)) < 0.05
+
+    file = project.baseline_file(CASE)
+    content = json.loads(file.read_text())
+    for record in content["records"]:
+        del record["fingerprint"]["engine.salt"]
+    file.write_text(json.dumps(content))
+    former = judged(project, server)
+    assert former.outcome is Outcome.INVALID
+    assert former.headline.endswith("all ask the same prompts, and the others do not")
+    assert any("--mlperf-update=replace" in note for note in former.notes)
+
+
+def test_repeated_prompts_are_compared_where_the_cache_had_as_many(
+    project: Project, server: Scripted, cache: PrefixCache
+) -> None:
+    warm = judged(project, server, repeat=True)
+    assert min(shares(warm)) > 0
+    recorded = judged(project, server, "--mlperf-update=missing", repeat=True)
+    assert recorded.outcome is Outcome.RECORDED
+    assert min(shares(recorded)) > 0.9
+    assert judged(project, server, repeat=True).outcome is not Outcome.INVALID
+
+    cache.kept.clear()
+    restarted = judged(project, server, repeat=True)
+    assert restarted.outcome is Outcome.INVALID
+    sentence = (
+        r"at 2: the server had .* % of the prompts' tokens in its cache, with the baseline .* %"
+    )
+    assert re.fullmatch(sentence, restarted.headline)
+
+    cache.tells = False
+    silent = judged(project, server, repeat=True)
+    assert any("each run asks the same prompts" in note for note in silent.notes)
