@@ -342,7 +342,9 @@ class Engine:
         "answers" of a language model; "empty" of these without text or calls, "refused",
         "bad_calls" whose calls of tools are no JSON; "prompt_tokens" as the server counts them in
         prompts whose length is known, and "expected_tokens", that length; "cached_tokens" that the
-        server had in its cache of prefixes, of so many "cacheable_tokens"; and by name "build …",
+        server had in its cache of prefixes, of so many "cacheable_tokens"; of so many
+        "unsized_answers", whose first message has an unknown number of tokens, the
+        "unsized_messages" and "unsized_tokens" that were sent; and by name "build …",
         what the server calls the set-up that answered.
         """
         return {}

@@ -99,6 +99,7 @@ class SignKey(StrEnum):
     IN_ONE_PIECE = "in_one_piece"
     ANSWERS_BUFFERED = "answers_buffered"
     HIDDEN_TOKENS = "hidden_tokens"
+    FIRST_UNSIZED = "first_unsized"
     ANSWERS_CUT = "answers_cut"
     UNTIMED_INPUT = "untimed_input"
     REQUESTS_FAILED = "requests_failed"

@@ -182,19 +182,24 @@ class StreamedAnswer:
         return max(0, min(self.reasoning_tokens, room))
 
     @property
-    def after_first(self) -> int:
-        """Visible tokens after the first message; 0 if all of them came in it.
+    def visible(self) -> int:
+        """Tokens that were sent."""
+        return (self.tokens or 0) - self.hidden
 
-        Its size is known by token ids, or by a running count if every later message adds to it.
-        """
-        visible = (self.tokens or 0) - self.hidden
-        if self.events < 2:  # an end token may follow that is counted and not sent
-            return int(visible == 2 and self.first_ids < 2)
-        after = visible - max(1, self.first_ids)
+    @property
+    def in_first(self) -> int:
+        """Visible tokens of the first message; 0 if neither ids nor a running count tell them."""
         left = (self.tokens or 0) - self.first_count
-        if not self.first_ids and self.first_count and left >= self.events - 1:
-            after = min(after, left)
-        return max(1, after)
+        if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
+            return max(1, self.visible - left)
+        return self.first_ids
+
+    @property
+    def after_first(self) -> int:
+        """Visible tokens after the first message; 0 if all of them came in it."""
+        if self.events < 2:  # an end token may follow that is counted and not sent
+            return int(self.visible == 2 and self.first_ids < 2)
+        return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether a model of these names answered: "name@revision" is one, "": it does not say."""

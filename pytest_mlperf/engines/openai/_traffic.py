@@ -423,6 +423,11 @@ class Traffic:
         if answer.keeps:
             self._looked += 1
             self._hides |= _counts_unshown(answer, tokens)
+        sized = answer.in_first or answer.finish == "tool_calls" or self._hides
+        if request.sink.times_tokens and not sized:
+            self.seen["unsized_tokens"] += answer.visible
+            self.seen["unsized_messages"] += answer.events
+            self.seen["unsized_answers"] += 1
         held = 2 * answer.joined > answer.events - 1 and not request.held_up(answer.events)
         unknown = self._hides and not answer.hidden
         request.streamed(None if held else answer.after_first, None if unknown else answer.hidden)

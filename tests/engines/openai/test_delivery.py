@@ -18,10 +18,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_mlperf.core.reason import SignKey
+from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.engines.openai._client import Listener, Streamed
 from pytest_mlperf.engines.openai._events import StreamedAnswer
 from pytest_mlperf.run.figures import figures
+from pytest_mlperf.run.server import Served, answer_findings
 from pytest_mlperf.run.worker.closed_loop import ClosedLoop, SlotSink
 from pytest_mlperf.run.worker.conversations import Conversations
 from tests.engines.openai.echo import echo_server
@@ -122,6 +123,7 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
         "each token": ({}, {}, set(), 0.0),
         "60 of 80 hidden": ({"hidden": 60, "details": 1}, {}, {HIDDEN}, 0.75),
         "hidden, and not told": ({"hidden": 76, "ids": 0}, {}, {HIDDEN}, 0.0),
+        "each token, without ids": ({"ids": 0}, {}, set(), 0.0),
         "tens, with token ids": ({"step": 10}, {"prompt": [5, 6, 7]}, {TOGETHER}, 0.0),
     }
     for name, (manner, options, notes, hidden) in ways.items():
@@ -129,6 +131,8 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
             point = window(url, **options)
         found = point["metrics"]
         assert point["notes"].keys() == notes, (name, point["notes"])
+        unsized = {name for name in point["answer_counts"] if name.startswith("unsized")}
+        assert bool(unsized) is (manner.get("ids") == 0 and HIDDEN not in notes), name
         assert (point["hidden_share"], found["tokens_per_sample"]) == (hidden, 80), name
         expected = PACE_S * (3 / 79 if name == "hidden, and not told" else 1)
         assert expected * 0.9 < found["tpot_p50"] < expected * 1.5, (name, found)
@@ -244,3 +248,17 @@ def test_hidden_tokens_and_the_first_message_are_what_the_server_tells() -> None
     ]
     for number, (found, expected) in enumerate(cases):
         assert found == expected, number
+
+
+def test_a_first_message_of_unknown_size_is_told_where_it_may_hide_much_of_the_time() -> None:
+    def signs(answers: int, messages: int, tokens: int) -> list[Sign]:
+        counts = {"answers": answers, "messages": messages, "tokens": tokens}
+        unsized = {f"unsized_{name}": count for name, count in counts.items()}
+        every = answer_findings({4: unsized}, {}, Served()).signs
+        return [sign for sign in every if sign.key is SignKey.FIRST_UNSIZED]
+
+    (sign,) = signs(10, 20, 200)
+    assert sign.point == 4
+    assert "may be too short by up to 47%" in sign.text
+    for counts in ((10, 200, 200), (10, 100, 1100), (10, 10, 200), (10, 10, 10), (0, 0, 0)):
+        assert signs(*counts) == [], counts
