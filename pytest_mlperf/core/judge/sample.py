@@ -110,14 +110,20 @@ def only_reported(
 ) -> tuple[str, ...]:
     """Return a sentence for each limit that these runs have too few queries for."""
     gated = countable(runs, limits, record)
-    return tuple(
-        f"{METRICS[name].title} is not gated: {BUFFERED}"
-        if buffered(runs, name)
-        else f"{METRICS[name].title} is only reported: to be gated it needs "
+    left_out = [name for name in limits if name not in gated]
+    held = _titles([name for name in left_out if buffered(runs, name)])
+    few = (
+        f"{METRICS[name].title} is only reported: to be gated it needs "
         f"{METRICS[name].min_queries:,} queries a run"
-        for name in limits
-        if name not in gated
+        for name in left_out
+        if not buffered(runs, name)
     )
+    return (*([f"{held}: not gated, {BUFFERED}"] if held else []), *few)
+
+
+def _titles(names: Sequence[str]) -> str:
+    """Return the titles of metrics, those at points of a curve as of the whole."""
+    return ", ".join(dict.fromkeys(METRICS[name.partition("@")[0]].title for name in names))
 
 
 def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
@@ -147,8 +153,13 @@ def remedies(
 ) -> tuple[str, ...]:
     """Return what to do about each gated metric that these runs cannot be judged by."""
     sentences, gated = [], countable(runs, limits, record)
+    if held := _titles([name for name in gated if buffered(runs, name)]):
+        sentences.append(
+            f"{held}: gated and not measured, {BUFFERED}; let each event pass at once, or gate "
+            'what is known, as limits = { latency_p50 = { max_rise = "5%" } }'
+        )
     for name in limits:
-        if name not in gated and buffered(runs, name):
+        if buffered(runs, name):
             continue
         title = METRICS[name].title
         if lacking := absent(runs, name):

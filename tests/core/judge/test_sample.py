@@ -106,15 +106,14 @@ def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_
     assert unrecordable(held, limits, None) == ""
     assert remedies(held, limits, before) == ()
     reason = "answers came in one read, or in few, as through a proxy that buffers"
-    assert only_reported(held, limits, before) == (
-        f"p50 TTFT is not gated: {reason}",
-        f"p50 TPOT is not gated: {reason}",
-    )
+    assert only_reported(held, limits, before) == (f"p50 TTFT, p50 TPOT: not gated, {reason}",)
     assert rule_on(plain, before, limits, RULE).outcome is Outcome.INVALID
 
     alone = rule_on(held, before, TIMES, RULE)
     assert (alone.outcome, alone.more) == (Outcome.INVALID, False)
     assert alone.headline == f"p50 TTFT: not measured: {reason}"
+    (remedy,) = remedies(held, {**TIMES, "tpot_p50@4": 0.05}, None)
+    assert remedy.startswith(f"p50 TTFT, p50 TPOT: gated and not measured, {reason}; let each")
     assert unrecordable(held, TIMES, None) == f"p50 TTFT: not measured: {reason}"
 
 
