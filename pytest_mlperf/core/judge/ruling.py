@@ -25,12 +25,12 @@ from pytest_mlperf.core.judge.rule_r import (
     sharing,
 )
 from pytest_mlperf.core.judge.sample import (
-    buffered,
     countable,
     in_zeros,
     missing,
     of_few,
     too_few,
+    ungated,
     unmeasured,
     with_zeros,
 )
@@ -319,9 +319,11 @@ def rule_on(
     names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=in_order)
     measured = [name for name in names if name not in EFFICIENCY]
     believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
+    held = ungated(runs, limits, record)
     gated = [
         _gated(name, limit, runs, record, judging.sharing(name, limits))
         for name, limit in limits.items()
+        if name not in held
     ]
     reported = [
         _reported(name, runs, record, note=_work(name, runs, record))
@@ -334,9 +336,6 @@ def rule_on(
         for m, _ in gated
         if m.outcome and m.p is None and m.now is not None and too_few(runs, m.metric, record)
     }
-    left_out = {name for name in limits if buffered(runs, name)} if len(limits) > 1 else set()
-    if any(m.outcome and m.metric not in few | left_out for m, _ in gated):
-        gated = [(m, more) for m, more in gated if m.metric not in left_out]
     judged = any(m.outcome and m.metric not in few for m, _ in gated)
     metrics = [
         replace(m, outcome=None, note="") if judged and m.metric in few else m for m, _ in gated

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, geometric_means
@@ -72,6 +72,13 @@ def buffered(runs: Sequence[Run], metric: str) -> bool:
     return any(sign.key is SignKey.ANSWERS_BUFFERED for run in lacking for sign in run.signs)
 
 
+def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
+    """Return what is not gated as answers came together: never all, nor what a baseline has."""
+    before = {name for run in (record.runs if record else ()) for name in run.metrics}
+    held = {name for name in limits if name not in before and buffered(runs, name)}
+    return held if len(held) < len(limits) else set()
+
+
 def in_zeros(runs: Sequence[Run], metric: str) -> str:
     """Return in how many runs a metric is 0: "no request met its limits in 2 of 2 runs"."""
     count = sum(metric in run.zero for run in runs)
@@ -81,16 +88,14 @@ def in_zeros(runs: Sequence[Run], metric: str) -> str:
 def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
-    """Return the limits of what is gated: it has enough queries, or had when it was recorded.
-
-    What is not known because answers came together is not gated, beside anything that is known.
-    """
+    """Return the limits of what is gated: it has enough queries, or had when it was recorded."""
     counted = {
         name: limit
         for name, limit in limits.items()
         if fewest(runs, name) >= METRICS[name].min_queries or _stays(runs, name, record)
     }
-    return {n: limit for n, limit in counted.items() if not buffered(runs, n)} or counted
+    held = ungated(runs, counted, record)
+    return {name: limit for name, limit in counted.items() if name not in held}
 
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
@@ -159,7 +164,7 @@ def remedies(
             'what is known, as limits = { latency_p50 = { max_rise = "5%" } }'
         )
     for name in limits:
-        if buffered(runs, name):
+        if buffered(runs, name):  # said above, or no gate
             continue
         title = METRICS[name].title
         if lacking := absent(runs, name):

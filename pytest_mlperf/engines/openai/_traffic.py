@@ -423,8 +423,8 @@ class Traffic:
         if answer.keeps:
             self._looked += 1
             self._hides |= _counts_unshown(answer, tokens)
-        sized = answer.in_first or answer.finish == "tool_calls" or self._hides
-        if request.sink.times_tokens and not sized:
+        unsized = not (answer.in_first or answer.finish == "tool_calls" or self._hides)
+        if unsized and request.sink.times_tokens and self.kept is None:
             self.seen["unsized_tokens"] += answer.visible
             self.seen["unsized_messages"] += answer.events
             self.seen["unsized_answers"] += 1

@@ -189,10 +189,8 @@ class TokenTimes:
         least_s = min(TOGETHER * mean_s, TOGETHER_S)
         self._gaps.extend(gaps)
         self._together += sum(map(least_s.__ge__, gaps))
-        if by_reads:
-            self._decode.append(mean_s)
-            return
-        after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
+        if not by_reads:
+            after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
         if after and mean_s > AT_ONCE_S:
             self._decode.append(decode_s / after)
 

@@ -97,7 +97,7 @@ def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_
     """Of a case with no other gate the reason names the buffering."""
     plain = runs(2, latency_p50=0.01)
     held = [replace(run, signs=(BUFFERED,)) for run in plain]
-    before = record(latency_p50=0.01, ttft_p50=0.01, tpot_p50=0.001)
+    before, timed = record(latency_p50=0.01), record(latency_p50=0.01, ttft_p50=0.01)
     limits = {**TIMES, "latency_p50": 0.05}
 
     ruling = rule_on(held, before, limits, RULE)
@@ -108,6 +108,9 @@ def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_
     reason = "answers came in one read, or in few, as through a proxy that buffers"
     assert only_reported(held, limits, before) == (f"p50 TTFT, p50 TPOT: not gated, {reason}",)
     assert rule_on(plain, before, limits, RULE).outcome is Outcome.INVALID
+    fell = rule_on(held, timed, limits, RULE)
+    assert (fell.outcome, {*outcomes(fell)} & {*TIMES}) == (Outcome.INVALID, {"ttft_p50"})
+    assert fell.headline == f"p50 TTFT: not measured: {reason}"
 
     alone = rule_on(held, before, TIMES, RULE)
     assert (alone.outcome, alone.more) == (Outcome.INVALID, False)
