@@ -207,8 +207,9 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
     ]
     for busy, waiting, lag_s, late in cases:
         loop = ByHand()
-        share = busy + waiting
-        monkeypatch.setattr(streaming, "_spent_s", lambda: share * loop.now_s)  # noqa: B023
+        clock = SimpleNamespace(thread_time=lambda: busy * loop.now_s)  # noqa: B023
+        monkeypatch.setattr(streaming, "time", clock)
+        monkeypatch.setattr(streaming, "_waited_s", lambda: waiting * loop.now_s)  # noqa: B023
         watch = watching(loop)
         for _ in range(80):
             loop.fire(late_s=lag_s + RESOLUTION_S)
@@ -225,12 +226,11 @@ def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
 def test_the_wait_for_a_core_is_read_where_there_is_one(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(streaming, "time", SimpleNamespace(thread_time=lambda: 1.0))
-    contents = {"5 2500000000 7": 3.5, "": 1.0, "5 x 7": 1.0}
-    for number, (content, spent_s) in enumerate(contents.items()):
+    contents = {"5 2500000000 7": 2.5, "": 0.0, "5 x 7": 0.0}
+    for number, (content, waited_s) in enumerate(contents.items()):
         file = tmp_path / str(number)
         file.write_text(content)
         monkeypatch.setattr(streaming, "SCHEDSTAT", file)
-        assert streaming._spent_s() == spent_s
+        assert streaming._waited_s() == waited_s
     monkeypatch.setattr(streaming, "SCHEDSTAT", tmp_path / "none")
-    assert streaming._spent_s() == 1
+    assert streaming._waited_s() == 0
