@@ -121,20 +121,20 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
     """Each token takes the same time, whatever is hidden, or comes with others in one event."""
     ways: Mapping[str, tuple[dict[str, int], dict[str, Any], set[str], float]] = {
         "each token": ({}, {}, set(), 0.0),
-        "60 of 80 hidden": ({"hidden": 60, "details": 1}, {}, {HIDDEN}, 0.75),
-        "hidden, and not told": ({"hidden": 76, "ids": 0}, {}, {HIDDEN}, 0.0),
+        "30 of 40 hidden": ({"hidden": 30, "details": 1}, {}, {HIDDEN}, 0.75),
+        "hidden, and not told": ({"hidden": 37, "ids": 0}, {}, {HIDDEN}, 0.0),
         "each token, without ids": ({"ids": 0}, {}, set(), 0.0),
         "tens, with token ids": ({"step": 10}, {"prompt": [5, 6, 7]}, {TOGETHER}, 0.0),
     }
     for name, (manner, options, notes, hidden) in ways.items():
-        with echo_server(80, 20, 1e3 * PACE_S, **manner) as url:
+        with echo_server(40, 20, 1e3 * PACE_S, **manner) as url:
             point = window(url, **options)
         found = point["metrics"]
         assert point["notes"].keys() == notes, (name, point["notes"])
         unsized = {name for name in point["answer_counts"] if name.startswith("unsized")}
         assert bool(unsized) is (manner.get("ids") == 0 and HIDDEN not in notes), name
-        assert (point["hidden_share"], found["tokens_per_sample"]) == (hidden, 80), name
-        expected = PACE_S * (3 / 79 if name == "hidden, and not told" else 1)
+        assert (point["hidden_share"], found["tokens_per_sample"]) == (hidden, 40), name
+        expected = PACE_S * (2 / 39 if name == "hidden, and not told" else 1)
         assert expected * 0.9 < found["tpot_p50"] < expected * 1.5, (name, found)
         assert found["tps_per_user"] == pytest.approx(1 / found["tpot_p90"])
         if name != "tens, with token ids":
