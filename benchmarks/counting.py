@@ -25,6 +25,14 @@ class Counting:
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Not counted."""
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Nobody asks how."""
+
     def ended(
         self,
         ids: Sequence[int],

@@ -88,6 +88,15 @@ class TimedSink:
         self.sink.next_tokens(ids)
         self._add(begun)
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Hand through."""
+        self.sink.streamed(ids, after_first, hidden)
+
     def ended(
         self,
         ids: Sequence[int],

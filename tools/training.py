@@ -184,6 +184,14 @@ class Answers:
         """Refuse: no tokens are timed here."""
         raise AssertionError(f"{len(ids)} samples have tokens")
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Nobody asks how."""
+
     def ended(
         self,
         ids: Sequence[int],

@@ -31,7 +31,7 @@ from pytest_mlperf.core.metrics import (
 )
 from pytest_mlperf.core.numbers import change, percent, points, quantity
 from pytest_mlperf.core.reason import Sign, SignKey
-from pytest_mlperf.core.server.changes import ServerChange, points_of, server_changes
+from pytest_mlperf.core.server.changes import HIDDEN, ServerChange, points_of, server_changes
 from pytest_mlperf.core.verdict import Outcome, Verdict
 
 DROPS = frozenset(
@@ -651,7 +651,10 @@ def _unchanged(facts: _Facts) -> Iterator[str]:
             yield f"{_length(now)} {title}, {_length(before)} in the baseline"
     if facts.baseline is not None:
         sides = verdict.runs, facts.baseline.runs
-        if all(any(run.server for run in side) for side in sides) and not _server_changes(facts):
+        shown = (
+            any(name.partition("@")[0] != HIDDEN for run in s for name in run.server) for s in sides
+        )
+        if all(shown) and not _server_changes(facts):
             yield "the server's queue, cache and drafts are as in the baseline"
         looked = (_clocks(*sides), _power(*sides), *_control(*sides, verdict.case.accelerator))
         yield from (figure.says for figure in looked if figure and not figure.differs)

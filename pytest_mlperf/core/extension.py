@@ -78,6 +78,26 @@ class Sink(Protocol):
         """Report that each of these samples has one more token, after its first (optional)."""
         ...
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Report how these answers were streamed, just before `done` (optional; language models).
+
+        Without it every token after an answer's first one counts as seen after that one.
+
+        Args:
+            ids: The ids given to `submit`.
+            after_first: Tokens that a user saw after the first message of each answer; 0 if the
+                answer was one message, None if its messages came together: the time between them
+                is then unknown.
+            hidden: Tokens of each answer that are part of `n_tokens` and that nobody saw, as
+                hidden reasoning; None if there are some, and their number is unknown.
+        """
+        ...
+
     def ended(
         self,
         ids: Sequence[int],
@@ -324,7 +344,9 @@ class Engine:
         "bad_calls" whose calls of tools are no JSON, where answers are kept: in accuracy runs, and
         in timed ones whose tokens are counted here; "prompt_tokens" as the server counts them in
         prompts whose length is known, and "expected_tokens", that length; "cached_tokens" that the
-        server had in its cache of prefixes, of so many "cacheable_tokens"; and by name "build …",
+        server had in its cache of prefixes, of so many "cacheable_tokens"; of so many
+        "unsized_answers", whose first message has an unknown number of tokens, the
+        "unsized_messages" and "unsized_tokens" that were sent; and by name "build …",
         what the server calls the set-up that answered.
         """
         return {}

@@ -115,8 +115,9 @@ class Run:
         server: What its server's own metrics were in its window; those that limits name are in
             `metrics` too: means (waiting, running, kv_cache_use), the largest of these
             (waiting_max), shares (prefix_hit_share, draft_acceptance), tokens of a decoding step
-            (draft_length), and a count (preemptions); of a curve at each point, "waiting@64";
-            empty: the server shows none.
+            (draft_length), and a count (preemptions); by its answers the share of tokens that
+            were counted and not shown (hidden_share); of a curve at each point, "waiting@64";
+            empty: none of it is known.
         requests: Of a curve, requests that count at each point, {"16": 54}; empty: unknown.
         lengths: Of a curve, tokens of answers by sample at each point, {"16": "3:37 8:45"}.
         salt: The name from which the words are drawn that made its prompts other ones; "": none.

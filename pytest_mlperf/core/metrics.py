@@ -160,6 +160,10 @@ METRICS: dict[str, Metric] = _Table(
         _time("tpot_p50", "p50 TPOT", limit=0.05),
         _p90("tpot_p90", "p90 TPOT"),
         _time("tpot_p99", "p99 TPOT", limit=0.10, min_queries=1000),
+        # In place of TTFT where answers came together: the first read holds more than one message.
+        _time("first_read_p50", "p50 first read", limit=0.05),
+        _p90("first_read_p90", "p90 first read"),
+        _time("first_read_p99", "p99 first read", limit=0.10, min_queries=1000),
         _time("itl_p50", "p50 inter-token", limit=0.05),
         _p90("itl_p90", "p90 inter-token"),
         _time("itl_p99", "p99 inter-token", limit=0.10, min_queries=1000),

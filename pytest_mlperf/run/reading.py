@@ -9,16 +9,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 from pytest_mlperf.core.baseline import has_salt
 from pytest_mlperf.core.energy.host import Counted, host_energy
 from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.core.measurement import Run, Subject
-from pytest_mlperf.core.metrics import BUILD_TIME, LOAD_TIME, PEAK_DEVICE_MEMORY, PEAK_HOST_MEMORY
+from pytest_mlperf.core.metrics import (
+    BUILD_TIME,
+    LOAD_TIME,
+    PEAK_DEVICE_MEMORY,
+    PEAK_HOST_MEMORY,
+    at_point,
+)
 from pytest_mlperf.core.numbers import quantity
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.server.changes import HIDDEN
 from pytest_mlperf.hardware.clock import LEAST_S
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.hardware.rapl import CLOCK_STEP_S
@@ -217,6 +225,7 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
     input_s = evidence.loaded["dataset"].get("input_s")
     witnesses.append(untimed_input(input_s, evidence.settings, figures))
     fields = together(*witnesses)
+    fields["server"] = {**fields.get("server", {}), **hidden_shares(timed, result)}
     # A curve's points have other rates: what they differ by is no scatter.
     within = {"throughput": result["within_se"]} if result["within_se"] else {}
     late = result["client"]
@@ -237,6 +246,14 @@ def read_run(evidence: Evidence, job: Job, conditions: Conditions) -> Run | None
         warmed=evidence.warmed,
         waited_s=evidence.waited_s,
     )
+
+
+def hidden_shares(timed: TimedLog, result: Mapping[str, Any]) -> dict[str, float]:
+    """Return the share of tokens that nobody saw, of a curve at each point; {}: not told."""
+    shares = {HIDDEN: result["hidden_share"]}
+    if isinstance(timed, CurveLog):
+        shares = {at_point(HIDDEN, one.point): one.hidden_share for one in timed.points}
+    return {name: share for name, share in shares.items() if share is not None}
 
 
 UNTIMED_SHARE, UNTIMED_S = 0.1, 1e-5

@@ -46,6 +46,9 @@ Answers = Mapping[float | None, Mapping[str, int]]
 
 NO_ANSWERS: Answers = {}
 
+UNSIZED = 0.05
+"""Share of TPOT from which on it is told that a first message of unknown size may hide it."""
+
 BUILD = "build "
 
 APART = 0.1
@@ -164,6 +167,17 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
                 "begin token that prompts have already"
             )
             yield Sign(key=SignKey.PROMPTS_LONGER, text=text, point=point)
+        parts = ("answers", "messages", "tokens")
+        count, messages, tokens = (counts.get(f"unsized_{name}", 0) for name in parts)
+        # A first message of as many tokens as the others have takes none of the time.
+        share = (tokens / messages - 1) / (tokens / count - 1) if messages < tokens > count else 0.0
+        if share > UNSIZED and messages > count:
+            text = (
+                "answers come in messages of several tokens, and nothing tells how many are in the "
+                f"first: TPOT takes it for one token, and may be too short by up to {share:.0%}; "
+                "let the server give token ids, or usage in each event (continuous_usage_stats)"
+            )
+            yield Sign(key=SignKey.FIRST_UNSIZED, text=text, point=point)
     builds = sum((Counter(counts) for counts in answers.values()), Counter[str]())
     names = [name for name in builds if name.startswith(BUILD)]
     if len(names) > 1:

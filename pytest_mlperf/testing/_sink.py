@@ -18,6 +18,7 @@ class RecordingSink:
     Attributes:
         calls: ("first", ids), ("next", ids) or ("done", ids) for each call, in order.
         first: The first token of each id, where the engine gave it.
+        after_first, hidden: What `streamed` was given for each id.
         reasons, prompt_tokens: What `ended` was given for each id.
         artefacts: What `attach` was given for each id.
         errors: What `failed` was given.
@@ -55,6 +56,8 @@ class RecordingSink:
         self.outputs: dict[int, bytes] = {}
         self.artefacts: dict[int, Mapping[str, bytes]] = {}
         self.n_tokens: dict[int, int] = {}
+        self.after_first: dict[int, int | None] = {}
+        self.hidden: dict[int, int | None] = {}
         self.reasons: dict[int, str] = {}
         self.prompt_tokens: dict[int, int | None] = {}
         self.threads: set[int] = set()
@@ -87,6 +90,17 @@ class RecordingSink:
             for sample in ids:
                 if sample not in self._begun:
                     self.faults.append(f"next_tokens() was given id {sample} before first_tokens()")
+
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Keep what a user saw of these answers."""
+        with self._lock:
+            self.after_first.update(zip(ids, after_first, strict=True))
+            self.hidden.update(zip(ids, hidden or (), strict=False))
 
     def ended(
         self,

@@ -291,6 +291,9 @@ def test_a_queue_that_grew_is_told_beside_what_moved_most() -> None:
     (plain,) = served(after, before, metrics=(better,))
     assert plain.says == "the server: waiting queue 0 → 38.2, running 64 → 32"
 
+    (hidden,) = served({"hidden_share": 0.75}, {"hidden_share": 0.0}, metrics=(TTFT,))
+    assert hidden.says == "p90 TTFT +40.0 %: hidden tokens 0 % → 75 %"
+    assert served({"hidden_share": 0.75}, {}, metrics=(TTFT,)) == []
     for name, new, old, strength in (
         ("draft_acceptance", 0.3, 0.7, Strength.STRONG),
         ("prefix_hit_share", 0.3, 0.7, Strength.STRONG),

@@ -6,10 +6,13 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from pytest_mlperf.engines.llm import streaming
 from pytest_mlperf.engines.llm.streaming import (
     EVERY_S,
     RESOLUTION_S,
@@ -188,3 +191,46 @@ def test_requests_that_begin_late_are_counted_and_nobody_looks_while_none_is_und
     assert not loop.timers
     found.begun(loop.now_s)
     assert len(loop.timers) == 1
+
+
+def test_a_client_is_late_by_its_work_its_wait_for_a_core_or_its_timers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each by half: of an answer's life, or of the time between two of its messages."""
+    cases = [
+        (0.0, 0.0, 0.0, False),
+        (0.4, 0.05, 0.0, False),
+        (0.6, 0.0, 0.0, True),
+        (0.3, 0.3, 0.0, True),
+        (0.0, 0.0, 0.004, False),
+        (0.0, 0.0, 0.012, True),
+    ]
+    for busy, waiting, lag_s, late in cases:
+        loop = ByHand()
+        clock = SimpleNamespace(thread_time=lambda: busy * loop.now_s)  # noqa: B023
+        monkeypatch.setattr(streaming, "time", clock)
+        monkeypatch.setattr(streaming, "_waited_s", lambda: waiting * loop.now_s)  # noqa: B023
+        watch = watching(loop)
+        for _ in range(80):
+            loop.fire(late_s=lag_s + RESOLUTION_S)
+        since_s = loop.now_s - 1.0
+        assert watch.held_up(since_s, events=100) is late, (busy, waiting, lag_s)
+        assert watch.held_up(since_s - 1000, events=200) is late
+
+    loop = ByHand()
+    watch = watching(loop)
+    loop.now_s += EVERY_S + 0.3
+    assert watch.held_up(100.0, events=2), "a look that is overdue counts as late"
+
+
+def test_the_wait_for_a_core_is_read_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    contents = {"5 2500000000 7": 2.5, "": 0.0, "5 x 7": 0.0}
+    for number, (content, waited_s) in enumerate(contents.items()):
+        file = tmp_path / str(number)
+        file.write_text(content)
+        monkeypatch.setattr(streaming, "SCHEDSTAT", file)
+        assert streaming._waited_s() == waited_s
+    monkeypatch.setattr(streaming, "SCHEDSTAT", tmp_path / "none")
+    assert streaming._waited_s() == 0

@@ -146,3 +146,51 @@ def test_the_median_user_decides_and_a_sample_has_met_its_limits_where_it_met_bo
             answer(times, clock, [sample], waits_s)
         met[limits_s] = times.met
     assert met == expected
+
+
+def test_where_an_engine_tells_how_answers_came_that_decides(clock: Clock) -> None:
+    """Up to one answer in twenty may have come together; it is left out of times per token."""
+
+    def measured(*ways: tuple[int | None, int | None], tokens: int = 5) -> TokenTimes:
+        times = TokenTimes((2.0, 0.5))
+        for sample, (after, hidden) in enumerate(ways):
+            issued_s = clock.now_s
+            clock.pass_(1.0)
+            times.first([sample])
+            times.streamed([sample], [after], [hidden])
+            clock.pass_(1.0)
+            assert times.end(sample, tokens, issued_s) is None
+        return times
+
+    usual = measured(*[(4, 0)] * 20)
+    assert usual.metrics()["tpot_p50"] == 0.25
+    assert (usual.notes, usual.corrected, usual.hidden_share) == ({}, False, 0.0)
+
+    few = measured(*[(4, 0)] * 19, (None, 0))
+    assert few.metrics().keys() == usual.metrics().keys()
+    assert few.metrics()["tpot_p99"] == 0.25
+    assert (few.notes, few.corrected) == ({}, True)
+
+    many = measured(*[(4, 0)] * 9, (None, 0))
+    assert many.metrics().keys() == {
+        "tokens_per_sample",
+        *(f"first_read_{share}" for share in ("p50", "p90", "p99")),
+    }
+    assert many.notes["answers_buffered"].startswith("10% of the answers came in one read")
+
+    hides = measured((2, 2), (2, 2))
+    assert hides.metrics()["tpot_p50"] == 0.5
+    assert hides.hidden_share == 0.4
+    assert hides.notes["hidden_tokens"].startswith("40% of the tokens were hidden")
+    silent = measured((4, None))
+    assert (silent.hidden_share, silent.metrics()["tpot_p50"]) == (0.0, 0.25)
+    assert silent.notes["hidden_tokens"].startswith("the server counts tokens that it never sends")
+    assert TokenTimes().hidden_share is None
+
+    times = TokenTimes()
+    times.first([1])
+    times.further([1, 1])
+    times.streamed([1, 2], [1, 3], None)
+    assert times.after_first(1, 3) == 1
+    assert times.after_first(2, 3) == 2
+    assert times.end(1, 3, 0.0) is None

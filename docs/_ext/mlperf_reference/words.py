@@ -100,6 +100,10 @@ METRICS: Mapping[str, str] = {
     "ttft_p50": "Time to the first token.",
     "ttft_p90": "Likewise; 90 % are faster.",
     "ttft_p99": "Likewise; 99 % are faster.",
+    "first_read_p50": "In place of the time to the first token where the messages of answers came "
+    "together, as through a proxy that buffers; gated where a suite names it.",
+    "first_read_p90": "Likewise; 90 % are faster.",
+    "first_read_p99": "Likewise; 99 % are faster.",
     "tpot_p50": "Time per output token after the first, mean of an answer.",
     "tpot_p90": "Likewise; 90 % are faster.",
     "tpot_p99": "Likewise; 99 % are faster.",

@@ -30,6 +30,7 @@ from pytest_mlperf.core.judge.sample import (
     missing,
     of_few,
     too_few,
+    ungated,
     unmeasured,
     with_zeros,
 )
@@ -318,9 +319,11 @@ def rule_on(
     names = sorted({n for run in runs for n in run.metrics if n in METRICS}, key=in_order)
     measured = [name for name in names if name not in EFFICIENCY]
     believed = [n for n in measured if all(r.may_judge(n) for r in runs if n in r.metrics)]
+    held = ungated(runs, limits, record)
     gated = [
         _gated(name, limit, runs, record, judging.sharing(name, limits))
         for name, limit in limits.items()
+        if name not in held
     ]
     reported = [
         _reported(name, runs, record, note=_work(name, runs, record))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_mlperf.core.baseline import BaselineRun, Record, geometric_means
@@ -15,6 +15,7 @@ from pytest_mlperf.core.metrics import (
     PREFIX_HIT_SHARE,
 )
 from pytest_mlperf.core.numbers import quantity
+from pytest_mlperf.core.reason import SignKey
 from pytest_mlperf.core.verdict import MetricVerdict, Outcome
 
 Judge = Callable[[Sequence[Run]], tuple[MetricVerdict, bool]]
@@ -56,9 +57,26 @@ def missing(runs: Sequence[Run], metric: str) -> str:
     lacking = absent(runs, metric)
     if not lacking:
         return ""
+    reason = f": {BUFFERED}" if buffered(runs, metric) else ""
     if len(lacking) == len(runs):
-        return "not measured"
-    return f"not known in {places(lacking, len(runs))}"
+        return f"not measured{reason}"
+    return f"not known in {places(lacking, len(runs))}{reason}"
+
+
+BUFFERED = "answers came in one read, or in few, as through a proxy that buffers"
+
+
+def buffered(runs: Sequence[Run], metric: str) -> bool:
+    """Whether a run does not know a metric because the messages of its answers came together."""
+    lacking = [runs[place - 1] for place in absent(runs, metric)]
+    return any(sign.key is SignKey.ANSWERS_BUFFERED for run in lacking for sign in run.signs)
+
+
+def ungated(runs: Sequence[Run], limits: Collection[str], record: Record | None) -> set[str]:
+    """Return what is not gated as answers came together: never all, nor what a baseline has."""
+    before = {name for run in (record.runs if record else ()) for name in run.metrics}
+    held = {name for name in limits if name not in before and buffered(runs, name)}
+    return held if len(held) < len(limits) else set()
 
 
 def in_zeros(runs: Sequence[Run], metric: str) -> str:
@@ -71,11 +89,13 @@ def countable(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None = None
 ) -> dict[str, float]:
     """Return the limits of what is gated: it has enough queries, or had when it was recorded."""
-    return {
+    counted = {
         name: limit
         for name, limit in limits.items()
         if fewest(runs, name) >= METRICS[name].min_queries or _stays(runs, name, record)
     }
+    held = ungated(runs, counted, record)
+    return {name: limit for name, limit in counted.items() if name not in held}
 
 
 def too_few(runs: Sequence[Run], metric: str, record: Record | None) -> str:
@@ -95,12 +115,20 @@ def only_reported(
 ) -> tuple[str, ...]:
     """Return a sentence for each limit that these runs have too few queries for."""
     gated = countable(runs, limits, record)
-    return tuple(
+    left_out = [name for name in limits if name not in gated]
+    held = _titles([name for name in left_out if buffered(runs, name)])
+    few = (
         f"{METRICS[name].title} is only reported: to be gated it needs "
         f"{METRICS[name].min_queries:,} queries a run"
-        for name in limits
-        if name not in gated
+        for name in left_out
+        if not buffered(runs, name)
     )
+    return (*([f"{held}: not gated, {BUFFERED}"] if held else []), *few)
+
+
+def _titles(names: Sequence[str]) -> str:
+    """Return the titles of metrics, those at points of a curve as of the whole."""
+    return ", ".join(dict.fromkeys(METRICS[name.partition("@")[0]].title for name in names))
 
 
 def unrecordable(runs: Sequence[Run], limits: Mapping[str, float], record: Record | None) -> str:
@@ -129,8 +157,15 @@ def remedies(
     runs: Sequence[Run], limits: Mapping[str, float], record: Record | None
 ) -> tuple[str, ...]:
     """Return what to do about each gated metric that these runs cannot be judged by."""
-    sentences = []
+    sentences, gated = [], countable(runs, limits, record)
+    if held := _titles([name for name in gated if buffered(runs, name)]):
+        sentences.append(
+            f"{held}: gated and not measured, {BUFFERED}; let each event pass at once, or gate "
+            'what is known, as limits = { latency_p50 = { max_rise = "5%" } }'
+        )
     for name in limits:
+        if buffered(runs, name):  # said above, or no gate
+            continue
         title = METRICS[name].title
         if lacking := absent(runs, name):
             folder = runs[lacking[0] - 1].folder

@@ -165,7 +165,7 @@ def shortest(
     kind = metric.partition("_")[0]
     if kind == "latency":
         return _whole(work, has, seen, certain=certain, drafts=drafts)
-    if kind == "ttft":
+    if kind in {"ttft", "first"}:
         return _first(work, has, seen, certain=certain)
     if kind == "itl" and drafts != 1.0:
         return []  # a step gives several tokens at once, with no time between them

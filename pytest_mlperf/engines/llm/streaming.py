@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+import time
 from array import array
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil
+from pathlib import Path
 from time import monotonic
 from typing import Any, TypeVar
 
@@ -24,6 +27,24 @@ CLOSE_S = 10.0
 """A loop that waits longer for connections that it gave up is left to end with the process."""
 
 SHARES = {"p50": 0.5, "p90": 0.9, "p99": 0.99}
+
+KEPT_LOOKS = 2_400
+"""Looks that are kept, each as time, the thread's processor time and its wait for a core, and the
+sum of the timers' lateness with their number."""
+
+BUSY = 0.5
+"""Share of an answer's life, or of its time per message, from which on the client was late."""
+
+SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Linux: nanoseconds that the calling thread computed, and that it waited for a core."""
+
+
+def _waited_s() -> float:
+    """Return how long this thread has waited for a core; 0 if the platform does not report it."""
+    try:
+        return int(SCHEDSTAT.read_bytes().split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
 
 
 class Lateness:
@@ -48,12 +69,35 @@ class Lateness:
         self._issue = array("d")
         self._lag = array("d")
         self._due_s: float | None = None
+        self._lag_s, self._lags = 0.0, 0
+        self._looks: deque[tuple[float, float, float, float, int]] = deque(maxlen=KEPT_LOOKS)
 
     def begun(self, issued_s: float) -> None:
         """Note that the request of a sample that was handed over then starts now."""
         self._issue.append(self.now() - issued_s)
         if self._due_s is None:
             self._look_again()
+
+    def held_up(self, since_s: float, events: int) -> bool:
+        """Return whether this process may have joined messages of an answer that ends now.
+
+        So it is where the loop's thread computed, or waited for a core, in half of the answer's
+        life, or where its timers were late by half of the time between two messages.
+
+        Args:
+            since_s: When the request was sent, on this clock.
+            events: Messages of the answer.
+        """
+        now_s, looks = self.now(), self._looks
+        begin = next((look for look in reversed(looks) if look[0] <= since_s), looks[0])
+        begin_s, cpu_s, waited_s, lag_s, lags = begin
+        lasted_s, busy_s = now_s - begin_s, time.thread_time() - cpu_s
+        # A client that works flat out asks this of each answer: the second figure costs more.
+        if busy_s >= BUSY * lasted_s or busy_s + _waited_s() - waited_s >= BUSY * lasted_s:
+            return True
+        overdue_s = 0.0 if self._due_s is None else max(0.0, now_s - self._due_s - RESOLUTION_S)
+        mean_s = (self._lag_s + overdue_s - lag_s) / max(1, self._lags + (overdue_s > 0) - lags)
+        return mean_s >= BUSY * lasted_s / events
 
     def take(self) -> Mapping[str, float]:
         """Return percentiles of both, seconds, and start anew; {} where nothing was issued."""
@@ -67,6 +111,8 @@ class Lateness:
         }
 
     def _look_again(self) -> None:
+        spent_s = time.thread_time(), _waited_s()
+        self._looks.append((self.now(), *spent_s, self._lag_s, self._lags))
         self._due_s = self.now() + EVERY_S
         self._loop.call_later(EVERY_S, self._look)
 
@@ -74,7 +120,10 @@ class Lateness:
         assert self._due_s is not None
         late_s = max(0.0, self.now() - self._due_s - RESOLUTION_S)
         missed = int(late_s / EVERY_S)
-        self._lag.extend(late_s - number * EVERY_S for number in range(missed + 1))
+        lags = [late_s - number * EVERY_S for number in range(missed + 1)]
+        self._lag.extend(lags)
+        self._lag_s += sum(lags)
+        self._lags += len(lags)
         self._due_s = None
         if self._under_way():
             self._look_again()
@@ -95,6 +144,8 @@ Answer = Callable[["StreamedRequest"], Awaitable[None]]
 class StreamedRequest:
     """One sample on its way; `stamped` of its tokens are told so far.
 
+    `sent_s` is when its request began, on the clock of `_lateness`.
+
     Tokens are told to the sink at once, which stamps them: gathered over a pass of the event loop,
     those that came first in it would be stamped late by the rest of it.
     """
@@ -103,6 +154,8 @@ class StreamedRequest:
     index: int
     sink: Sink
     _ends: Ends
+    _lateness: Lateness
+    sent_s: float = 0.0
     stamped: int = 0
 
     def tokens(self, count: int = 1) -> None:
@@ -138,6 +191,15 @@ class StreamedRequest:
             ended.reasons.append((self.sample, reason, prompt_tokens))
         ended.done.append((self.sample, output, tokens))
 
+    def streamed(self, after_first: int | None, hidden: int | None) -> None:
+        """Tell before `done` how the answer was streamed, see `Sink.streamed`."""
+        if self.sink.times_tokens:
+            self._ends.of(self.sink).streamed.append((self.sample, after_first, hidden))
+
+    def held_up(self, events: int) -> bool:
+        """Return whether this process may have joined messages of the answer."""
+        return self._lateness.held_up(self.sent_s, events)
+
     def lost(self) -> None:
         """Tell that the sample failed, to a sink that lets some fail."""
         lost = getattr(self.sink, "lost")  # noqa: B009 - of such sinks alone, see `Sink`
@@ -161,13 +223,16 @@ class Arrivals:
 
 @dataclass(slots=True)
 class _Ended:
-    """Samples that ended: ids with why and the prompt's tokens; and with outputs and tokens."""
+    """Samples that ended: how they were streamed, why they ended, their outputs and tokens."""
 
     sink: Sink
+    streamed: list[tuple[int, int | None, int | None]] = field(default_factory=list)
     reasons: list[tuple[int, str, int | None]] = field(default_factory=list)
     done: list[tuple[int, bytes | None, int | None]] = field(default_factory=list)
 
     def tell(self) -> None:
+        if self.streamed:
+            self.sink.streamed(*zip(*self.streamed, strict=True))
         if self.reasons:
             self.sink.ended(*zip(*self.reasons, strict=True))
         ids, outputs, counts = zip(*self.done, strict=True)
@@ -264,7 +329,7 @@ class Streams:
         self, ids: Sequence[int], indices: Sequence[int], sink: Sink, issued_s: float
     ) -> None:
         for sample, index in zip(ids, indices, strict=True):
-            request = StreamedRequest(sample, index, sink, self._ends)
+            request = StreamedRequest(sample, index, sink, self._ends, self._lateness)
             task = self.loop.create_task(self._serve(request, issued_s))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
@@ -272,11 +337,9 @@ class Streams:
     async def _serve(self, request: StreamedRequest, issued_s: float) -> None:
         self._lateness.begun(issued_s)
         try:
-            if self._room is None:
+            async with self._room or contextlib.nullcontext():
+                request.sent_s = self._lateness.now()
                 await self._answer(request)
-            else:
-                async with self._room:
-                    await self._answer(request)
         except asyncio.CancelledError:
             raise
         except BaseException as error:  # a lost sample would hang the run

@@ -211,9 +211,12 @@ class Streamed(Exchange):
         self._listener.complete()
 
     def _take(self, block: bytes) -> None:
-        if new := self._answer.take(block):
+        answer, before = self._answer, self._answer.events
+        if new := answer.take(block):
             self._listener.tokens(new)
-        if self._answer.complete:
+        if (came := answer.events - before) > 1:
+            answer.joined += came - 1
+        if answer.complete:
             self._done = True
             self._listener.complete()
 

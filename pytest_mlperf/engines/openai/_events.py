@@ -40,7 +40,7 @@ token is the answer's."""
 
 BLANKS = " \t\r\n"
 
-REASONING = frozenset({"reasoning_content", "reasoning"})
+REASONING = frozenset(key for key, kind in BESIDE.items() if kind == "reasoning")
 
 VISIBLE = re.compile(
     rb'"(content|text|refusal)": ?"(?:\\[nrt]| )*+[^" ]|"(tool_calls|function_call)": ?[\[{]+ ?"'
@@ -146,6 +146,12 @@ class StreamedAnswer:
             and those of `BESIDE`. Events that are not parsed add the first that is no reasoning.
         started: Text or token ids came.
         complete: Nothing more is needed of its stream.
+        events: Messages with a part of the answer; from the first on, all but its empty end.
+        joined: Those after the first that came in one read of the socket with an earlier one.
+        first_ids: Token ids in the first of them.
+        first_count: The server's count of tokens with the first of them; 0: it gave none.
+        reasoning_tokens: Tokens of reasoning as the server counts them, shown or not.
+        shows_reasoning: Reasoning is part of what came.
     """
 
     keeps: bool
@@ -163,6 +169,12 @@ class StreamedAnswer:
     fields: set[str] = field(default_factory=set)
     started: bool = False
     complete: bool = False
+    events: int = 0
+    joined: int = field(default=0, compare=False)
+    first_ids: int = 0
+    first_count: int = 0
+    reasoning_tokens: int = 0
+    shows_reasoning: bool = False
 
     @property
     def tokens(self) -> int | None:
@@ -175,6 +187,34 @@ class StreamedAnswer:
     def is_empty(self) -> bool:
         """Whether its reader gets nothing: no text, no refusal and no calls."""
         return self.fields <= REASONING
+
+    @property
+    def hidden(self) -> int:
+        """Tokens of reasoning that the server counted and did not send: no more than fit."""
+        if self.shows_reasoning or not self.reasoning_tokens:
+            return 0
+        room = (self.tokens or 0) - max(self.events, self.n_ids)
+        return max(0, min(self.reasoning_tokens, room))
+
+    @property
+    def visible(self) -> int:
+        """Tokens that were sent."""
+        return (self.tokens or 0) - self.hidden
+
+    @property
+    def in_first(self) -> int:
+        """Visible tokens of the first message; 0 if neither ids nor a running count tell them."""
+        left = (self.tokens or 0) - self.first_count
+        if self.first_count and not self.first_ids and left >= self.events - 1 > 0:
+            return max(1, self.visible - left)
+        return self.first_ids
+
+    @property
+    def after_first(self) -> int:
+        """Visible tokens after the first message; 0 if all of them came in it."""
+        if self.events < 2:  # an end token may follow that is counted and not sent
+            return int(self.visible == 2 and self.first_ids < 2)
+        return max(1, self.visible - max(1, self.in_first))
 
     def is_of(self, models: Collection[str]) -> bool:
         """Whether a model of these names answered: "name@revision" is one, "": it does not say."""
@@ -194,10 +234,12 @@ class StreamedAnswer:
                 skips = False
                 ends = events.find(b'"finish_reason":"', begin)
                 end = len(events) if ends < 0 else events.rfind(b"\n\n", begin, ends) + 2
-                if end > begin + 1 and (ids := _added(events[begin:end])) is not None:
+                if end > begin + 1 and (added := _added(events[begin:end])) is not None:
+                    ids, count = added
                     if self.is_empty and (shows := VISIBLE.search(events, begin, end)):
                         self.fields.add((shows[1] or shows[2]).decode())
                     self.n_ids += ids
+                    self.events += count
                     self.completion_tokens = None
                     new += ids
                     begin = end
@@ -230,6 +272,8 @@ class StreamedAnswer:
             )
             new = self._choice(choices[0]) if choices else 0
             self._usage(event.get("usage"))
+            if self.events == 1:
+                self.first_count = self.completion_tokens or 0
         except (TypeError, AttributeError, KeyError, ValueError):
             raise Failed(
                 "malformed event", f"not as OpenAI's API has them: {shown(content)}"
@@ -253,6 +297,12 @@ class StreamedAnswer:
             self.finish = reason
         first = not self.started and bool(text or beside or ids)
         self.started |= first
+        if first:
+            self.first_ids = len(ids)
+            self.shows_reasoning = (text or "").startswith("<think")
+        if delta and any(map(delta.get, REASONING)):
+            self.shows_reasoning = True
+        self.events += bool(text or beside or ids) or (self.started and reason is None)
         self.n_ids += len(ids)
         if self.keeps:
             self.ids += map(whole_number, ids)
@@ -272,6 +322,8 @@ class StreamedAnswer:
         details = usage.get("completion_tokens_details") or {}
         if details.get("accepted_prediction_tokens") is not None:
             self.accepted = whole_number(details["accepted_prediction_tokens"])
+        if details.get("reasoning_tokens") is not None:
+            self.reasoning_tokens = whole_number(details["reasoning_tokens"])
         # Before the end it is a running count.
         self.complete = self.finish is not None
 
@@ -310,13 +362,13 @@ def shown(data: bytes) -> str:
     return repr(text) + ("…" if len(data) > SHOWN else "")
 
 
-def _added(events: bytes) -> int | None:
-    """Count the token ids of events that have nothing but more text or token ids; else None."""
-    ids = _added_alike(events)
-    return _only_adds(events) if ids is None else ids
+def _added(events: bytes) -> tuple[int, int] | None:
+    """Count token ids and events that have nothing but more text or token ids; else None."""
+    added = _added_alike(events)
+    return _only_adds(events) if added is None else added
 
 
-def _added_alike(events: bytes) -> int | None:
+def _added_alike(events: bytes) -> tuple[int, int] | None:
     """Do so in few passes where all events are as the first one but for text and token ids.
 
     An event is a head up to its choice, what the choice says, and a tail from `finish_reason` on,
@@ -339,7 +391,7 @@ def _added_alike(events: bytes) -> int | None:
             return None
     if not events.endswith(tail) or events.count(tail + head) != count - 1:
         return None
-    return _ids_in(events)
+    return _ids_in(events), count
 
 
 def _quotes(events: bytes) -> int:
@@ -355,8 +407,8 @@ def _ids_in(events: bytes) -> int:
     return joined.count(b",") + len(ids) - ids.count(b"")
 
 
-def _only_adds(events: bytes) -> int | None:
-    """Count the token ids of events that have nothing but more text or token ids; else None.
+def _only_adds(events: bytes) -> tuple[int, int] | None:
+    """Count token ids and events that have nothing but more text or token ids; else None.
 
     In a JSON string every quote is escaped, so that no text looks like one of these keys.
     """
@@ -375,4 +427,4 @@ def _only_adds(events: bytes) -> int | None:
     for key in (b'"finish_reason":', b'"usage":'):
         if (times := events.count(key)) and times != events.count(key + null):
             return None
-    return _ids_in(events)
+    return _ids_in(events), count

@@ -44,6 +44,12 @@ MOST_SEEN = 24
 KINDS = 6
 """Kinds of failure that a message counts apart; the others are counted together."""
 
+LOOKED_AT = 16
+"""First answers, those of the warm-up, whose text is held against the server's count of tokens."""
+
+UNSHOWN = 8
+"""Tokens that a chat's template may put around an answer: counted, and no part of its text."""
+
 HINTS = {
     429: "set concurrency to what the server takes at a time, or raise its limit",
     503: "the server is overloaded or not ready; see its log",
@@ -279,7 +285,7 @@ class Checks:
 
     def _check_counts(self, answer: StreamedAnswer, tokens: int) -> None:
         # An end token may be counted and not told.
-        missing = tokens - answer.n_ids if answer.n_ids else 0
+        missing = tokens - answer.hidden - answer.n_ids if answer.n_ids else 0
         if missing and (missing != 1 or answer.finish == "length"):
             raise Failed(
                 "token ids lost",
@@ -328,6 +334,17 @@ def calls_or_text(answer: StreamedAnswer) -> bytes:
     return (json.dumps(calls) if calls else joined(answer.text)).encode()
 
 
+def _counts_unshown(answer: StreamedAnswer, tokens: int) -> bool:
+    """Return whether more tokens were counted than the text of an answer has bytes.
+
+    No token that shows has less than a byte. Calls of tools are written anew by the server.
+    """
+    if answer.n_ids or answer.hidden or any(kind == "tools" for kind, _ in answer.pieces):
+        return False
+    shown = "".join(value for _, value in answer.pieces).encode("utf-8", "surrogatepass")
+    return tokens > len(shown) + UNSHOWN
+
+
 FILES = 65_536
 """Files that a process may want to have open: a connection is one."""
 
@@ -360,7 +377,8 @@ class Traffic:
         self.seen = Counter[str]()
         self.submitted = 0
         self.accepted = self.counted = self.pieces = 0
-        self._settled = 0
+        self._settled = self._looked = 0
+        self._hides = False
 
     def use(
         self,
@@ -402,6 +420,17 @@ class Traffic:
             )
         elif self.kept is not None:
             self.kept[request.sample] = answer.pieces
+        if answer.keeps:
+            self._looked += 1
+            self._hides |= _counts_unshown(answer, tokens)
+        unsized = not (answer.in_first or answer.finish == "tool_calls" or self._hides)
+        if unsized and request.sink.times_tokens and self.kept is None:
+            self.seen["unsized_tokens"] += answer.visible
+            self.seen["unsized_messages"] += answer.events
+            self.seen["unsized_answers"] += 1
+        held = 2 * answer.joined > answer.events - 1 and not request.held_up(answer.events)
+        unknown = self._hides and not answer.hidden
+        request.streamed(None if held else answer.after_first, None if unknown else answer.hidden)
         self.accepted += answer.accepted
         self.counted += tokens
         self.pieces += flight.pieces
@@ -436,7 +465,8 @@ class Traffic:
             return
         task = asyncio.current_task()
         assert task is not None
-        answer = StreamedAnswer(keeps=request.sink.wants_output or self.kept is not None)
+        looks = self.kept is not None or self._looked < LOOKED_AT
+        answer = StreamedAnswer(keeps=request.sink.wants_output or looks)
         body = self._bodies[request.index]
         name, session = self._session_header, session_of(request.sink, request.sample)
         header = f"{name}: {session}\r\n".encode() if name and session else b""

@@ -187,6 +187,8 @@ OF_WORKER: Mapping[str, Fields] = {
             peak_bytes=optional(is_count),
             clock_moved_s=is_number,
             slow_start=by_name(is_number),
+            corrected=is_flag,
+            hidden_share=optional(is_duration),
             answer_counts=by_name(is_count),
             salt=is_text,
         ),

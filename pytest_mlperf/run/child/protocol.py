@@ -155,6 +155,8 @@ class RunFinished:
         within_se: Relative standard error of the throughput by batch means; 0 when unknown.
         token_metrics: What our own counts and stamps of tokens give, by metric, SI units.
         notes: What these stamps cannot show, in words.
+        corrected: Our times per token are of other tokens than LoadGen's, which are all but one.
+        hidden_share: Share of the tokens that nobody saw; None if the engine does not tell.
         faults: What the guard kept from LoadGen: unknown or repeated ids, missing outputs.
         client: How late an engine that is only a client was, see `Engine.client_lateness`.
         accepted_drafts: See `Engine.accepted_drafts`.
@@ -185,5 +187,7 @@ class RunFinished:
     peak_bytes: int | None = None
     clock_moved_s: float = 0.0
     slow_start: Mapping[str, float] = field(default_factory=dict)
+    corrected: bool = False
+    hidden_share: float | None = None
     answer_counts: Mapping[str, int] = field(default_factory=dict)
     salt: str = ""

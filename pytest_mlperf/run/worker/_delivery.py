@@ -242,6 +242,7 @@ class TokenSink(_PooledSink):
     """Completes samples with their token counts, so that LoadGen times tokens."""
 
     times_tokens = True
+    _times: TokenTimes
 
     def __init__(
         self, fail: Fail, port: Port, *, needs_first: bool, limits_s: Limits = None
@@ -256,8 +257,9 @@ class TokenSink(_PooledSink):
     @property
     def token_metrics(self) -> Mapping[str, float]:
         """What our own stamps of tokens give, SI units."""
-        met = {GOODPUT: self._times.met / self.duration_s} if self._limited else {}
-        return {**self._times.metrics(), **(met if self.duration_s else {})}
+        judged = self._limited and self.duration_s and not self._times.buffered
+        met = {GOODPUT: self._times.met / self.duration_s} if judged else {}
+        return {**self._times.metrics(), **met}
 
     @property
     def slow_start(self) -> dict[str, float]:

@@ -134,6 +134,15 @@ class SlowSink:
         self.sink.next_tokens(ids)
         self._thread.returned_s = time.perf_counter()
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Hand through."""
+        self.sink.streamed(ids, after_first, hidden)
+
     def ended(
         self,
         ids: Sequence[int],

@@ -24,8 +24,8 @@ LOAD, UNLOAD, SUBMIT, ASK, NULL, STOP = "load", "unload", "submit", "ask", "null
 
 LOADED, ANSWER, ERROR = "loaded", "answer", "error"
 FIRST, NEXT, ENDED, ATTACHED = "first", "next", "ended", "attached"
-DONE, LOST = "done", "lost"
-"""What a replica says; the six last ones carry the time at which it was so."""
+STREAMED, DONE, LOST = "streamed", "done", "lost"
+"""What a replica says; the seven last ones carry the time at which it was so."""
 
 Flags = tuple[bool, bool, bool, float, str]
 """What a sink wants: `wants_output`, `times_tokens`, `needs_first_tokens`, `may_fail`."""

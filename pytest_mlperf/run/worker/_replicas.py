@@ -447,6 +447,8 @@ class ReplicatedEngine(Engine):
                 self._stamp_s = stamp_s
                 sink.next_tokens(self._unpacked(replica, ids))
                 self._check(replica, sink)
+            case (wire.STREAMED, _, ids, after_first, hidden) if sink:
+                sink.streamed(self._unpacked(replica, ids), after_first, hidden)
             case (wire.ENDED, _, ids, reasons, prompt_tokens) if sink:
                 sink.ended(self._unpacked(replica, ids), reasons, prompt_tokens)
             case (wire.ATTACHED, _, ids, artefacts) if sink:

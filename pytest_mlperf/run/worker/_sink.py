@@ -11,8 +11,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from itertools import pairwise
 from operator import length_hint
 from time import perf_counter
+from typing import Any
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.run.worker.clocks import TokenTimes
 
 ROW = 64
 """A list at least this long is first kept as it came: most engines complete in that order."""
@@ -254,6 +256,7 @@ class GuardedSink:
     needs_first_tokens = False
     may_fail = 0.0
     counts_tokens, outputs_are_tokens = False, True
+    _times: TokenTimes | None = None
 
     def __init__(self, fail: Fail) -> None:
         """Start with nothing outstanding; `fail` is called with what cannot be survived."""
@@ -297,6 +300,12 @@ class GuardedSink:
     def notes(self) -> Mapping[str, str]:
         """What our own stamps of tokens cannot show, in words."""
         return {}
+
+    @property
+    def as_streamed(self) -> dict[str, Any]:
+        """How answers were streamed, as fields of `RunFinished`."""
+        times = self._times or TokenTimes()
+        return {"corrected": times.corrected, "hidden_share": times.hidden_share}
 
     @property
     def over_time(self) -> list[list[float]]:
@@ -355,6 +364,16 @@ class GuardedSink:
 
     def next_tokens(self, ids: Sequence[int]) -> None:
         """Ignore further tokens: this run does not measure them."""
+
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Keep how answers were streamed, where this run times them."""
+        if self._times is not None:
+            self._times.streamed(ids, after_first, hidden)
 
     def ended(
         self,

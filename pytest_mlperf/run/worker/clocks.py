@@ -31,11 +31,26 @@ MANY = 0.05
 """Above this share of all, tokens or answers that came together hide the times between tokens."""
 
 TOGETHER_NOTE, ONE_PIECE_NOTE = "tokens_together", "in_one_piece"
+BUFFERED_NOTE, HIDDEN_NOTE = "answers_buffered", "hidden_tokens"
 """Keys of notes, as `core.reason.SignKey` has them: a worker elsewhere cannot import it."""
 
 NO_GAPS = "the time between two tokens is not known"
 
 NO_TPOT = "TPOT says nothing of how fast a user sees tokens"
+
+BUFFERED = (
+    "TPOT, times between tokens and speed per user are not known, and TTFT is the time to first "
+    "read. A proxy or gateway holds them back (nginx: set proxy_buffering off, or send "
+    "X-Accel-Buffering: no), or the server does not stream"
+)
+HIDES = "TPOT and speed per user are of the visible ones, tokens/s of all"
+HIDES_UNCOUNTED = (
+    "the server counts tokens that it never sends, as hidden reasoning, and does not say how many: "
+    "TPOT and speed per user count them too"
+)
+
+NOT_TOLD = -1
+"""In place of the tokens after the first message where an engine does not tell them."""
 
 
 Limits = tuple[float, float] | None
@@ -48,21 +63,26 @@ class TokenTimes:
     Tokens that come together, because a server sends several in a message or an engine makes
     several in a step, have no time between them: where they are many, there are no percentiles of
     that time. What comes with the first token takes no time of its own either: the speed at which
-    a user sees tokens counts those after it.
+    a user sees tokens counts those after it. Where an engine tells which messages came together,
+    that decides, and not these times; hidden tokens are no part of what a user saw.
 
     Attributes:
         clock: Returns when what is reported was so, seconds.
+        hidden: Tokens that were counted and not shown.
+        corrected: An answer's tokens after its first message are not all but one.
     """
 
     def __init__(self, limits_s: Limits = None) -> None:
         self.clock: Callable[[], float] = perf_counter
-        self.tokens = 0
+        self.tokens = self.hidden = 0
         self.met = 0
+        self.corrected = False
         self._limits_s = limits_s
         self._samples = 0
         self._seen: dict[int, _Stamps] = {}
         self._gaps = array("f")
-        self._together = 0
+        self._gaps_due = self._together = 0
+        self._by_reads = self._buffered = self._uncounted = 0
         self._ttft = array("f")
         self._tpot = array("f")
         self._decode = array("f")
@@ -107,6 +127,24 @@ class TokenTimes:
             stamps.last_s = now
         return early
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None,
+    ) -> None:
+        """Keep how these answers were streamed, see `Sink.streamed`."""
+        for sample, after, unseen in zip(ids, after_first, hidden or [0] * len(ids), strict=False):
+            if stamps := self._seen.get(sample):
+                stamps.after, stamps.hidden = after or 0, unseen
+
+    def after_first(self, sample: int, tokens: int) -> int:
+        """Return how many of a sample's tokens were seen after its first message; 0: unknown."""
+        stamps = self._seen.get(sample)
+        if stamps is None or stamps.after == NOT_TOLD:
+            return tokens - 1
+        return min(stamps.after, tokens - 1)
+
     def end(self, sample: int, tokens: int, issued_s: float) -> str | None:
         """Take a sample as finished.
 
@@ -119,29 +157,40 @@ class TokenTimes:
         """
         self.tokens += tokens
         self._samples += 1
+        after = self.after_first(sample, tokens)
         stamps = self._seen.pop(sample, None)
         if stamps is None:
+            self._gaps_due += tokens - 1
             return None
+        by_reads, hidden = stamps.after != NOT_TOLD, stamps.hidden or 0
         ttft_s, decode_s = stamps.first_s - issued_s, self.clock() - stamps.first_s
-        tpot_s = decode_s / (tokens - 1) if tokens > 1 else 0.0
+        tpot_s = decode_s / after if after > 0 else 0.0
         self._ttft.append(ttft_s)
-        if tokens > 1:
+        self.hidden += hidden
+        self._by_reads += by_reads
+        self._uncounted += stamps.hidden is None
+        self.corrected |= after != tokens - 1
+        if after > 0:
             self._tpot.append(tpot_s)
-            self._take_gaps(stamps.gaps, tokens, decode_s)
+            self._gaps_due += tokens - 1 - hidden
+            self._take_gaps(stamps.gaps, after, decode_s, by_reads=by_reads)
+        self._buffered += by_reads and not after
         if self._limits_s and ttft_s <= self._limits_s[0] and tpot_s <= self._limits_s[1]:
             self.met += 1
-        if 0 < len(stamps.gaps) != tokens - 1:
-            return f"{len(stamps.gaps) + 1} of its {tokens} tokens were reported"
+        if 0 < len(stamps.gaps) != tokens - 1 - hidden:
+            return f"{len(stamps.gaps) + 1} of its {tokens - hidden} tokens were reported"
         return None
 
-    def _take_gaps(self, gaps: array[float], tokens: int, decode_s: float) -> None:
+    def _take_gaps(
+        self, gaps: array[float], after: int, decode_s: float, *, by_reads: bool
+    ) -> None:
         """Keep the times between a sample's tokens, and how fast those after the first came."""
-        mean_s = decode_s / (tokens - 1)
+        mean_s = decode_s / after
         least_s = min(TOGETHER * mean_s, TOGETHER_S)
         self._gaps.extend(gaps)
         self._together += sum(map(least_s.__ge__, gaps))
-        with_first = next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
-        after = tokens - 1 - with_first
+        if not by_reads:
+            after -= next((n for n, gap in enumerate(gaps) if gap > least_s), len(gaps))
         if after and mean_s > AT_ONCE_S:
             self._decode.append(decode_s / after)
 
@@ -153,16 +202,19 @@ class TokenTimes:
         if not self._samples:
             return {}
         metrics = {"tokens_per_sample": self.tokens / self._samples}
-        gaps = self.tokens - self._samples
-        complete = {"ttft": (self._ttft, self._samples), "tpot": (self._tpot, self._samples)}
-        if self._together <= MANY * gaps:
-            complete["itl"] = (self._gaps, gaps)
+        timed = self._samples - self._buffered
+        first = "first_read" if self.buffered else "ttft"
+        complete = {first: (self._ttft, self._samples)}
+        if not self.buffered:
+            complete["tpot"] = (self._tpot, timed)
+            if self._together <= MANY * self._gaps_due:
+                complete["itl"] = (self._gaps, self._gaps_due)
         for name, (values, expected) in complete.items():
             if len(values) == expected and expected:
                 ordered = sorted(values)
                 for label, share in SHARES.items():
                     metrics[f"{name}_{label}"] = percentile(ordered, share)
-        if len(self._tpot) == self._samples and not self._in_one_piece:
+        if "tpot_p50" in metrics and not self._in_one_piece:
             metrics[PER_USER] = 1 / percentile(sorted(self._decode), 0.5)
         return metrics
 
@@ -170,15 +222,34 @@ class TokenTimes:
     def notes(self) -> dict[str, str]:
         """What the stamps cannot show, in words."""
         notes = {}
-        if self._together > MANY * len(self._gaps):
+        if self._together > MANY * len(self._gaps) and not self.buffered:
             share = self._together / len(self._gaps)
             text = f"{share:.0%} of the tokens came together with others: {NO_GAPS}"
             notes[TOGETHER_NOTE] = text
+        if self.buffered:
+            share = self._buffered / self._samples
+            text = f"{share:.0%} of the answers came in one read, or in few: {BUFFERED}"
+            notes[BUFFERED_NOTE] = text
+        if self.hidden:
+            text = f"{self.hidden_share:.0%} of the tokens were hidden, as reasoning: {HIDES}"
+            notes[HIDDEN_NOTE] = text
+        elif self._uncounted:
+            notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
         if self._in_one_piece:
             share = 1 - len(self._decode) / len(self._tpot)
             text = f"{share:.0%} of the answers came in one piece: {NO_TPOT}"
             notes[ONE_PIECE_NOTE] = text
         return notes
+
+    @property
+    def buffered(self) -> bool:
+        """Whether too many answers came together for times between their tokens to be known."""
+        return self._buffered > MANY * self._samples
+
+    @property
+    def hidden_share(self) -> float | None:
+        """Share of the tokens that were counted and not shown; None if the engine does not tell."""
+        return self.hidden / self.tokens if self._by_reads and self.tokens else None
 
     @property
     def slow_start(self) -> dict[str, float]:
@@ -194,9 +265,11 @@ class TokenTimes:
 class _Stamps:
     """When a sample's tokens came."""
 
-    __slots__ = ("first_s", "gaps", "last_s")
+    __slots__ = ("after", "first_s", "gaps", "hidden", "last_s")
 
     def __init__(self, now_s: float) -> None:
+        self.after = NOT_TOLD
+        self.hidden: int | None = 0
         self.first_s = self.last_s = now_s
         self.gaps = array("f")
 

@@ -121,6 +121,7 @@ class PointWindow:
         length_se: Relative standard error of the mean length of answers, by how the lengths of
             single answers differ: what another choice of samples would change. 0: nobody knows.
         lengths: Tokens of the first requests by sample, "3:37 8:45"; "": nobody counts.
+        hidden_share: See `TokenTimes`.
         answer_counts: See `Engine`; with the answers before the window.
     """
 
@@ -145,6 +146,7 @@ class PointWindow:
     failed: int = 0
     length_se: float = 0.0
     lengths: str = ""
+    hidden_share: float | None = None
     answer_counts: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -178,6 +180,8 @@ class SlotSink(GuardedSink):
         cpu_clock: Returns the processor time of this process, and of those that work for it.
         may_fail: Share of requests that may fail; engines give up where more do.
     """
+
+    _times: TokenTimes
 
     def __init__(
         self, fail: Fail, *, tokens: bool, records: bool = False, may_fail: float = 0.0
@@ -332,6 +336,7 @@ class SlotSink(GuardedSink):
         now_s = self._clock()
         with self._lock:
             request, first_s = self._under_way.pop(sample), self._times.first_s(sample)
+            after = self._times.after_first(sample, tokens)
             if not request.counts:
                 self._times.forget(sample)
             elif self.times_tokens and (odd := self._times.end(sample, tokens, request.from_s)):
@@ -344,11 +349,11 @@ class SlotSink(GuardedSink):
                 self._keep_turn(request, now_s, first_s)
                 if self.recounts:
                     placed_s = request.from_s if self._until_s < math.inf else now_s
-                    decode_s = None if first_s is None else now_s - first_s
+                    decode_s = None if first_s is None or not after else now_s - first_s
                     served = now_s <= self._until_s
                     self._ended.append((sample, served, request.counts, placed_s, tokens, decode_s))
                 if request.counts and self.records is not None:
-                    record = self._record(request, "ok", first_s, now_s, tokens)
+                    record = self._record(request, "ok", first_s, now_s, tokens, after)
                     self.records.append(record)
                     if self.recounts:
                         self._uncounted[sample] = record
@@ -361,12 +366,13 @@ class SlotSink(GuardedSink):
         first_s: float | None,
         end_s: float | None = None,
         tokens: int | None = None,
+        after: int = 0,
     ) -> Record:
         """Return what is kept of a request; its times are seconds from the window's begin on."""
         ttft_s = None if first_s is None else first_s - request.from_s
         tpot_s = None
-        if first_s is not None and end_s is not None and tokens and tokens > 1:
-            tpot_s = (end_s - first_s) / (tokens - 1)
+        if first_s is not None and end_s is not None and after > 0:
+            tpot_s = (end_s - first_s) / after
         stamps = (request.from_s, request.issued_s, first_s, end_s)
         begun_s = self._begun_s
         times = [None if at is None or begun_s is None else at - begun_s for at in stamps]
@@ -466,6 +472,7 @@ class SlotSink(GuardedSink):
                 failed=self._failed,
                 length_se=_relative_se(self._tokens),
                 lengths=_lengths(self.answers),
+                hidden_share=self._times.hidden_share,
             )
             self.of_window = [
                 Ended(sample, served, counts, _part(at_s, begun_s, duration_s), tokens, decode_s)
@@ -505,7 +512,7 @@ class SlotSink(GuardedSink):
         if slow := metrics.get("tpot_p90"):
             metrics["tps_per_user"] = 1 / slow
         if self._turns and tokens:
-            metrics["e2e_tps_per_user"] = tokens / sum(ordered)
+            metrics["e2e_tps_per_user"] = (tokens - self._times.hidden) / sum(ordered)
         return metrics
 
     def _parts(self, begun_s: float, duration_s: float) -> Iterator[tuple[int, int, float]]:

@@ -76,7 +76,7 @@ def recounted(
         for one in counting
         if one.decode_s and (after := counts[one.sample][1])
     )
-    if tpot_s:
+    if tpot_s and "first_read_p50" not in metrics:
         kept |= {f"tpot_{name}": percentile(tpot_s, share) for name, share in SHARES.items()}
         kept["tps_per_user"] = 1 / kept["tpot_p90"]
     note = ""

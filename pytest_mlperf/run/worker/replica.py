@@ -64,6 +64,17 @@ class ReplicaSink:
         if self.times_tokens:
             self._put((wire.NEXT, perf_counter(), [*ids]))
 
+    def streamed(
+        self,
+        ids: Sequence[int],
+        after_first: Sequence[int | None],
+        hidden: Sequence[int | None] | None = None,
+    ) -> None:
+        """Pass on how answers were streamed, where anybody times them."""
+        if self.times_tokens:
+            counts = [*after_first], None if hidden is None else [*hidden]
+            self._put((wire.STREAMED, perf_counter(), [*ids], *counts))
+
     def ended(
         self, ids: Sequence[int], reasons: Sequence[str], prompt_tokens: Counts = None
     ) -> None:

@@ -594,6 +594,7 @@ def result_of(
         within_se=sink.within_se,
         token_metrics=sink.token_metrics,
         notes=sink.notes,
+        **sink.as_streamed,
         faults=sink.faults.texts,
         completing_threads=len(sink.threads),
         client=client,

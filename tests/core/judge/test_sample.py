@@ -21,6 +21,7 @@ from pytest_mlperf.core.judge.sample import (
     unrecordable,
 )
 from pytest_mlperf.core.measurement import Run
+from pytest_mlperf.core.reason import Sign, SignKey
 from pytest_mlperf.core.verdict import Outcome
 from tests.core.judge.test_ruling import QUIET, outcomes, record, runs
 
@@ -86,6 +87,37 @@ def test_a_metric_beside_it_gets_the_runs_it_needs_and_its_drop_decides() -> Non
     assert in_part(before, {**GOODPUT, "latency_p50": 0.05}) == (
         "goodput/s: 7 of the baseline's 8 runs have it; it is judged by those",
     )
+
+
+TIMES = {"ttft_p50": 0.05, "tpot_p50": 0.05}
+BUFFERED = Sign(key=SignKey.ANSWERS_BUFFERED, text="100% of the answers came in one read")
+
+
+def test_times_of_answers_that_came_together_are_not_gated_beside_anything_that_is_known() -> None:
+    """Of a case with no other gate the reason names the buffering."""
+    plain = runs(2, latency_p50=0.01)
+    held = [replace(run, signs=(BUFFERED,)) for run in plain]
+    before, timed = record(latency_p50=0.01), record(latency_p50=0.01, ttft_p50=0.01)
+    limits = {**TIMES, "latency_p50": 0.05}
+
+    ruling = rule_on(held, before, limits, RULE)
+    assert (ruling.outcome, {*outcomes(ruling)} & {*TIMES}) == (Outcome.OK, set())
+    assert countable(held, limits) == {"latency_p50": 0.05}
+    assert unrecordable(held, limits, None) == ""
+    assert remedies(held, limits, before) == ()
+    reason = "answers came in one read, or in few, as through a proxy that buffers"
+    assert only_reported(held, limits, before) == (f"p50 TTFT, p50 TPOT: not gated, {reason}",)
+    assert rule_on(plain, before, limits, RULE).outcome is Outcome.INVALID
+    fell = rule_on(held, timed, limits, RULE)
+    assert (fell.outcome, {*outcomes(fell)} & {*TIMES}) == (Outcome.INVALID, {"ttft_p50"})
+    assert fell.headline == f"p50 TTFT: not measured: {reason}"
+
+    alone = rule_on(held, before, TIMES, RULE)
+    assert (alone.outcome, alone.more) == (Outcome.INVALID, False)
+    assert alone.headline == f"p50 TTFT: not measured: {reason}"
+    (remedy,) = remedies(held, {**TIMES, "tpot_p50@4": 0.05}, None)
+    assert remedy.startswith(f"p50 TTFT, p50 TPOT: gated and not measured, {reason}; let each")
+    assert unrecordable(held, TIMES, None) == f"p50 TTFT: not measured: {reason}"
 
 
 def test_no_request_in_time_is_the_worst_result_and_no_missing_one() -> None:

@@ -3,8 +3,10 @@
 Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serves until its stdin
 ends. Every answer is the same text of so many tokens: the first one after the service time, the
 others with it, or each a pace after the one before. Who asks for exactly `--at-once` tokens at most
-is answered without delay. Kept free of the package, so that nothing of it
-can help or hinder.
+is answered without delay. With a pace, `--hidden` of the tokens are counted and never sent
+(`--details 1`: usage says that they are reasoning), each event has `--step` tokens, with their ids
+unless `--ids 0`, and a proxy holds events back until it has `--hold` of them. Kept free of the
+package, so that nothing of it can help or hinder.
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 HEAD = (
@@ -50,16 +53,39 @@ def piece(text: str, ids: list[int] | None, finish: str | None, *, chat: bool) -
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class Manner:
+    """How a paced answer is delivered, see the module."""
+
+    hidden: int = 0
+    details: bool = False
+    ids: bool = True
+    step: int = 1
+    hold: int = 1
+
+
 def stream(
-    tokens: int, prompt: int, finish: str, *, with_ids: bool, chat: bool
+    tokens: int,
+    prompt: int,
+    finish: str,
+    manner: Manner = Manner(),
+    *,
+    with_ids: bool,
+    chat: bool,
 ) -> tuple[bytes, ...]:
     """Return an answer as bytes of HTTP: a piece for each token, with head and end."""
-    usage = {"prompt_tokens": prompt, "completion_tokens": tokens}
+    usage: dict[str, object] = {"prompt_tokens": prompt, "completion_tokens": tokens}
+    hidden = min(manner.hidden, tokens - 1)
+    if manner.details:
+        usage["completion_tokens_details"] = {"reasoning_tokens": hidden}
     last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
     chunks = []
-    for number in range(tokens):
-        ids, ending = [10 + number] if with_ids else None, finish if number == tokens - 1 else None
-        chunks.append(chunked(piece(f" word{number}", ids, ending, chat=chat)))
+    for begin in range(hidden, tokens, manner.step):
+        some = range(begin, min(begin + manner.step, tokens))
+        ids = [10 + number for number in some] if with_ids else None
+        text = "".join(f" word{number}" for number in some)
+        ending = finish if some[-1] == tokens - 1 else None
+        chunks.append(chunked(piece(text, ids, ending, chat=chat)))
     chunks[0] = HEAD + chunks[0]
     chunks[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
     return tuple(chunks)
@@ -71,8 +97,14 @@ class Echo(asyncio.Protocol):
     running = 0
 
     def __init__(
-        self, tokens: int, service_s: float, pace_s: float = 0.0, at_once: int | None = None
+        self,
+        tokens: int,
+        service_s: float,
+        pace_s: float = 0.0,
+        at_once: int | None = None,
+        manner: Manner = Manner(),
     ) -> None:
+        self._manner = manner
         self._tokens, self._at_once = tokens, at_once
         self._service_s, self._pace_s = service_s, pace_s
         self._buffer = b""
@@ -108,16 +140,26 @@ class Echo(asyncio.Protocol):
         finish = "stop" if tokens < most else "length"
         key = (tokens, count, finish, "return_token_ids" in request, "messages" in request)
         if (pieces := self._streams.get(key)) is None:
-            pieces = stream(tokens, count, finish, with_ids=key[3], chat=key[4])
+            pieces = stream(
+                tokens,
+                count,
+                finish,
+                self._manner,
+                with_ids=key[3] and self._manner.ids,
+                chat=key[4],
+            )
             self._streams[key] = pieces
         loop = asyncio.get_running_loop()
         Echo.running += 1
         if most == self._at_once:
             self._write(b"".join(pieces))
         elif self._pace_s:
-            for number, token in enumerate(pieces):
-                due_s = self._service_s + number * self._pace_s
-                loop.call_later(due_s, self._write, token)
+            manner, made = self._manner, min(self._manner.hidden, tokens - 1)
+            for begin in range(0, len(pieces), manner.hold):
+                held = pieces[begin : begin + manner.hold]
+                steps = made + min((begin + len(held)) * manner.step, tokens - made) - 1
+                due_s = self._service_s + steps * self._pace_s
+                loop.call_later(due_s, self._write, b"".join(held))
         elif self._service_s:
             loop.call_later(self._service_s, self._write, b"".join(pieces))
         else:
@@ -143,11 +185,11 @@ class Echo(asyncio.Protocol):
 
 
 async def serve(
-    tokens: int, service_s: float, pace_s: float, at_once: int | None, port: int
+    tokens: int, service_s: float, pace_s: float, at_once: int | None, manner: Manner, port: int
 ) -> None:
     loop = asyncio.get_running_loop()
     server = await loop.create_server(
-        lambda: Echo(tokens, service_s, pace_s, at_once), "127.0.0.1", port, backlog=4096
+        lambda: Echo(tokens, service_s, pace_s, at_once, manner), "127.0.0.1", port, backlog=4096
     )
     print(server.sockets[0].getsockname()[1], flush=True)
     await loop.run_in_executor(None, sys.stdin.read)
@@ -155,13 +197,18 @@ async def serve(
 
 @contextmanager
 def echo_server(
-    tokens: int = 8, service_ms: float = 0.0, pace_ms: float = 0.0, at_once: int | None = None
+    tokens: int = 8,
+    service_ms: float = 0.0,
+    pace_ms: float = 0.0,
+    at_once: int | None = None,
+    **manner: int,
 ) -> Iterator[str]:
     """Start one, yield its address, and end it; it ends by itself when this process does."""
     script = str(Path(__file__).absolute())
     command = [sys.executable, "-I", script, "--tokens", str(tokens)]
     times = ["--service-ms", str(service_ms), "--pace-ms", str(pace_ms)]
     times += [] if at_once is None else ["--at-once", str(at_once)]
+    times += [text for name, value in manner.items() for text in (f"--{name}", str(int(value)))]
     with subprocess.Popen(
         [*command, *times], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -181,9 +228,21 @@ def main() -> None:
     parser.add_argument("--pace-ms", type=float, default=0.0)
     parser.add_argument("--at-once", type=int)
     parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--hidden", type=int, default=0)
+    parser.add_argument("--details", type=int, default=0)
+    parser.add_argument("--ids", type=int, default=1)
+    parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--hold", type=int, default=1)
     given = parser.parse_args()
     times = given.service_ms / 1000, given.pace_ms / 1000
-    asyncio.run(serve(given.tokens, *times, given.at_once, given.port))
+    manner = Manner(
+        hidden=given.hidden,
+        details=bool(given.details),
+        ids=bool(given.ids),
+        step=given.step,
+        hold=given.hold,
+    )
+    asyncio.run(serve(given.tokens, *times, given.at_once, manner, given.port))
 
 
 if __name__ == "__main__":
