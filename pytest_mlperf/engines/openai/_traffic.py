@@ -447,7 +447,8 @@ class Traffic:
             seen["empty"] += 1
             seen["cut_reasoning"] += bool(answer.fields) and answer.finish == "length"
         calls = merged([value for kind, value in answer.pieces if kind == "tools"])
-        if any(not isinstance(call["function"]["arguments"], dict) for call in calls):
+        reads = self._run is not None and self._run.sink.wants_output
+        if reads and any(not isinstance(one["function"]["arguments"], dict) for one in calls):
             seen["bad_calls"] += 1
         if answer.prompt_tokens is not None:
             if sent is not None:

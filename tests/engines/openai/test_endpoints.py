@@ -107,7 +107,8 @@ def test_the_client_is_told_what_a_point_is_and_its_key_in_no_file(measured: Pat
     assert settings["runtime"]["scheduler_random_seed"] == 2**63
     assert (parameters["max_new_tokens"], parameters["seed"]) == (16, 9315206023656308754)
     prompts = (measured / "prompts.jsonl").read_text("utf-8").splitlines()
-    assert json.loads(prompts[3]) == {"prompt": "Count to $3."}
+    salt, _, prompt = json.loads(prompts[3])["prompt"].partition("\n\n")
+    assert (len(salt.split()), prompt) == (10, "Count to $3.")
     assert point["endpoint_config"]["api_key"] == f"${{{KEY}}}"
     assert (measured / "c4/key").read_text("utf-8") == "s3cret"
     written = [path for path in measured.parent.rglob("*") if path.is_file() and path.name != "key"]
