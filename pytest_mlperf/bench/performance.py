@@ -10,7 +10,7 @@ from pytest_mlperf.bench.case import CaseRuns
 from pytest_mlperf.bench.official import below_best, held_to_best
 from pytest_mlperf.bench.policy import ALONE, Phase, Update
 from pytest_mlperf.bench.runner import Unjudgeable, condition_differs
-from pytest_mlperf.core.baseline import has_salt, may_be_cached
+from pytest_mlperf.core.baseline import Record, has_salt, may_be_cached
 from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.control import locked_clock_moved
 from pytest_mlperf.core.errors import BaselineError, UnavailableError
@@ -365,6 +365,14 @@ def _recording(case: CaseRuns) -> Update | None:
     return update
 
 
+def _unlike(case: CaseRuns, old: Record | None) -> Ruling | None:
+    """Return the answer where runs had other work than each other, or than the baseline's."""
+    uneven = other_cached(case.runs[1:], case.runs[:1], "in the first run")
+    if uneven and case.subject and not has_salt(case.subject.fingerprint):
+        return invalid(case, f"nothing recorded: {uneven}", CACHE_BACK)
+    return _other_work(case, case.runs) if old else None
+
+
 def _record(case: CaseRuns, action: Update) -> Ruling:
     least = APPEND_RUNS if action == "append" else case.policy.baseline_runs
     while len(case.runs) < least:
@@ -372,8 +380,8 @@ def _record(case: CaseRuns, action: Update) -> Ruling:
     if missed := _limit_missed(case):
         return missed
     old = case.record if action == "append" else None
-    if old and (moved := _other_work(case, case.runs)):
-        return moved
+    if other := _unlike(case, old):
+        return other
     fresh = screen(case, least, old)
     if below := below_best(case):
         return Ruling(outcome=Outcome.GATE_FAIL, headline=f"nothing recorded: {below}")

@@ -90,8 +90,10 @@ def test_runs_ask_other_prompts_and_a_baseline_of_the_same_ones_is_not_compared(
 def test_repeated_prompts_are_compared_where_the_cache_had_as_many(
     project: Project, server: Scripted, cache: PrefixCache
 ) -> None:
-    warm = judged(project, server, repeat=True)
-    assert min(shares(warm)) > 0
+    cold = judged(project, server, "--mlperf-update=missing", repeat=True)
+    assert cold.outcome is Outcome.INVALID
+    assert cold.headline.startswith("nothing recorded: at 2: the server had ")
+    assert ", in the first run " in cold.headline
     recorded = judged(project, server, "--mlperf-update=missing", repeat=True)
     assert recorded.outcome is Outcome.RECORDED
     assert min(shares(recorded)) > 0.9

@@ -121,7 +121,9 @@ HITS, HITS_APART = "prefix_hit_share", 0.02
 """Share of the prompts' tokens that a server had in its cache, and by how much it may differ."""
 
 
-def other_cached(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str | None:
+def other_cached(
+    now: Sequence[Run], before: Sequence[Run | BaselineRun], whose: str = "with the baseline"
+) -> str | None:
     """Return a sentence if a server had other shares of the prompts in its cache, else None."""
     for name in sorted({name for run in now for name in run.server}):
         sides = [[run.server[name] for run in side if name in run.server] for side in (now, before)]
@@ -134,7 +136,7 @@ def other_cached(now: Sequence[Run], before: Sequence[Run | BaselineRun]) -> str
                 " to ".join(dict.fromkeys(map(percent, (min(side), max(side))))) for side in sides
             )
             part = "of the prompts' tokens in its cache"
-            return f"{at}the server had {ours} {part}, with the baseline {theirs}"
+            return f"{at}the server had {ours} {part}, {whose} {theirs}"
     return None
 
 
