@@ -64,7 +64,7 @@ def busy(loop: Any, *, in_loop: bool) -> Iterator[None]:
     if in_loop:
         loop.call_soon_threadsafe(compute)
     else:
-        sys.setswitchinterval(4 * PACE_S)
+        sys.setswitchinterval(7 * PACE_S)  # no multiple of the time between two looks at it
         threading.Thread(target=hold_interpreter, daemon=True).start()
     try:
         yield
