@@ -10,7 +10,8 @@ import pytest
 
 from pytest_mlperf.core.case import Case
 from pytest_mlperf.core.verdict import Outcome, Verdict
-from tests.engines.openai.scripted import PrefixCache, Scripted
+from pytest_mlperf.datasets.user_prompts import UserPromptsDataset
+from tests.engines.openai.scripted import Asked, PrefixCache, Scripted
 from tests.plugin.project import Project, case
 
 CASE: Case = case(workload="served", scenario="Concurrency", engine="openai")
@@ -94,6 +95,10 @@ def test_repeated_prompts_are_compared_where_the_cache_had_as_many(
     assert cold.outcome is Outcome.INVALID
     assert cold.headline.startswith("nothing recorded: at 2: the server had ")
     assert ", in the first run " in cold.headline
+    dataset = UserPromptsDataset(samples=64, input_tokens={"fixed": 64})
+    for index in range(64):
+        body = {"prompt": dataset.input(index), "max_tokens": 1}
+        cache(Asked(method="POST", path="", headers={}, body=body, raw=b""))
     recorded = judged(project, server, "--mlperf-update=missing", repeat=True)
     assert recorded.outcome is Outcome.RECORDED
     assert min(shares(recorded)) > 0.9
