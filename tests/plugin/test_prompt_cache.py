@@ -38,7 +38,7 @@ options = {{ url = "{url}", max_new_tokens = 8 }}
 [[scenarios]]
 name = "Concurrency"
 points = [2]
-min_duration = "300ms"
+min_duration = "600ms"
 
 [limits]
 tokens_per_second = {{ max_drop = "40%" }}
@@ -47,7 +47,7 @@ tokens_per_second = {{ max_drop = "40%" }}
 
 @pytest.fixture
 def cache() -> PrefixCache:
-    return PrefixCache(answer_s=0.02, word_s=2e-4)
+    return PrefixCache(answer_s=0.05, word_s=2e-4)
 
 
 @pytest.fixture
@@ -102,7 +102,7 @@ def test_repeated_prompts_are_compared_where_the_cache_had_as_many(
     recorded = judged(project, server, "--mlperf-update=missing", repeat=True)
     assert recorded.outcome is Outcome.RECORDED
     assert min(shares(recorded)) > 0.9
-    assert judged(project, server, repeat=True).outcome is not Outcome.INVALID
+    assert "in its cache" not in judged(project, server, repeat=True).headline
 
     cache.kept.clear()
     restarted = judged(project, server, repeat=True)
