@@ -26,6 +26,7 @@ from pytest_mlperf.core.metrics import (
     METRICS,
     SAMPLES_PER_JOULE,
     SERVER_METRICS,
+    Dimension,
     Direction,
     point_of,
 )
@@ -446,6 +447,8 @@ def _shares_at(facts: _Facts, point: float | None) -> dict[str, float]:
         definition = METRICS.get(metric.metric)
         if definition is None or metric.change is None or point_of(metric.metric) != point:
             continue
+        if definition.dimension in {Dimension.START, Dimension.MEMORY}:  # none of its answers
+            continue
         lower = definition.direction is Direction.LOWER
         if definition.direction is not Direction.NEITHER and (
             metric.change * facts.direction * (-1 if lower else 1) > 0
@@ -459,7 +462,8 @@ def _worst_at(facts: _Facts, point: float | None) -> str:
     shares = _shares_at(facts, point)
     if not shares:
         return "the server" if point is None else f"the server at {point:,}"
-    name = max(shares, key=lambda metric: abs(shares[metric]))
+    fell = {metric.metric for metric in facts.verdict.metrics if metric.fails}
+    name = max(shares, key=lambda metric: (metric in fell, abs(shares[metric])))
     return f"{METRICS[name].title} {change(shares[name])}"
 
 

@@ -49,7 +49,7 @@ def test_a_run_and_an_accuracy_pass_end_without_a_fault(
     tmp_path: Path, scenario: str, options: dict[str, Any]
 ) -> None:
     """Every token is counted and timed, and the completing thread outlives LoadGen."""
-    with echo_server(TOKENS, service_ms=2, pace_ms=3) as url:
+    with echo_server(TOKENS, service_ms=2, pace_ms=12) as url:
         ran = run(case(tmp_path, url, scenario, **options), len(PROMPTS))
 
     assert ran.facts["server.version"] == "1.2.3"
