@@ -427,9 +427,10 @@ class Bodies:
 
     def _salt(self, form: str) -> Salt | None:
         if self.salted and form not in self._salts:
-            few = [self._made(index, form)[0] for index in range(min(FEW, len(self.dataset)))]
+            few = (self._made(index, form)[0] for index in range(min(FEW, len(self.dataset))))
+            parts = [(prompt.ids, prompt.text) for prompt in few]
             made_up = bool(getattr(self.dataset, "made_up", False))
-            self._salts[form] = salt_for(few, self.count, replaces=made_up)
+            self._salts[form] = salt_for(parts, self.count, replaces=made_up)
         return self._salts.get(form)
 
     def _made(self, index: int, form: str) -> tuple[Prompt, bool]:

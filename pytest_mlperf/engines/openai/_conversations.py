@@ -11,7 +11,7 @@ from pytest_mlperf.core.extension import Sink
 from pytest_mlperf.engines import refused_sample
 from pytest_mlperf.engines.llm.generation import own_length
 from pytest_mlperf.engines.openai._client import Bodies, Body, Prompt, encode
-from pytest_mlperf.engines.openai._salt import salt_of
+from pytest_mlperf.engines.openai._salt import Salt, SaltPlace, salt_of
 
 OURS = frozenset(
     {"host", "user-agent", "accept", "accept-encoding", "authorization", "connection", "upgrade"}
@@ -19,7 +19,10 @@ OURS = frozenset(
 )
 """Headers that requests have anyway, or that would change how they are read."""
 
-CONTENT = b'{"content":"'
+CONTENT, PARTS = b'{"content":"', b'"content":['
+
+PART_SALT = Salt(around=(b'{"type":"text","text":"', b'"},'))
+"""Of a user's message in parts, as text and pictures: a part of its own, before the others."""
 
 HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}")
 """A header's name, RFC 9110."""
@@ -37,7 +40,7 @@ def session_of(sink: Sink, sample: int) -> str:
 
 
 def is_chat_of_parts(message: Mapping[str, Any]) -> bool:
-    """Whether a user says this in parts, as text and pictures; nothing is put before those."""
+    """Whether a user says this in parts, as text and pictures."""
     return message.get("role") == "user" and isinstance(message.get("content"), list)
 
 
@@ -120,10 +123,20 @@ class TurnBodies(Bodies):
         )
         tools = bool(fields.get("tools"))
         if (first := next(users, None)) is None:
-            if any(is_chat_of_parts(message) for message in messages):
+            of_parts = (n for n, message in enumerate(messages) if is_chat_of_parts(message))
+            if (first := next(of_parts, None)) is not None:
                 end = self._once(b"]," + encode(fields)[1:])
-                data = b'{"messages":[' + b",".join(parts) + end
-                return Body(data=data, prompt_tokens=None, length=length, offers_tools=tools)
+                before = b'{"messages":[' + b"".join(part + b"," for part in parts[:first])
+                data = before + b",".join(parts[first:]) + end
+                at = data.index(PARTS, len(before)) + len(PARTS)
+                return Body(
+                    data=data,
+                    prompt_tokens=None,
+                    length=length,
+                    offers_tools=tools,
+                    salt=PART_SALT if self.salted else None,
+                    place=SaltPlace(begin=at, end=at),
+                )
             raise refused_sample(index, "is a conversation in which no user says anything")
         user = dict(messages[first])
         text = encode({"content": user.pop("content")})[len(CONTENT) :]

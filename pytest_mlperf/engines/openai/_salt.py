@@ -5,23 +5,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 T = TypeVar("T")
 
 Count = Callable[[Sequence[str]], list[int]]
-
-
-class PromptParts(Protocol):
-    """Text, or token ids where there is no text."""
-
-    @property
-    def ids(self) -> Sequence[int]:
-        """Token ids."""
-
-    @property
-    def text(self) -> str:
-        """Text."""
 
 
 SALT = (
@@ -64,18 +52,20 @@ class Salt:
         between: What stands after each of them.
         replaces: They take the place of as many others; else the prompt becomes longer.
         count: Returns the tokens of texts; None: no tokenizer is at hand.
+        around: What stands around all of them.
     """
 
     pool: tuple[bytes, ...] = ()
     between: bytes = b" "
     replaces: bool = False
     count: Count | None = None
+    around: tuple[bytes, bytes] = (b"", b"")
     _made: dict[tuple[str, int], bytes] = field(default_factory=dict)
 
     def text(self, key: str, words: int) -> bytes:
         """Return the words of a key as a part of a request's JSON."""
         if (made := self._made.get((key, words))) is None:
-            made = salt_of(key)
+            made = salt_of(key).join(self.around)
             if self.pool:
                 made = b"".join(word + self.between for word in _drawn(key, self.pool)[:words])
             self._made[key, words] = made
@@ -107,8 +97,10 @@ class Salt:
         return SaltPlace(begin=begin, end=begin + size, words=len(replaced))
 
 
-def salt_for(prompts: Sequence[PromptParts], count: Count | None, *, replaces: bool) -> Salt:
-    """Return the salt of prompts like these.
+def salt_for(
+    prompts: Sequence[tuple[Sequence[int], str]], count: Count | None, *, replaces: bool
+) -> Salt:
+    """Return the salt of prompts like these, which are token ids or else a text.
 
     Of token ids it has those in the middle of what occurs: the first and last ones of a vocabulary
     are often special.
@@ -117,11 +109,11 @@ def salt_for(prompts: Sequence[PromptParts], count: Count | None, *, replaces: b
         count: Returns the tokens of texts; None: no tokenizer is at hand.
         replaces: The prompts are made up of words or ids that say nothing.
     """
-    if ids := sorted({one for prompt in prompts for one in prompt.ids}):
+    if ids := sorted({one for of_prompt, _ in prompts for one in of_prompt}):
         few = ids[max(0, (len(ids) - MOST_POOL) // 2) :][:MOST_POOL]
         pool = tuple(str(one).encode() for one in few)
         return Salt(pool=pool, between=b",", replaces=replaces)
-    words = sorted({word for prompt in prompts for word in prompt.text.split(" ")[1:]})
+    words = sorted({word for _, text in prompts for word in text.split(" ")[1:]})
     return Salt(
         pool=tuple(word.encode() for word in words[:MOST_POOL]) if replaces else (),
         replaces=replaces,

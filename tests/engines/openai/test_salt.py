@@ -141,3 +141,24 @@ def test_what_answers_say_is_counted(recwarn: pytest.WarningsRecorder) -> None:
         assert counts["cacheable_tokens"] == 9
         assert not engine.answer_counts()
     assert not recwarn.list
+
+
+def test_a_message_in_parts_gets_a_part_of_its_own() -> None:
+    """Before the user's text and picture; what the system says is shared."""
+    parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {}}]
+    system = {"role": "system", "content": [{"type": "text", "text": "Be brief."}]}
+    chat = {"messages": [system, {"role": "user", "content": parts}]}
+    with Scripted(Manner()) as server, open_engine(server.url, [chat], api="chat") as engine:
+        engine.load_samples([0])
+        for run in ("one", "two", ""):
+            sink = Recorder(1)
+            sink.run = run  # type: ignore[attr-defined]
+            engine.submit([1], [0], sink)
+            sink.wait_for_end()
+        first, again, plain = (one.body["messages"] for one in server.asked if in_a_run(one))
+    assert plain == chat["messages"]
+    assert first[0] == again[0] == system
+    assert first[1]["content"][1:] == again[1]["content"][1:] == parts
+    salts = [one[1]["content"][0] for one in (first, again)]
+    assert [len(salt["text"].split()) for salt in salts] == [10, 10]
+    assert salts[0] != salts[1]
