@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-import re
-import urllib.error
-import urllib.request
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError
+from pytest_mlperf.connections import Connections, Exchange, NoConnection, library
+from pytest_mlperf.core.errors import RunError, SuiteError, UnavailableError, text_of
 from pytest_mlperf.core.extension import Scores
 from pytest_mlperf.scorers import require_choice, require_outputs
 from pytest_mlperf.scorers import text as language
@@ -34,8 +32,10 @@ Answer to grade: {llm_answer}
 Reply with JSON alone: {{"correct": true}} or {{"correct": false}}
 """
 
-FENCED = re.compile(r"```(?:json)?\s*\n?(.*?)\n?```", re.DOTALL)
-BRACED = re.compile(r"\{.*\}", re.DOTALL)
+FENCE = "```"
+
+LARGEST_REPLY = 1 << 20
+"""Bytes of a reply: it has 1,024 tokens at most."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +47,7 @@ class JudgedOptions:
         judge: Name that the server knows the judging model by.
         template: File of the prompt, in which `{question}`, `{ground_truth}` and `{llm_answer}` are
             replaced; `{{` and `}}` are braces. None is a prompt of this project.
-        timeout: Seconds that one judgement may take.
+        timeout: Seconds that one judgement may take, from its connection to its last byte.
         at_a_time: Judgements under way at once.
         answers: "attached" judges what the engine attached as "text"; "text" outputs that are
             UTF-8, and "tokens" those that are token ids.
@@ -82,14 +82,15 @@ class JudgedScorer:
     of the model that was given, and no score of MLPerf's: that names its judge, Llama 3.1 8B
     Instruct, and its prompt, which `template` can bring; the gate on "accuracy" stays undecided.
     As in MLPerf's script a reply without JSON and a request that fails count as wrong, and whatever
-    is true to Python is right, the text "false" too. Where every request fails it is an error.
+    is true to Python is right, the text "false" too. "unjudged" counts the requests that failed;
+    where every request fails it is an error.
 
     Source: e2e-rag/accuracy_eval.py of https://github.com/mlcommons/inference, for how replies are
     read.
     """
 
-    metrics = ("judged",)
-    libraries = ()
+    metrics = ("judged", "unjudged")
+    libraries = ("httptools",)
     optional_libraries = ("tokenizers", "transformers")
 
     options: ClassVar[type] = JudgedOptions
@@ -131,7 +132,8 @@ class JudgedScorer:
             ) from None
 
     def require(self) -> None:
-        """Look for what decodes tokens; nothing is imported."""
+        """Look for what asks a server, and for what decodes tokens."""
+        library("scorer judged", "scoring")
         if self._decoder:
             self._decoder.require()
 
@@ -157,17 +159,21 @@ class JudgedScorer:
             self._filled(place, reference, answer)
             for place, (reference, answer) in enumerate(zip(references, answers, strict=True))
         ]
-        with ThreadPoolExecutor(self._asked.at_a_time) as pool:
-            replies = list(pool.map(self._reply, prompts))
+        replies = asyncio.run(self._replies(prompts))
         failures = [reply for reply in replies if isinstance(reply, Exception)]
         if len(failures) == len(replies):
             raise RunError(
                 "scorer",
-                f"scorer judged: no judgement came from {self._asked.url}: {failures[0]}; start "
+                f"scorer judged: no judgement came from {self._asked.url}: "
+                f"{text_of(failures[0])}; start "
                 "the server, or correct url and judge",
             )
         right = [100.0 if isinstance(one, str) and verdict(one) else 0.0 for one in replies]
-        return Scores(per_sample={"judged": right}, aggregate={"judged": sum(right) / len(right)})
+        return Scores(
+            per_sample={"judged": right},
+            aggregate={"judged": sum(right) / len(right), "unjudged": float(len(failures))},
+            lower=frozenset({"unjudged"}),
+        )
 
     def _answers(
         self, outputs: Sequence[bytes], artefacts: Sequence[Mapping[str, bytes]]
@@ -188,32 +194,68 @@ class JudgedScorer:
             ) from None
         return self._prompt.format(question=question, ground_truth=truth, llm_answer=answer)
 
-    def _reply(self, prompt: str) -> str | Exception:
+    async def _replies(self, prompts: Sequence[str]) -> list[str | Exception]:
+        connections = Connections(self._asked.url, keeps=False)
+        room = asyncio.Semaphore(self._asked.at_a_time)
+        await connections.open()
+        try:
+            return await asyncio.gather(
+                *(self._reply(prompt, connections, room) for prompt in prompts)
+            )
+        finally:
+            await connections.close()
+
+    async def _reply(
+        self, prompt: str, connections: Connections, room: asyncio.Semaphore
+    ) -> str | Exception:
         asked = {
             "model": self._asked.judge,
             "messages": [{"role": "user", "content": prompt}],
             "temperature": 0.0,
             "max_tokens": 1024,
         }
-        kind, body = {"Content-Type": "application/json"}, json.dumps(asked).encode()
-        request = urllib.request.Request(self._asked.url, body, kind)  # noqa: S310 - http, checked
+        body = json.dumps(asked).encode()
+        head = (
+            f"POST {connections.path} HTTP/1.1\r\nHost: {connections.host}\r\n"
+            "User-Agent: pytest-mlperf\r\nAccept-Encoding: identity\r\nConnection: close\r\n"
+            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+        )
+        reply = _Reply()
         try:
-            with urllib.request.urlopen(request, timeout=self._asked.timeout) as reply:  # noqa: S310
-                return str(json.load(reply)["choices"][0]["message"]["content"])
-        except urllib.error.HTTPError as error:
-            error.close()
+            async with room, asyncio.timeout(self._asked.timeout):
+                await connections.ask(head.encode() + body, reply)
+            return str(json.loads(reply.content)["choices"][0]["message"]["content"])
+        except TimeoutError:
+            return TimeoutError(f"no whole reply within timeout = {self._asked.timeout:g} s")
+        except (NoConnection, OSError, ValueError, LookupError, TypeError, RecursionError) as error:
             return error
-        except (OSError, ValueError, LookupError, TypeError) as error:
-            return error
+
+
+class _Reply(Exchange):
+    """A reply as it comes; a redirect is none."""
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+
+    def head(self, status: int, kind: str, packing: str) -> None:  # noqa: ARG002 - JSON or wrong
+        if status != 200:
+            raise ValueError(f"HTTP {status}")
+
+    def data(self, data: bytes) -> None:
+        self.content += data
+        if len(self.content) > LARGEST_REPLY:
+            raise ValueError(f"a reply of more than {LARGEST_REPLY >> 20} MiB")
+
+    def end(self) -> None:
+        """The reply is whole."""
 
 
 def verdict(reply: str) -> bool:
     """Return what a judge's reply says of "correct", of its fenced part if it has one."""
-    fenced = FENCED.search(reply)
-    braced = BRACED.search(fenced[1] if fenced else reply)
-    if braced is None:
-        return False
+    _, fence, rest = reply.partition(FENCE)
+    fenced, closed, _ = rest.partition(FENCE)
+    text = fenced if fence and closed else reply
     try:
-        return bool(json.loads(braced[0]).get("correct", False))
-    except ValueError:
+        return bool(json.loads(text[text.index("{") : text.rindex("}") + 1]).get("correct", False))
+    except (ValueError, RecursionError):
         return False

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,9 @@ def test_what_a_reply_says() -> None:
         '{"correct": tru': False,
         '{"correct": true} and {"correct": true}': False,
         "": False,
+        # Nothing that takes a judge's time squared.
+        "```json" + "\n" * 200_000 + "{" * 200_000: False,
+        "{" * 200_000 + "}" * 200_000: False,
     }
 
     assert {reply: verdict(reply) for reply in replies} == replies
@@ -84,7 +88,7 @@ def judged(url: str, template: str, rows: list[tuple[str, str, str]]) -> list[fl
         [{"text": answer.encode()} for *_, answer in rows],
     )
     right = [one or 0.0 for one in scores.per_sample["judged"]]
-    assert scores.aggregate == {"judged": sum(right) / len(right)}
+    assert scores.aggregate["judged"] == sum(right) / len(right)
     return list(scores.per_sample["judged"])
 
 
@@ -94,13 +98,87 @@ def test_each_answer_is_judged_and_a_request_that_fails_is_wrong(template: str) 
         assert judged(url, template, rows) == [100.0, 0.0, 0.0]
 
 
+GOOD = b'{"choices":[{"message":{"content":"{\\"correct\\": true}"}}]}'
+HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nConnection: close\r\n"
+
+
+def deep(content: str) -> bytes:
+    return json.dumps({"choices": [{"message": {"content": content}}]}).encode()
+
+
+HOSTILE: Mapping[str, Sequence[bytes]] = {
+    "cut": [HEAD + b"Content-Length: 1000\r\n\r\n", GOOD],
+    "redirect": [b"HTTP/1.1 302 F\r\nLocation: http://127.0.0.1:1/\r\nContent-Length: 0\r\n\r\n"],
+    "no HTTP": [b"SSH-2.0-OpenSSH\r\n"],
+    "no status": [b"HTTP/1.1 abc OK\r\n\r\n"],
+    "nothing": [],
+    "long header": [b"HTTP/1.1 200 OK\r\nX: " + b"y" * 100_000],
+    "chunk": [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nZZZ\r\n"],
+    "deep reply": [HEAD + b"\r\n" + b"[" * 3_000],
+    "deep judgement": [HEAD + b"\r\n" + deep('{"a":' * 3_000 + "}")],
+    "list": [HEAD + b"\r\n" + deep("[1]")],
+    "no choices": [HEAD + b"\r\n{}"],
+    "not UTF-8": [HEAD + b"\r\n\xff\xfe\x00"],
+    "too large": [HEAD + b"\r\n", *[b" " * 65_536] * 17],
+    "drip": [HEAD + b"\r\n", *[b" "] * 1000],
+    "drip of headers": [b"HTTP/1.1 200 OK\r\n", *[b"X-A: b\r\n"] * 1000],
+}
+"""Replies in pieces, 10 ms apart."""
+
+
+@contextmanager
+def hostile(pieces: Sequence[bytes]) -> Iterator[str]:
+    """Serve one reply of these pieces, to the question "b", and good ones."""
+    over = threading.Event()
+
+    def answer(connection: socket.socket) -> None:
+        with connection, suppress(OSError):
+            asked = b""
+            while b"{" not in asked or not asked.endswith(b"}"):
+                asked += connection.recv(65_536)
+            bad = b"b|x|x" in asked
+            for piece in pieces if bad else [HEAD + b"\r\n" + GOOD]:
+                connection.sendall(piece)
+                if over.wait(0.01):
+                    break
+
+    def serve() -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = listening.accept()
+                threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}/v1"
+        finally:
+            over.set()
+            listening.shutdown(socket.SHUT_RDWR)
+            thread.join()
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_malformed_reply_is_one_wrong_answer_that_is_counted(name: str, template: str) -> None:
+    with hostile(HOSTILE[name]) as url:
+        scores = JudgedScorer(url=url, judge="j", template=template, timeout=1.0).score(
+            [b""] * 3,
+            [{"question": question, "answer": "x"} for question in "abc"],
+            [{"text": b"x"}] * 3,
+        )
+    assert scores.per_sample["judged"] == [100.0, 0.0, 100.0]
+    is_judgement = name in {"deep judgement", "list"}  # a reply that says nothing of "correct"
+    assert scores.aggregate["unjudged"] == (0 if is_judgement else 1)
+
+
 def test_a_judge_that_never_answers_is_an_error_and_no_score(template: str) -> None:
     with judge() as url, pytest.raises(RunError, match=r"no judgement came from http://127.0.0.1"):
         judged(url, template, [("down", "x", "x")] * 2)
 
 
 def test_the_score_is_never_called_mlperfs() -> None:
-    assert JudgedScorer.metrics == ("judged",)
+    assert JudgedScorer.metrics == ("judged", "unjudged")
     assert JudgedScorer(url="http://x", judge="j").artefacts == ("text",)
 
 
@@ -164,4 +242,4 @@ def test_it_keeps_the_contract_of_scorers(template: str) -> None:
             artefacts=[{"text": b"x"}, {"text": b"z"}],
         )
 
-    assert scores.aggregate == {"judged": 50.0}
+    assert scores.aggregate == {"judged": 50.0, "unjudged": 0.0}

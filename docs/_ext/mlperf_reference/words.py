@@ -169,6 +169,11 @@ SCORES: Mapping[str, tuple[str, str, str]] = {
     "mmlu_pro": ("0–100", "higher", "Share of right choices of ten (MMLU-Pro)."),
     "livecodebench": ("0–100", "higher", "Share of programs that pass their tests."),
     "judged": ("0–100", "higher", "Share of answers that a model of the user's calls right."),
+    "unjudged": (
+        "answers",
+        "lower",
+        "Requests for a judgement that failed; their answers count as wrong.",
+    ),
     "store": ("0–100", "higher", "100 where a filled store is the reference's, byte by byte."),
     "math500": ("0–100", "higher", "Share of formulas of the right value (MATH-500)."),
     "rouge1": ("0–100", "higher", "Words shared with the reference."),

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 from urllib.parse import urlsplit
 
+from pytest_mlperf.connections import library
 from pytest_mlperf.core.errors import EnvironmentFault, RunError, SuiteError, require_options
 from pytest_mlperf.core.extension import REPLICA_NUMBER, Dataset, Engine, Sink
 from pytest_mlperf.engines import engine_error, number_of, one_of, require_module
@@ -39,7 +40,6 @@ from pytest_mlperf.engines.openai._capabilities import (
     server_facts,
 )
 from pytest_mlperf.engines.openai._client import Bodies, Client
-from pytest_mlperf.engines.openai._connection import library
 from pytest_mlperf.engines.openai._conversations import TurnBodies, is_header
 from pytest_mlperf.engines.openai._count import ReferenceCount
 from pytest_mlperf.engines.openai._null_client import NullClient, drive

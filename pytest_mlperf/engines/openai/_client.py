@@ -9,11 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from pytest_mlperf.connections import Connections, Exchange, NoConnection
 from pytest_mlperf.core.errors import text_of
 from pytest_mlperf.core.extension import Dataset
 from pytest_mlperf.engines import engine_error, refused_sample
 from pytest_mlperf.engines.llm.generation import TokenPrompts, own_length
-from pytest_mlperf.engines.openai._connection import Connections, Exchange, NoConnection
 from pytest_mlperf.engines.openai._events import (
     EventStream,
     Failed,

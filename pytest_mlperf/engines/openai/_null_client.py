@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from pytest_mlperf.connections import new_loop
 from pytest_mlperf.core.extension import Engine, Sink
 from pytest_mlperf.engines import engine_error
 from pytest_mlperf.engines.llm.generation import Generation
 from pytest_mlperf.engines.llm.streaming import Streams
 from pytest_mlperf.engines.openai._client import Bodies, Body, Client
-from pytest_mlperf.engines.openai._connection import new_loop
 from pytest_mlperf.engines.openai._events import StreamedAnswer
 from pytest_mlperf.engines.openai._traffic import Checks, Traffic
 from pytest_mlperf.processes import ChildProcess

@@ -13,9 +13,9 @@ import pytest
 
 pytest.importorskip("httptools")
 
-from pytest_mlperf.engines.openai import _connection
+from pytest_mlperf import connections
+from pytest_mlperf.connections import HEAD_BYTES, new_loop
 from pytest_mlperf.engines.openai._client import Client, Listener
-from pytest_mlperf.engines.openai._connection import HEAD_BYTES, new_loop
 from pytest_mlperf.engines.openai._events import Failed, StreamedAnswer
 from tests.engines.openai.scripted import DONE, piece
 from tests.refusals import unrefused
@@ -114,7 +114,7 @@ def test_an_answer_is_not_taken_for_the_next_ones() -> None:
 
 
 def test_a_server_without_a_trusted_certificate_is_no_server() -> None:
-    pool = _connection.Connections("https://localhost")
+    pool = connections.Connections("https://localhost")
     asyncio.run(pool.open())
     context = pool._context
     assert context is not None

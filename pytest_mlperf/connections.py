@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Any, cast
 from urllib.parse import quote, urlsplit
 
-from pytest_mlperf.core.errors import text_of
-from pytest_mlperf.engines import not_installed
+from pytest_mlperf.core.errors import EnvironmentFault, text_of
 
 KEEP_S = 1.0
 """An idle connection is used again for so long: servers close theirs without a word, after 2 s
@@ -206,8 +205,9 @@ class HttpConnection(asyncio.Protocol):
 class Connections:
     """Connections to one server, as many as there are requests; used on one event loop."""
 
-    def __init__(self, url: str) -> None:
-        self._hung_up = 0
+    def __init__(self, url: str, *, keeps: bool = True) -> None:
+        """Connect to nothing yet; without `keeps` each request has a connection of its own."""
+        self._hung_up = 0 if keeps else 2
         parts = urlsplit(url)
         self._secure = parts.scheme == "https"
         self._host = parts.hostname or ""
@@ -331,12 +331,15 @@ class Connections:
         return list(dict.fromkeys(str(info[4][0]) for info in infos))
 
 
-def library() -> Any:
-    """Return httptools, where it is installed."""
+def library(who: str = "engine openai", extra: str = "openai") -> Any:
+    """Return httptools; an error names who needs it and what brings it."""
     try:
         import httptools
     except ImportError as error:
-        raise not_installed("engine openai", str(error.name), "openai") from error
+        raise EnvironmentFault(
+            f"{who} needs {error.name}, which is not installed; try: pip install "
+            f"'pytest-mlperf[{extra}]'"
+        ) from error
     return httptools
 
 
