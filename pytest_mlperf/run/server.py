@@ -35,6 +35,7 @@ FILE = "server.json"
 SCHEMA = 1
 
 ABSENT = "the server shows no metrics at /metrics: its queue and its caches are not known"
+IF_USAGE_TELLS = ("queue and its caches are", "queue is")
 
 STEPPED = (
     "the server's metrics are not known: the wall clock was set during the run, so that its window "
@@ -141,7 +142,7 @@ def served(
     prefixes = () if shared is None else _beside_prompts(seen.values, shared)
     foreign = _beside_ours(seen.values, timed.points) if isinstance(timed, CurveLog) else ()
     signs = (*(_missed(log, windows) if is_read else ()), *foreign, *prefixes)
-    lack = (log.lack,) if log.lack else ()
+    lack = [log.lack.replace(*IF_USAGE_TELLS) if by_usage else log.lack] if log.lack else []
     absent = _absent(log, seen.values, limits)
     gated = {name: seen.values[name] for name in limits if name in seen.values}
     return Served(
