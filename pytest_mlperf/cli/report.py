@@ -9,12 +9,13 @@ from pytest_mlperf.cli.output import show, width
 from pytest_mlperf.cli.store import add_store, store_here
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.numbers import plural
-from pytest_mlperf.core.results import absent
+from pytest_mlperf.core.results import Results, absent
 from pytest_mlperf.reports.export.github import Links
 from pytest_mlperf.reports.formats import FORMATS, ReportedSession, make_report, require
 from pytest_mlperf.stores.atomic import write_whole
 from pytest_mlperf.stores.database import opened, shown_url
-from pytest_mlperf.stores.results import read_manifest, read_results
+from pytest_mlperf.stores.foreign import read_foreign
+from pytest_mlperf.stores.results import digest_of, read_manifest, read_results
 
 HELP = """\
 Writes a session's results in another form. text is the summary that pytest
@@ -74,6 +75,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "(html, markdown, comment, annotations)",
     )
     add_store(parser)
+    parser.add_argument(
+        "--branch",
+        type=Path,
+        metavar="FOLDER",
+        help="comment: a checkout of the branch; suites and baselines that the verdicts rest on "
+        "and that differ from those in it are named first",
+    )
+    parser.add_argument(
+        "--judged-by",
+        type=Path,
+        metavar="FILE",
+        help="comment: more such files, as gpu.yml's plan lists them before the change runs",
+    )
     parser.add_argument("--run-url", metavar="URL", help="comment: where the run is")
     parser.add_argument("--report-url", metavar="URL", help="comment: where the HTML report is")
 
@@ -92,6 +106,7 @@ def run(parsed: argparse.Namespace) -> int:
         absent=absent((one.test for one in planned), results),
         store=store_here(parsed.store),
         links=Links(run=parsed.run_url, report=parsed.report_url),
+        own_files=_own_files(parsed, results),
         columns=width(),
     )
     content = make_report(parsed.format, session)
@@ -101,6 +116,31 @@ def run(parsed: argparse.Namespace) -> int:
     write_whole(parsed.output, content)
     show([f"wrote {parsed.output}"])
     return 0
+
+
+def _own_files(parsed: argparse.Namespace, results: Results) -> list[str]:
+    """Return the files that verdicts rest on and that the branch does not have like this."""
+    if (parsed.branch or parsed.judged_by) and parsed.format != "comment":
+        raise MlperfError("--branch and --judged-by are for --format comment")
+    own_files = _listed_files(parsed.judged_by) if parsed.judged_by else set[str]()
+    digests = {item for case in results.cases for item in case.rests_on.items()}
+    if parsed.branch:
+        own_files |= {path for path, digest in digests if _differs(parsed.branch, path, digest)}
+    return sorted(own_files)
+
+
+def _differs(branch: Path, path: str, digest: str) -> bool:
+    """Check a file of foreign results against the branch; one outside of it always differs."""
+    inside = not Path(path).is_absolute() and ".." not in Path(path).parts
+    return not inside or digest_of(branch / path) != digest
+
+
+def _listed_files(file: Path) -> set[str]:
+    raw = read_foreign(file, "list of files")
+    paths = raw.get("judged_by_other") if isinstance(raw, dict) else None
+    if not isinstance(paths, list) or not all(isinstance(path, str) for path in paths):
+        raise MlperfError(f"{file}: not a list of files, as .github/scripts/take_suites.py prints")
+    return set(paths)
 
 
 def _site(parsed: argparse.Namespace) -> int:

@@ -44,6 +44,7 @@ class ReportedSession:
         root: The folder that paths in the results begin at, pytest's root folder.
         store: Of earlier sessions, for an HTML page; "": there is none.
         absent: Planned tests without a result.
+        own_files: Files that the verdicts rest on and that differ from those of the branch.
     """
 
     results: Results
@@ -52,6 +53,7 @@ class ReportedSession:
     store: str = ""
     absent: Sequence[Absent] = ()
     links: github.Links | None = None
+    own_files: Sequence[str] = ()
     columns: int = 80
 
 
@@ -154,7 +156,9 @@ FORMATS: dict[str, Callable[[ReportedSession], str]] = {
     ),
     "pytest-benchmark": _of_results(_benchmark),
     "markdown": lambda session: github.summary(session.results, session.absent),
-    "comment": lambda session: github.comment(session.results, session.absent, links=session.links),
+    "comment": lambda session: github.comment(
+        session.results, session.absent, links=session.links, own_files=session.own_files
+    ),
     "annotations": lambda session: github.commands(session.results, session.absent),
     "csv": _of_results(exports.csv_table),
     "prometheus": _of_results(exports.prometheus),

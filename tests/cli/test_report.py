@@ -42,6 +42,18 @@ def test_a_report_is_the_summary_or_the_file(lab: Lab, say: Say, tmp_path: Path)
     assert "\\x1b[2J" in shown
 
 
+def test_files_that_the_branch_does_not_have_are_first(lab: Lab, say: Say, tmp_path: Path) -> None:
+    """Of a comment: other forms have no place for it and say so."""
+    (case,) = read_results(lab.unchanged).cases[:1]
+    code, shown = say("report", lab.unchanged, "--format", "comment", "--branch", tmp_path)
+    assert (code, case.suite in shown.partition("**mlperf: ")[0]) == (0, True)
+    code, shown = say("report", lab.unchanged, "--branch", tmp_path)
+    assert (code, shown) == (
+        2,
+        "pytest-mlperf: --branch and --judged-by are for --format comment\n",
+    )
+
+
 def test_planned_tests_without_a_result_are_told(lab: Lab, say: Say, tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     pytest.importorskip("vl_convert")

@@ -17,6 +17,9 @@ SAFE_TRIGGERS = frozenset({"workflow_dispatch", "schedule"})
 FORKS = "${{ inputs.sha || github.sha }}"
 """How a job checks out the commit that a maintainer approved, or else the branch."""
 
+ENVIRONMENTS = "${{ inputs.sha && 'gpu-forks' || 'gpu' }}"
+"""Where runs of forks' commits can have reviewers and the nightly run has none."""
+
 OWN = "${{ github.event.repository.default_branch }}"
 
 WRITES = {
@@ -69,19 +72,36 @@ def rule_1(found: Workflow) -> Iterator[str]:
     for name, job in own_machines(found):
         for trigger in set(found.content["on"]) - SAFE_TRIGGERS:
             yield f"{name}: {trigger} reaches a self-hosted machine"
-        if job.get("environment") != "gpu":
-            yield f"{name}: no environment gpu, whose reviewers approve"
+        if job.get("environment") not in {"gpu", ENVIRONMENTS}:
+            yield f"{name}: no environment gpu, which says what branches may use it"
     for name, job in found.jobs.items():
         refs = [str(given.get("ref", "")) for given in uses(job, "actions/checkout")]
         if any("inputs." in ref and ref != FORKS for ref in refs):
             yield f"{name}: checks out an input that is not the approved commit"
         if FORKS in refs and (writes(job) or LEAK.search(text_of(job))):
             yield f"{name}: a fork's commit beside a token or a right to write"
+        if FORKS in refs and hosted(job) and (why := runs_change(job)):
+            yield f"{name}: {why}"
+
+
+def runs_change(job: Job) -> str:
+    """Return how a hosted job may run code of the commit that it checks out, or ""."""
+    steps = job["steps"]
+    (first,) = [n for n, step in enumerate(steps) if step.get("with", {}).get("ref") == FORKS]
+    path = str(steps[first]["with"].get("path", ""))
+    if not path:
+        return "a fork's commit takes the place of the branch's code"
+    later = [str(step.get("run", "")) for step in steps[first + 1 :]]
+    if not later or "python3 -I .github/scripts/take_suites.py" not in later[0]:
+        return "a fork's commit is not only read as data"
+    if f"rm -rf {path}" not in later[0] or any("pip install" in script for script in later):
+        return "a fork's commit stays where other steps run"
+    return ""
 
 
 def rule_2(found: Workflow) -> Iterator[str]:
     """What a stranger can start with our rights never checks out or reads their code."""
-    if not {"pull_request_target", "workflow_run"} & set(found.content["on"]):
+    if not {"pull_request_target", "workflow_run", "issue_comment"} & set(found.content["on"]):
         return
     for name, job in found.jobs.items():
         if not hosted(job):
@@ -164,6 +184,16 @@ def rule_5(found: Workflow) -> Iterator[str]:
                 yield f"{name}: takes an artifact whose digest differs"
 
 
+INDEX_CHECK = (
+    "git apply --cached",
+    "git diff --cached --raw -z --no-renames",
+    "'^baselines/",
+    "(000000|100644) 100644",
+    "gh pr create",
+)
+"""What a job that pushes must hold: the check is of what it would commit, and people review it."""
+
+
 def rule_6(found: Workflow) -> Iterator[str]:
     """Baselines change by a reviewed pull request, from a hosted machine, by who read nothing."""
     for name, job in found.jobs.items():
@@ -175,9 +205,7 @@ def rule_6(found: Workflow) -> Iterator[str]:
             yield f"{name}: pushes to a branch that is not its own"
         if pushes and "branch=baselines/" not in text:
             yield f"{name}: its branch is not below baselines/"
-        if pushes and not {"grep -v '^baselines/'", "gh pr create"} <= {
-            one for one in ("grep -v '^baselines/'", "gh pr create") if one in text
-        }:
+        if pushes and not all(part in text for part in INDEX_CHECK):
             yield f"{name}: proposes more than baselines, or not for review"
         if "contents" in writes(job) and re.search(r"\bpip\b|pytest|\.github/scripts", text):
             yield f"{name}: runs more than git and gh beside a right to write"
@@ -192,6 +220,8 @@ def rule_7(found: Workflow) -> Iterator[str]:
             yield f"{name}: its last step does not always clean up"
         if "MLPERF_JOB" not in job.get("env", {}):
             yield f"{name}: its processes carry no mark"
+        if any(re.search(r"python3? (?!-I )\S*machine\.py", script) for script in runs(job)):
+            yield f"{name}: an earlier job's files can run where the machine is looked at"
         scripts = [number for number, step in enumerate(steps) if "machine.py check" in str(step)]
         forks = [n for n, step in enumerate(steps) if step.get("with", {}).get("ref") == FORKS]
         if not scripts or (forks and forks[0] < scripts[0]):

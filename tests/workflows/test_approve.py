@@ -1,7 +1,8 @@
-"""A label starts gpu.yml for one commit, if who set it may write and the commit still stands."""
+"""A comment starts gpu.yml for the commit that it names, and for no other one."""
 
 from __future__ import annotations
 
+import copy
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +12,31 @@ from tests.workflows.github import GitHub, Runner, workflow
 
 pytestmark = pytest.mark.process
 
-APPROVE = workflow("gpu-approve").script("approve", "Approve")
+FLOW = workflow("gpu-approve")
+APPROVE = FLOW.script("approve", "Approve")
 
-SHA, NEWER = "a" * 40, "b" * 40
-LABEL = "DELETE repos/lab/bench/issues/7/labels/run-gpu"
+READ, PUSHED = "a1" * 20, "b2" * 20
+"""The commit that the maintainer read, and one that was pushed before the comment was sent."""
+
 RIGHT = "GET repos/lab/bench/collaborators/maintainer/permission"
+COMMENT = "GET repos/lab/bench/issues/comments/99"
+REACTION = "POST repos/lab/bench/issues/comments/99/reactions"
 PULL = "GET repos/lab/bench/pulls/7"
 START = "POST repos/lab/bench/actions/workflows/gpu.yml/dispatches"
 
 EVENT: dict[str, Any] = {
-    "action": "labeled",
-    "label": {"name": "run-gpu"},
-    "sender": {"login": "maintainer"},
-    "pull_request": {"number": 7, "head": {"sha": SHA}},
+    "action": "created",
+    "issue": {"number": 7, "pull_request": {"url": "https://api.github.com/…/pulls/7"}},
+    "comment": {
+        "id": 99,
+        "body": f"/run-gpu {READ}",
+        "user": {"login": "maintainer", "type": "User"},
+        "performed_via_github_app": None,
+    },
+    "sender": {"login": "maintainer", "type": "User"},
     "repository": {"default_branch": "main"},
 }
+"""As GitHub sends it, without what nobody reads."""
 
 
 @pytest.fixture
@@ -37,59 +48,145 @@ def github(tmp_path: Path) -> GitHub:
     return found
 
 
-def answers(permission: str = "write", sha: str = SHA, state: str = "open") -> dict[str, Any]:
+def event(body: str = "", **author: Any) -> dict[str, Any]:
+    found = copy.deepcopy(EVENT)
+    found["comment"]["body"] = body or found["comment"]["body"]
+    found["comment"]["user"] |= author
+    return found
+
+
+def answers(
+    permission: str = "write", sha: str = READ, state: str = "open", **comment: Any
+) -> dict[str, Any]:
     return {
-        LABEL: [],
         RIGHT: {"permission": permission, "role_name": permission},
+        COMMENT: {**EVENT["comment"], **comment},
         PULL: {"state": state, "head": {"sha": sha}},
         START: None,
+        REACTION: {},
     }
 
 
-def test_who_may_write_starts_a_run_of_exactly_this_commit(github: GitHub) -> None:
-    """A label that is gone already changes nothing."""
-    for known in (answers("write"), answers("admin"), answers() | {LABEL: GONE}):
-        github.answers({key: answer for key, answer in known.items() if answer != GONE})
+def test_who_may_write_starts_a_run_of_exactly_the_named_commit(github: GitHub) -> None:
+    """GitHub's editor may leave a line end; a reaction that cannot be set changes nothing."""
+    for body in (f"/run-gpu {READ}", f"/run-gpu {READ}\r\n"):
+        for known in (answers(body=body), answers("admin", body=body)):
+            github.event(event(body))
+            if not body.endswith("\n"):
+                del known[REACTION]
+            github.answers(known)
 
-        github.runner.ends(0, APPROVE)
-        assert github.asked()[-4:] == [
-            (LABEL, None),
-            (RIGHT, None),
-            (PULL, None),
-            (START, {"ref": "main", "inputs": {"sha": SHA, "pr": "7"}}),
-        ]
-    job = workflow("gpu-approve").jobs["approve"]
-    assert job["if"] == "github.event.label.name == 'run-gpu'"
+            github.runner.ends(0, APPROVE)
+            assert github.asked()[-5:] == [
+                (RIGHT, None),
+                (COMMENT, None),
+                (PULL, None),
+                (START, {"ref": "main", "inputs": {"sha": READ, "pr": "7"}}),
+                (REACTION, {"content": "rocket"}),
+            ]
 
 
-GONE = "gone"
+def test_a_commit_that_nobody_read_does_not_run(github: GitHub) -> None:
+    """It was pushed between the reading and the comment: the event knows only the new head."""
+    github.answers(answers(sha=PUSHED))
+
+    done = github.runner.ends(1, APPROVE)
+
+    assert f"pull request 7 is at {PUSHED}, the comment names {READ}" in done.stdout
+    assert github.asked()[-1] == (REACTION, {"content": "confused"})
+    assert START not in [key for key, _ in github.asked()]
 
 
-def test_nothing_starts_otherwise_and_the_label_is_used_up(github: GitHub) -> None:
-    """Who may set labels, but not write, approves nothing; a later push needs a new label."""
-    silent = {key: answer for key, answer in answers().items() if key != RIGHT}
-    for known, message in (
-        (answers("read"), "maintainer may not write to lab/bench"),
-        (answers("none"), "maintainer may not write to lab/bench"),
-        (answers(sha=NEWER), f"pull request 7 has moved from {SHA} to {NEWER}"),
-        (answers(state="closed"), "pull request 7 is closed"),
-        (silent, ""),
+NO_COMMANDS = (
+    f"/run-gpu {READ.upper()}",
+    f"/run-gpu {READ[:39]}",
+    f"/run-gpu {READ}a",
+    f"/run-gpu {READ} {PUSHED}",
+    f"/run-gpu {READ}\n/run-gpu {PUSHED}",
+    f"/run-gpu {READ}; touch pwned",
+    f"/run-gpu $(touch pwned){READ}",
+    f"/run-gpu `touch pwned` {READ}",
+    f"/run-gpu {READ[:-1]}\u0661",
+    f"/run-gpu {READ}\u00a0",
+    f"/run-gpu\t{READ}",
+    f"/run-gpu-now {READ}",
+    f"> /run-gpu {READ}",
+    f"<!-- x -->\n/run-gpu {READ}",
+    "/run-gpu",
+    "/run-gpu HEAD",
+    f"/run-gpu refs/pull/7/head@{READ}",
+)
+
+
+def test_a_comment_of_another_form_starts_nothing(github: GitHub) -> None:
+    """One commit with all its digits is the whole comment."""
+    for body in NO_COMMANDS:
+        github.event(event(body))
+        github.answers(answers(body=body))
+
+        done = github.runner.ends(1, APPROVE)
+        assert "must be `/run-gpu` and one commit id of 40 digits" in done.stdout, body
+    assert {key for key, _ in github.asked()} == {REACTION}
+    assert list(github.runner.folder.rglob("pwned*")) == []
+
+
+def test_nothing_starts_by_who_may_not_write_or_where_something_changed(github: GitHub) -> None:
+    issue = copy.deepcopy(EVENT)
+    del issue["issue"]["pull_request"]
+    through_app = copy.deepcopy(EVENT)
+    through_app["comment"]["performed_via_github_app"] = {"slug": "helper"}
+    for found, known, message in (
+        (EVENT, answers("read"), "maintainer may not write to lab/bench"),
+        (EVENT, answers("none"), "maintainer may not write to lab/bench"),
+        (EVENT, answers(body=f"/run-gpu {PUSHED}"), "the comment was edited"),
+        (EVENT, answers(user={"login": "other"}), "the comment was edited"),
+        (EVENT, answers(state="closed"), "pull request 7 is closed"),
+        (issue, answers(), "issue 7 is no pull request"),
+        (event(type="Bot"), answers(), "a person must approve a commit"),
+        (through_app, answers(), "a person must approve a commit"),
     ):
+        github.event(found)
         github.answers(known)
 
         done = github.runner.ends(1, APPROVE)
-        assert f"::error::{message}" in done.stdout
-    asked = [key for key, _ in github.asked()]
-    assert (asked[0], asked.count(LABEL), START in asked) == (LABEL, 5, False)
+        assert f"::error::{message}" in done.stdout or message in done.stdout, message
+    for lacking in (RIGHT, COMMENT, PULL):
+        github.event(EVENT)
+        github.answers({key: answer for key, answer in answers().items() if key != lacking})
+        github.runner.ends(1, APPROVE)
+    assert START not in [key for key, _ in github.asked()]
 
 
-def test_names_cannot_ask_for_something_else(github: GitHub) -> None:
-    """A label and a login are single parts of a path, whatever they hold."""
-    github.event({**EVENT, "label": {"name": "../../x y?"}, "sender": {"login": "a/../../b"}})
+def test_a_commit_of_another_pull_request_is_refused(github: GitHub) -> None:
+    """Though it is approved there: what is reported here must be what was read here."""
+    github.event(event(f"/run-gpu {PUSHED}"))
+    github.answers(answers(body=f"/run-gpu {PUSHED}"))
+
+    github.runner.ends(1, APPROVE)
+    assert START not in [key for key, _ in github.asked()]
+
+
+def test_a_login_cannot_ask_for_something_else(github: GitHub) -> None:
+    """It is a single part of a path, whatever it holds."""
+    github.event(event(login="a/../../b"))
     github.answers({})
 
     github.runner.ends(1, APPROVE)
     assert [key for key, _ in github.asked()] == [
-        "DELETE repos/lab/bench/issues/7/labels/..%2F..%2Fx%20y%3F",
         "GET repos/lab/bench/collaborators/a%2F..%2F..%2Fb/permission",
+        REACTION,
     ]
+
+
+def test_only_new_comments_on_pull_requests_are_looked_at() -> None:
+    """An edit starts nothing, and no comment of a stranger takes the place of one that waits."""
+    assert FLOW.content["on"] == {"issue_comment": {"types": ["created"]}}
+    assert FLOW.content["concurrency"]["group"] == "gpu-approve-${{ github.event.comment.id }}"
+    assert FLOW.jobs["approve"]["if"].startswith("github.event.issue.pull_request && ")
+
+
+def test_the_nightly_run_waits_for_no_approval() -> None:
+    """People may have to approve each run of the environment gpu-forks, in which it is not."""
+    assert workflow("gpu").jobs["run"]["environment"] == (
+        "${{ inputs.sha && 'gpu-forks' || 'gpu' }}"
+    )

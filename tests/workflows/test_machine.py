@@ -125,3 +125,24 @@ def test_gpus_of_this_runner_count_and_have_time_to_become_idle(runner: Runner) 
     )
 
     runner.ends(0, f"{CHECK} --settle 20")
+
+
+def test_what_an_earlier_job_left_for_python_does_not_run(runner: Runner) -> None:
+    """A `usercustomize` in the home of the runner is imported by every Python that starts there."""
+    smi(runner, "0, 4\n")
+    home = runner.folder / "home"
+    place = f"lib/python{sys.version_info.major}.{sys.version_info.minor}/site-packages"
+    for folder in (home / ".local" / place, runner.folder / "path"):
+        folder.mkdir(parents=True)
+        for name in ("usercustomize", "sitecustomize", "argparse"):
+            text = f"open({str(runner.folder / 'pwned')!r}, 'w')\nraise SystemExit(0)\n"
+            (folder / f"{name}.py").write_text(text, "utf-8")
+    base = sys._base_executable  # type: ignore[attr-defined]
+    runner.put("python3", f'#!/bin/sh\nexec {base} "$@"\n')
+
+    for script in (CHECK, CLEAN):
+        path = str(runner.folder / "path")
+        done = runner.ends(0, f"{script} --settle 0", HOME=str(home), PYTHONPATH=path)
+
+        assert done.stdout.endswith("the machine is idle\n")
+    assert not (runner.folder / "pwned").exists()

@@ -7,6 +7,7 @@ import re
 import shutil
 import tomllib
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from subprocess import CompletedProcess
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.test_plan_slurm import SUITE
+from tests.workflows.conftest import git
 from tests.workflows.github import ROOT, Runner, recorder, words, workflow
 
 pytestmark = pytest.mark.process
@@ -179,7 +181,7 @@ def test_jobs_check_out_what_was_approved_and_wait_only_for_the_same() -> None:
     }
     fork = "${{ inputs.sha || github.sha }}"
 
-    assert refs == {"plan": [fork], "suspects": [], "run": [None, fork], "merge": [None]}
+    assert refs == {"plan": [None, fork], "suspects": [], "run": [None, fork], "merge": [None]}
 
     assert GPU.jobs["run"]["strategy"]["fail-fast"] is False
     assert GPU.content["concurrency"]["cancel-in-progress"] is False
@@ -244,3 +246,166 @@ def test_a_nightly_run_is_given_what_the_last_one_with_results_left(tmp_path: Pa
         assert [path.name for path in (runner.workspace / "suspects").iterdir()] == [given]
         shutil.rmtree(runner.workspace / "suspects")
     assert GPU.step("run", "Measure and judge")["with"]["suspects"].endswith("/suspects")
+
+
+def test_the_plan_is_found_by_the_number_of_its_artifact() -> None:
+    """Who measures can put another one in the place of that name: then its number is gone."""
+    (keep,) = [s for s in GPU.jobs["plan"]["steps"] if s.get("id") == "keep"]
+    downloads = [
+        (job, step["with"])
+        for job in ("run", "merge")
+        for step in GPU.jobs[job]["steps"]
+        if "download-artifact" in str(step.get("uses"))
+    ]
+    number = "${{ needs.plan.outputs.artifact }}"
+
+    assert keep["with"]["name"] == "plan"
+    assert GPU.jobs["plan"]["outputs"]["artifact"] == "${{ steps.keep.outputs.artifact-id }}"
+    assert [job for job, given in downloads if given.get("artifact-ids") == number] == [
+        "run",
+        "merge",
+    ]
+    assert not any(given.get("name") == "plan" for _, given in downloads)
+
+
+TAKE = GPU.script("plan", "Take its suites and baselines, and nothing that runs")
+SAME = GPU.script("run", "The approved commit, and no other")
+
+EVIL = "import os, pathlib\npathlib.Path(os.environ['RUNNER_TEMP'], 'pwned').touch()\n"
+
+
+@pytest.fixture
+def fork(tmp_path: Path) -> Runner:
+    """Return the job after its two checkouts: the branch, and a fork's commit below `change`."""
+    found = Runner(tmp_path, in_process=False)
+    found.scripts_of_ours()
+    write(
+        found.workspace,
+        {
+            "suites/first.mlperf.toml": SUITE.format(name="first", accelerators='["H100"]'),
+            "suites/gone.mlperf.toml": SUITE.format(name="gone", accelerators='["H100"]'),
+            "baselines/README.md": "x",
+            "pytest.ini": "[pytest]\n",
+            "model.py": "",
+        },
+    )
+    git(found.workspace, "init", "--quiet", "--initial-branch=main")
+    git(found.workspace, "add", "suites", "baselines", "pytest.ini", "model.py")
+    git(found.workspace, "commit", "--quiet", "-m", "branch")
+    git(found.workspace, "clone", "--quiet", ".", "change")
+    return found
+
+
+def write(folder: Path, files: Mapping[str, str]) -> None:
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(content, "utf-8")
+
+
+def committed(fork: Runner) -> str:
+    change = fork.workspace / "change"
+    git(change, "add", "--all", "--force")
+    git(change, "commit", "--quiet", "-m", "change")
+    return git(change, "rev-parse", "HEAD")
+
+
+def test_a_fork_is_planned_by_the_branch_and_its_suites_are_data(fork: Runner) -> None:
+    """No module, plug-in or setting of it is read: labels, minutes and tests are the branch's."""
+    change = fork.workspace / "change"
+    write(
+        change,
+        {
+            "suites/first.mlperf.toml": SUITE.format(name="first", accelerators='["H100", "A10"]'),
+            "suites/new.mlperf.toml": SUITE.format(name="new", accelerators='["H100"]').replace(
+                "synthetic", "evil:words"
+            ),
+            "baselines/H100/quick/first/Offline.null.fp32.json": "{}",
+            "pytest.ini": "[pytest]\npythonpath = evil\naddopts = -p evil\n",
+            **dict.fromkeys(
+                (
+                    *(
+                        "evil.py",
+                        "conftest.py",
+                        "sitecustomize.py",
+                        "json.py",
+                        "suites/conftest.py",
+                    ),
+                    *(
+                        "evil/evil.py",
+                        "evil/tomllib.py",
+                        "evil/numpy.py",
+                        "pytest_mlperf/__init__.py",
+                    ),
+                    *("git", ".github/scripts/take_suites.py", ".github/scripts/json.py"),
+                ),
+                EVIL,
+            ),
+        },
+    )
+    (change / "suites/gone.mlperf.toml").unlink()
+
+    fork.ends(0, TAKE, SHA=committed(fork))
+    done = step(fork, "suites", FLEET="H100 8xH100")
+
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert list(fork.temp.iterdir()) == []
+    assert not change.exists()
+    (first, new) = json.loads(fork.outputs()["matrix"])["include"]
+    assert (first["suite"], new["suite"]) == (
+        "suites/first.mlperf.toml",
+        "suites/new.mlperf.toml",
+    )
+    assert first["runner"] == new["runner"] == ["self-hosted", "linux", "gpu-h100"]
+    assert all(type(job["minutes"]) is int and 30 <= job["minutes"] <= 7200 for job in (first, new))
+    told = json.loads((fork.workspace / "judged-by.json").read_text("utf-8"))["judged_by_other"]
+    assert told == [
+        "baselines/H100/quick/first/Offline.null.fp32.json",
+        "conftest.py",
+        "pytest.ini",
+        "suites/conftest.py",
+        "suites/first.mlperf.toml",
+        "suites/gone.mlperf.toml",
+        "suites/new.mlperf.toml",
+    ]
+    assert git(fork.workspace, "diff", "--name-only").splitlines() == [
+        "suites/first.mlperf.toml",
+        "suites/gone.mlperf.toml",
+    ]
+
+
+def test_a_suite_of_a_fork_that_is_no_regular_file_is_refused(fork: Runner) -> None:
+    change = fork.workspace / "change"
+    (change / "suites/link.mlperf.toml").symlink_to("/etc/passwd")
+    done = fork.ends(1, TAKE, SHA=committed(fork))
+    assert "::error::suites/link.mlperf.toml is no regular file" in done.stderr
+
+    (change / "suites/link.mlperf.toml").unlink()
+    write(change, {"linked/x.mlperf.toml": "x"})
+    (fork.workspace / "linked").symlink_to("/tmp")
+    done = fork.ends(1, TAKE, SHA=committed(fork))
+    assert "::error::linked/x.mlperf.toml lies behind a link" in done.stderr
+
+
+def test_a_change_of_code_alone_says_nothing_of_suites(fork: Runner) -> None:
+    write(fork.workspace / "change", {"model.py": "x = 1\n"})
+
+    fork.ends(0, TAKE, SHA=committed(fork))
+
+    told = json.loads((fork.workspace / "judged-by.json").read_text("utf-8"))
+    assert told == {"judged_by_other": []}
+
+
+def test_nothing_but_the_approved_commit_is_measured(fork: Runner) -> None:
+    sha = committed_again(fork)
+    fork.ends(0, SAME, SHA=sha)
+    fork.ends(1, SAME, SHA=git(fork.workspace / "change", "rev-parse", "HEAD^"))
+    fork.ends(1, SAME, SHA=sha.upper())
+    steps = GPU.jobs["run"]["steps"]
+    names = [str(one.get("name")) for one in steps]
+    assert steps[names.index("The approved commit, and no other")]["if"] == "inputs.sha != ''"
+    assert names.index("The approved commit, and no other") < names.index("Measure and judge")
+
+
+def committed_again(fork: Runner) -> str:
+    write(fork.workspace / "change", {"model.py": "x = 1\n"})
+    return committed(fork)

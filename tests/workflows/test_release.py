@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
+import tomllib
 from pathlib import Path
 
 import pytest
+import yaml
 
-from tests.workflows.github import GitHub, Runner, workflow
+from tests.workflows.github import ROOT, GitHub, Runner, scripts, workflow
 
 pytestmark = pytest.mark.process
 
@@ -75,8 +78,64 @@ def test_only_what_agrees_is_released(github: GitHub) -> None:
 def test_it_is_published_without_a_token_after_all_that() -> None:
     jobs = workflow("release").jobs
 
-    assert (jobs["build"]["needs"], jobs["publish"]["needs"]) == ("check", "build")
+    needs = {name: job.get("needs") for name, job in jobs.items()}
+    assert needs == {"check": None, "build": "check", "try": "build", "publish": ["build", "try"]}
     assert jobs["publish"]["permissions"] == {"id-token": "write"}
     assert jobs["publish"]["environment"] == "pypi"
     assert "password" not in str(jobs["publish"])
     assert not any("cache" in str(step.get("with", {})) for step in jobs["build"]["steps"])
+
+
+def test_nothing_unpinned_runs_where_the_package_is_built() -> None:
+    """Each build tool is one file; the wheel is tried out elsewhere, after it was uploaded."""
+    jobs = workflow("release").jobs
+    scripts = [str(step["run"]) for step in jobs["build"]["steps"] if "run" in step]
+    numbers = [
+        step["with"]["artifact-ids"]
+        for job in ("try", "publish")
+        for step in jobs[job]["steps"]
+        if "download-artifact" in str(step.get("uses"))
+    ]
+
+    assert scripts == [
+        "python -m pip install --require-hashes -r .github/requirements/build.txt",
+        "python -m build --no-isolation",
+    ]
+    assert "upload-artifact" in jobs["build"]["steps"][-1]["uses"]
+    assert numbers == ["${{ needs.build.outputs.artifact }}"] * 2
+    assert "upload" not in str(jobs["try"])
+    lines = (ROOT / ".github/requirements/build.txt").read_text("utf-8").replace("\\\n", "")
+    pins = [line for line in lines.splitlines() if not line.startswith("#")]
+    assert all(re.fullmatch(r"[a-z-]+==[0-9.]+ +--hash=sha256:[0-9a-f]{64}", pin) for pin in pins)
+    required = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]
+    assert {"build", *required["requires"]} <= {pin.partition("==")[0] for pin in pins}
+
+
+def test_workflows_install_only_pinned_versions() -> None:
+    """By hash, by constraints.txt, by ==, or what is this repository itself."""
+    unpinned = [
+        (name, line.strip())
+        for name, script in scripts()
+        for line in script.replace("\\\n", " ").splitlines()
+        if re.search(r"pip\"? install", line)
+        if not re.search(r"--require-hashes|-c constraints\.txt|\"\$@\"|==", line)
+    ]
+
+    assert unpinned == []
+
+
+def test_who_reviews_and_where_to_report_is_said_and_versions_are_kept_new() -> None:
+    owned = {
+        line.split()[0]
+        for line in (ROOT / ".github/CODEOWNERS").read_text("utf-8").splitlines()
+        if not line.startswith("#")
+    }
+    bot = yaml.safe_load((ROOT / ".github/dependabot.yml").read_text("utf-8"))
+
+    assert {"/.github/", "/baselines/", "/constraints.txt"} <= owned
+    assert all((ROOT / path.strip("/")).exists() for path in owned)
+    for update in bot["updates"]:
+        assert update["cooldown"]["default-days"] >= 7
+        assert all((ROOT / folder.strip("/")).is_dir() for folder in update["directories"])
+    assert {"github-actions", "pip"} == {one["package-ecosystem"] for one in bot["updates"]}
+    assert "Report a vulnerability" in (ROOT / "SECURITY.md").read_text("utf-8")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -204,3 +206,38 @@ def test_nothing_is_posted_that_is_old_or_no_report(github: GitHub) -> None:
     for changes in ({"TEXT": "buy this"}, {"NUMBER": "7/../8"}, {"NUMBER": ""}):
         assert post(github, **changes)[0] == 1
         assert NEW not in [key for key, _ in github.asked()]
+
+
+def test_a_change_of_its_own_suite_or_baseline_is_told_before_the_verdict(github: GitHub) -> None:
+    """By the digests in its results, and by what the plan found of a fork before its code ran."""
+    folder = github.runner.workspace
+    for name in ("suites/rn.mlperf.toml", "baselines/a.json"):
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("of the branch\n", "utf-8")
+    same = hashlib.sha256(b"of the branch\n").hexdigest()
+    file = folder / "merged" / "results.json"
+    for rests_on, listed, told in (
+        ({"suites/rn.mlperf.toml": same, "baselines/a.json": same}, None, []),
+        ({"suites/rn.mlperf.toml": "0" * 64}, None, ["suites/rn.mlperf.toml"]),
+        ({"baselines/a.json": same}, ["baselines/a.json"], ["baselines/a.json"]),
+        ({"baselines/new.json": same}, None, ["baselines/new.json"]),
+        ({"../workspace/baselines/a.json": same}, [], ["../workspace/baselines/a.json"]),
+        ({str(folder / "baselines/a.json"): same}, [], [str(folder / "baselines/a.json")]),
+        ({}, ["conftest.py", "x`<img src=x>\n@team.mlperf.toml"], ["conftest.py"]),
+        ({}, [f"suites/{number:03}.mlperf.toml" for number in range(30)], ["and 10 more"]),
+    ):
+        write_results(file, session(replace(result(OK), rests_on=rests_on)))
+        (folder / "merged" / "judged-by.json").unlink(missing_ok=True)
+        if listed is not None:
+            text = json.dumps({"judged_by_other": listed})
+            (folder / "merged" / "judged-by.json").write_text(text, "utf-8")
+
+        found = write(github.runner)
+
+        first, verdict = found.index("**"), found.index("**mlperf: ")
+        assert (first == verdict) is (told == []), rests_on
+        assert all(found.index(path) < verdict for path in told), found
+        assert "\n@team" not in found
+    for text in ("[]", "{", '{"judged_by_other": [1]}', '{"judged_by_other": "x"}'):
+        (folder / "merged" / "judged-by.json").write_text(text, "utf-8")
+        github.runner.ends(2, WRITE, URL=URL)

@@ -78,6 +78,17 @@ def test_files_follow_the_schemas(tmp_path: Path) -> None:
         assert code == expected, found + errors
 
 
+def test_ci_runs_what_others_know_of_workflows_and_of_vulnerabilities() -> None:
+    """With the persona that the tests use, and over all pinned versions."""
+    ran = "\n".join(script for name, script in scripts() if name.startswith("ci."))
+
+    assert f"zizmor {' '.join(ZIZMOR)} .github" in ran
+    assert "actionlint" in ran
+    assert "pip-audit --disable-pip --no-deps" in ran
+    for file in ("constraints.txt", ".github/requirements/build.txt"):
+        assert f"--requirement {file}" in ran
+
+
 def test_no_script_has_a_fault_that_shellcheck_knows(tmp_path: Path) -> None:
     """Every `run:` block, as bash, each under its own name; and a faulty one is found."""
     for name, script in scripts():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shutil
+import subprocess
 import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -393,10 +394,120 @@ new file mode 100644
 def test_a_patch_of_anything_else_is_refused(proposal: Runner) -> None:
     patch = proposal.workspace / "proposal" / "baselines.patch"
     whole = patch.read_text("utf-8")
-    names = (".github/workflows/x.yml", "baselines/../conftest.py", "baselines2/x", "conftest.py")
+    names = (
+        *(".github/workflows/x.yml", "baselines/../conftest.py", "baselines2/x.json"),
+        *("conftest.py", "baselines/conftest.py", "baselines/.gitattributes", "baselines/x.yml"),
+        *("baselines/.x/y.json", "baselines/a b.json", "baselines/README.md", "x.json"),
+        *("baselines/a.json.sh", ".git/hooks/pre-commit.json", "BASELINES/x.json"),
+    )
     for name in names:
         patch.write_text(whole + PATCH.format(name=name), "utf-8")
 
-        assert proposal.run(PROPOSE).returncode != 0, name
-    origin = proposal.folder.parent / "origin.git"
-    assert git(origin, "branch", "--list", "baselines/*") == ""
+        refuses(proposal, name)
+
+
+def refuses(proposal: Runner, what: str) -> None:
+    """Check that nothing is pushed and no file is written; put the branch back."""
+    before = git(proposal.workspace, "status", "--short")
+    done = proposal.run(PROPOSE)
+    assert done.returncode != 0, what + done.stdout
+    assert git(proposal.folder.parent / "origin.git", "branch", "--list", "baselines/*") == ""
+    git(proposal.workspace, "reset", "--quiet")
+    assert git(proposal.workspace, "status", "--short") == before, what
+    git(proposal.workspace, "reset", "--quiet", "--hard")
+    git(proposal.workspace, "checkout", "--quiet", "main")
+    git(proposal.workspace, "branch", "--quiet", "-D", "baselines/run-123")
+
+
+OLD = "baselines/accuracy/old/null.fp32"
+EXECUTABLE, LINK, SUBMODULE = "100755", "120000", "160000"
+
+WRONG: dict[str, list[tuple[str, ...]]] = {
+    "a workflow renamed to a baseline": [("mv", ".github/gpu.yml", "baselines/gpu.json")],
+    "a renamed baseline": [("mv", f"{OLD}.json", "baselines/accuracy/old/other.fp32.json")],
+    "a removed baseline": [("rm", f"{OLD}.json")],
+    "scores removed, and their baseline is unchanged": [("rm", f"{OLD}.0123456789ab.scores.npz")],
+    "scores removed beside another case": [
+        ("rm", f"{OLD}.0123456789ab.scores.npz"),
+        ("add", "baselines/accuracy/old/other.fp32.json"),
+    ],
+    "an executable baseline": [("chmod", f"{OLD}.json", EXECUTABLE)],
+    "a new executable": [("chmod", "baselines/new.json", EXECUTABLE)],
+    "a link": [("chmod", "baselines/link.json", LINK)],
+    "a link in the place of a baseline": [("chmod", f"{OLD}.json", LINK)],
+    "a submodule": [("chmod", "baselines/module.json", SUBMODULE)],
+    "a submodule in the place of a baseline": [("chmod", f"{OLD}.json", SUBMODULE)],
+    "a name of two lines": [("add", "baselines/a\nb.json")],
+    "a removed page": [("rm", "baselines/README.md")],
+    "a changed workflow": [("add", ".github/gpu.yml")],
+    "a baseline beside a workflow": [("add", "baselines/a.json"), ("add", ".github/x.json")],
+}
+
+
+def patched(folder: Path, steps: list[tuple[str, ...]]) -> bytes:
+    """Return the patch of some changes, with its renames, and put the index back."""
+    for step in steps:
+        match step:
+            case ("mv", old, new):
+                git(folder, "mv", old, new)
+            case ("rm", name):
+                git(folder, "rm", "--quiet", name)
+            case ("add" | "chmod", name, *modes):
+                git(folder, "update-index", "--add", "--cacheinfo", blob(folder, name, *modes))
+    shown = subprocess.check_output(
+        ["git", "diff", "--cached", "--binary", "--find-renames"], cwd=folder
+    )
+    git(folder, "reset", "--quiet", "--hard")
+    return shown
+
+
+def blob(folder: Path, name: str, mode: str = "100644") -> str:
+    """Return an entry of git's index with a new content."""
+    content = "../.github\n" if mode == LINK else "{}\n"
+    command = ["git", "hash-object", "-w", "--stdin"]
+    digest = subprocess.check_output(command, cwd=folder, input=content, text=True).strip()
+    if mode == SUBMODULE:
+        digest = git(folder, "rev-parse", "HEAD")
+    return f"{mode},{digest},{name}"
+
+
+@pytest.fixture
+def filled(proposal: Runner) -> Runner:
+    """Return the second job in a repository that has workflows and baselines."""
+    folder = proposal.workspace
+    for name in (f"{OLD}.json", f"{OLD}.0123456789ab.scores.npz", ".github/gpu.yml"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("\n".join(map(str, range(50))), "utf-8")
+        git(folder, "add", name)
+    git(folder, "commit", "--quiet", "-m", "filled")
+    git(folder, "push", "--quiet", "origin", "main")
+    return proposal
+
+
+def test_only_regular_files_of_baselines_are_taken_and_nothing_is_renamed(filled: Runner) -> None:
+    """What is checked is the index after the patch, and the patch reaches no file before that."""
+    patch = filled.workspace / "proposal" / "baselines.patch"
+    for what, steps in WRONG.items():
+        patch.write_bytes(patched(filled.workspace, steps))
+
+        refuses(filled, what)
+    patch.write_text("", "utf-8")
+    refuses(filled, "an empty patch")
+    assert git(filled.workspace, "log", "--format=%s", "-1") == "filled"
+
+
+def test_scores_that_a_changed_baseline_no_longer_names_are_removed(filled: Runner) -> None:
+    new = f"{OLD}.ba9876543210.scores.npz"
+    steps = [("add", f"{OLD}.json"), ("mv", f"{OLD}.0123456789ab.scores.npz", new)]
+    patch = filled.workspace / "proposal" / "baselines.patch"
+    patch.write_bytes(patched(filled.workspace, steps))
+
+    filled.ends(0, PROPOSE)
+
+    origin = filled.folder.parent / "origin.git"
+    command = ("diff", "--name-status", "--no-renames", "main", "baselines/run-123")
+    assert git(origin, *command).split() == [
+        *("D", f"{OLD}.0123456789ab.scores.npz"),
+        *("A", new),
+        *("M", f"{OLD}.json"),
+    ]

@@ -34,6 +34,12 @@ MARKER = "<!-- pytest-mlperf -->"
 COMMENT_LIMIT = 65_536
 """Characters of a comment on GitHub."""
 
+PATHS_SHOWN = 20
+"""Files of a change that are named above its verdict; the rest are counted."""
+
+PATH_LENGTH = 200
+"""Characters of such a file's path."""
+
 SUMMARY_LIMIT = 1_048_576
 """Bytes of a step's summary on GitHub."""
 
@@ -83,15 +89,28 @@ def summary(results: Results, absent: Sequence[Absent] = (), *, limit: int = SUM
     return _within(blocks, [f"\n{LABEL}\n"], limit)
 
 
-def comment(results: Results, absent: Sequence[Absent] = (), *, links: Links | None = None) -> str:
+def comment(
+    results: Results,
+    absent: Sequence[Absent] = (),
+    *,
+    links: Links | None = None,
+    own_files: Sequence[str] = (),
+) -> str:
     """Return a pull request's comment: the verdict first, what is not ok, the rest folded.
 
     It has so many characters at most, counted as bytes; what is cut is counted.
+
+    Args:
+        results: The session.
+        absent: Planned tests without a result.
+        links: Pages of the run and its report.
+        own_files: Files that the verdicts rest on and that the branch does not have like this. They
+            stand before the verdict, because whoever changes them decides what passes.
     """
     loud = [result for result in results.cases if result.verdict.outcome not in QUIET]
     quiet = [result for result in results.cases if result.verdict.outcome in QUIET]
     blocks = [
-        f"{MARKER}\n**{_verdict(results, absent)}**\n\n{_counts(results)}\n",
+        f"{MARKER}\n{_judged_by(own_files)}**{_verdict(results, absent)}**\n\n{_counts(results)}\n",
         *_wide(results),
         *_missing(absent),
         *_table("Not ok", loud, open_=True),
@@ -131,6 +150,19 @@ def _verdict(results: Results, absent: Sequence[Absent]) -> str:
     if not results.cases:
         return "mlperf: nothing was measured"
     return f"mlperf: no drop proven in {plural(len(results.cases), 'test')}{open_words(results)}"
+
+
+def _judged_by(own_files: Sequence[str]) -> str:
+    if not own_files:
+        return ""
+    listed = [f"- {code(path[:PATH_LENGTH])}\n" for path in own_files[:PATHS_SHOWN]]
+    rest = len(own_files) - len(listed)
+    more = [f"- and {rest} more\n"] if rest else []
+    return (
+        "**This change decides what passes: its verdicts rest on "
+        f"{plural(len(own_files), 'file')} that the branch does not have like this.** "
+        f"Review them first:\n\n{''.join(listed + more)}\n"
+    )
 
 
 def _counts(results: Results) -> str:
