@@ -325,6 +325,7 @@ def run(parsed: argparse.Namespace) -> int:
         regressions=frozenset(parsed.accept_regression),
         chosen=frozenset(parsed.case),
         measure=not parsed.no_runs,
+        runs_dir=parsed.runs_dir,
     )
     ids = {result.verdict.case.id for result in results.cases}
     for name in names:
