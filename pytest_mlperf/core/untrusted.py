@@ -62,13 +62,13 @@ def _require_bounded(content: bytes | str, max_values: int) -> None:
         in_string = piece.count(b'"') % 2 == 1
         outside = _STRINGS.sub(b"", piece)
         brackets = outside.translate(_STEPS, _NO_BRACKETS)
-        values += outside.count(b",") + brackets.count(b"\x01")
-        if values > max_values:
-            raise ValueError(f"more than {max_values:,} values")
         levels = list(accumulate(memoryview(brackets).cast("b"), initial=depth))
         depth = levels[-1]
         if max(levels) > MAX_DEPTH:
             raise ValueError(_TOO_DEEP)
+        values += outside.count(b",") + brackets.count(b"\x01")
+        if values > max_values:
+            raise ValueError(f"more than {max_values:,} values")
 
 
 def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import Literal
 from pytest_mlperf.bench.baseline import noise_of_sessions
 from pytest_mlperf.bench.case import baseline_file, baselines_root, load_checked
 from pytest_mlperf.bench.policy import rule_beside
-from pytest_mlperf.cli.stored_results import RUNS_DIR, Sessions
 from pytest_mlperf.core.baseline import (
     DAYS,
     AccuracyBaseline,
@@ -35,10 +34,8 @@ from pytest_mlperf.core.results import IMPORTED, CaseResult
 from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.reports.terminal.advice import is_drop
 from pytest_mlperf.reports.terminal.layout import relative
-from pytest_mlperf.run.project import is_tracked
 from pytest_mlperf.stores import accuracy_baselines, baselines
 from pytest_mlperf.stores.accuracy_baselines import Scores
-from pytest_mlperf.stores.results import digest_of
 
 COPY = "update-"
 """How the folder begins that runs made here record into: a copy of the baselines, at the path that
@@ -55,7 +52,6 @@ class Terms:
     Attributes:
         chosen: Ids of the cases that the user named; empty: all.
         measure: Missing runs may be made; else only what the session has is taken.
-        runs_dir: Where sessions of this project leave their results.
     """
 
     baselines: Path | None
@@ -63,7 +59,6 @@ class Terms:
     regressions: frozenset[str]
     chosen: frozenset[str]
     measure: bool
-    runs_dir: Path = RUNS_DIR
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,16 +205,6 @@ def require_accepted(result: CaseResult, worse: str, terms: Terms) -> None:
         )
 
 
-def _measured_here(suite: str, runs_dir: Path) -> bool:
-    """Check whether a session of this project measured with exactly this suite file."""
-    digest = digest_of(Path(suite))
-    return any(
-        digest and case.rests_on.get(suite) == digest
-        for _, results in Sessions(runs_dir)
-        for case in results.cases
-    )
-
-
 def _stands(result: CaseResult, old: Record | None, energy: CaseResult | None) -> bool:
     """Whether nothing calls for another baseline: the same build, as fast and as frugal."""
     words = {one.verdict.outcome for one in (result, energy) if one}
@@ -292,12 +277,6 @@ def _to_measure(
         raise BaselineError(
             f"{reason}, and {result.suite} is not here: run this in pytest's root folder, which "
             "that path begins in"
-        )
-    if not (is_tracked(Path(result.suite)) or _measured_here(result.suite, terms.runs_dir)):
-        raise BaselineError(
-            f"{reason}, and {result.suite} is not run: git does not track it here, and no results "
-            "of this project were measured with it as it is; add it to git, or take only what was "
-            "measured: --no-runs"
         )
     return ToMeasure(result=result, root=root, reason=reason, limits=limits)
 
