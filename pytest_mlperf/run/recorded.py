@@ -18,7 +18,7 @@ from pytest_mlperf.stores.endpoints import (
     read_point,
     version_of,
 )
-from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, UnfitError, read_regular
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
@@ -36,7 +36,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
         clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError, UnfitError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise RunError("worker", f"{path} is no log of a curve: {error}", str(path)) from error
     try:
         points = sorted(

@@ -507,7 +507,7 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
             yield event
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, UnfitError) as error:
+    except ValueError as error:
         raise MlperfError(f"{path}: cut, or no events of endpoints: {error}") from None
 
 

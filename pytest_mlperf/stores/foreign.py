@@ -82,7 +82,7 @@ MAX_PARTS = 20_000
 PIECE = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
 
 
-class UnfitError(Exception):
+class UnfitError(ValueError):
     """What lies there is not what is read here; its text says what it is: "a pipe"."""
 
 

@@ -22,7 +22,7 @@ from pytest_mlperf.core.foreign_text import encodable
 from pytest_mlperf.core.results import CaseResult
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, UnfitError, read_regular
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, read_regular
 
 SCHEMA = 1
 KIND = "pytest-mlperf journal"
@@ -100,7 +100,7 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
         ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnfitError, ValueError):
+    except ValueError:
         raise MlperfError(f"{path}: damaged, or of another release") from None
     return begun, {result.test: result for result in results}
 

@@ -17,9 +17,6 @@ from pytest_mlperf.stores.results import TITLE, from_bytes
 
 SCHEMA = 2
 KIND = "mlperf-suspects"
-LARGEST = 64 * 2**20
-"""Bytes of a file that is read; results of a thousand tests have a tenth."""
-
 WAIT_S = 30.0
 """Longest wait for another session that ends at the same moment."""
 

@@ -19,7 +19,7 @@ from pytest_mlperf.cli.stored_results import whole_results
 from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
 from pytest_mlperf.run.curve import read_curve
 from pytest_mlperf.run.logs import parse_detail
-from pytest_mlperf.stores import baselines, foreign, journal, suspects
+from pytest_mlperf.stores import baselines, foreign, journal
 from pytest_mlperf.stores.endpoints import events_of, read_configuration
 from pytest_mlperf.stores.foreign import (
     MAX_FILE_BYTES,
@@ -107,7 +107,7 @@ EXCEPTIONS = {
     "cli.suites": "pytest's configuration, which pytest itself has read before",
     "core.energy.meter": BOUNDED,
     "hardware.power_limit": BOUNDED,
-    "scorers.code.livecodebench": "an unpickler that finds no class, of bytes that `inflate` bounds",
+    "scorers.code.livecodebench": "an unpickler without classes, of bytes that `inflate` bounds",
     "stores.endpoints": "YAML of 64 KiB at most, without aliases",
 }
 """Modules that may use such a parser directly, and the reason."""
@@ -137,7 +137,6 @@ READERS = {
     "suite": load_suite,
     "baseline": baselines.load,
     "results": read_results,
-    "suspects": suspects.load,
     "manifest": read_manifest,
     "prices": read_prices,
     "loadgen log": parse_detail,
@@ -164,16 +163,13 @@ def test_a_file_that_changes_while_it_is_read_is_named(
     file = tmp_path / "r.json"
     file.write_bytes(b"{}" * 100)
     monkeypatch.setattr(foreign, "PIECE", 10)
-    read = io.FileIO.read
-    opened = foreign._opened
 
-    class Changing(io.FileIO):
+    class ChangingFile(io.FileIO):
         def read(self, size: int | None = -1, /) -> bytes:
-            content = read(self, -1 if size is None else size)
-            os.utime(file, ns=(0, len(content)))
-            return content
+            os.utime(file, ns=(0, 0))
+            return super().read(size)
 
-    monkeypatch.setattr(foreign, "_opened", lambda path: Changing(os.dup(opened(path).fileno())))
+    monkeypatch.setattr(io, "FileIO", ChangingFile)
     with pytest.raises(MlperfError, match=r"r\.json: changed while it was read"):
         read_results(file)
 
@@ -251,14 +247,20 @@ def largest_results() -> bytes:
 
 
 HEAD = b'{"schema": 1, "cases": ['
+
 BOMBS = {
-    "zeros": HEAD + b"0," * 15_000_000 + b"0]}",
-    "objects": HEAD + b"{}," * 700_000 + b"{}]}",
-    "small objects": HEAD + b'{"a":""},' * 700_000 + b"{}]}",
-    "one test": HEAD + b'{"verdict":{"runs":[' + b'{"a":""},' * 700_000 + b"{}]}}]}",
-    "blanks": b" " * MAX_FILE_BYTES,
-    "deep": b"[" * 5_000_000,
+    "zeros": (HEAD, b"0,", 15_000_000, b"0]}"),
+    "objects": (HEAD, b"{},", 700_000, b"{}]}"),
+    "small objects": (HEAD, b'{"a":""},', 700_000, b"{}]}"),
+    "one test": (HEAD + b'{"verdict":{"runs":[', b'{"a":""},', 700_000, b"{}]}}]}"),
+    "blanks": (b"", b" ", MAX_FILE_BYTES, b""),
+    "deep": (b"", b"[", 5_000_000, b""),
 }
+"""What begins a file, what is repeated, how often, and what ends it."""
+
+
+def bomb(begin: bytes, piece: bytes, count: int, end: bytes) -> bytes:
+    return begin + piece * count + end
 
 
 @pytest.mark.nightly
@@ -266,7 +268,7 @@ BOMBS = {
 @pytest.mark.parametrize("name", ["largest", *BOMBS])
 def test_results_at_the_limit_are_read_within_400_mb(name: str, tmp_path: Path) -> None:
     file = tmp_path / "r.json"
-    file.write_bytes(BOMBS[name] if name in BOMBS else largest_results())
+    file.write_bytes(bomb(*BOMBS[name]) if name in BOMBS else largest_results())
     command = [sys.executable, "-c", LIMITED, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     said, peak_kb = done.stdout.strip().rsplit("\n", 1)

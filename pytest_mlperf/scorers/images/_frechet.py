@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.stores.foreign import BROKEN_ARCHIVES, NumpyArchive, UnfitError, read_regular
+from pytest_mlperf.stores.foreign import BROKEN_ARCHIVES, NumpyArchive, read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -56,7 +56,7 @@ def read_statistics(path: Path) -> Statistics:
         archive = NumpyArchive(read_regular(path, LARGEST), max_bytes=LARGEST)
         mean = np.asarray(archive.read("mu"), np.float64)
         covariance = np.asarray(archive.read("sigma"), np.float64)
-    except (UnfitError, *BROKEN_ARCHIVES) as error:
+    except BROKEN_ARCHIVES as error:
         raise _wrong(path, f"NumPy cannot read the arrays mu and sigma ({error})") from error
     if mean.ndim != 1 or not len(mean) or covariance.shape != (len(mean), len(mean)):
         raise _wrong(
