@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -133,7 +133,7 @@ def folder_of(file: Path, name: str) -> Path:
     return file.parent
 
 
-READERS = {
+READERS: dict[str, Callable[[Path], object]] = {
     "suite": load_suite,
     "baseline": baselines.load,
     "results": read_results,
@@ -149,10 +149,13 @@ READERS = {
 
 @pytest.mark.parametrize("name", READERS)
 def test_no_reader_waits_for_a_pipe_or_reads_a_device(name: str, tmp_path: Path) -> None:
-    for number, make in enumerate((os.mkfifo, lambda path: path.symlink_to("/dev/zero"))):
-        file = tmp_path / str(number) / "file"
+    for kind in ("pipe", "device"):
+        file = tmp_path / kind / "file"
         file.parent.mkdir()
-        make(file)
+        if kind == "pipe":
+            os.mkfifo(file)
+        else:
+            file.symlink_to("/dev/zero")
         with pytest.raises((MlperfError, RunError, SuiteError), match=r"a pipe|a device|damaged"):
             READERS[name](file)
 

@@ -34,6 +34,8 @@ MOST_S = 1200
 MOST_BYTES = 2**30
 """Of the tests of one program, unpacked."""
 
+MOST_LINE_BYTES = 2**30
+
 SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
 
 IDENTIFIER = re.compile(rb'(?<!\\)"question_id":\s*"([^"\\]+)"')
@@ -100,7 +102,7 @@ class Archive:
         """Read the tests of one problem."""
         with path.open("rb") as file:
             file.seek(place)
-            line = file.readline(MOST_BYTES)
+            line = file.readline(MOST_LINE_BYTES)
         try:
             return _task(parse_json(line))
         except _BROKEN_ROWS as error:
