@@ -183,10 +183,10 @@ def _failing_fast(schema: Any) -> Any:
     return {key: _failing_fast(value) for key, value in schema.items()} | fast
 
 
-def content_of(path: Path, title: str, max_bytes: int = MAX_FILE_BYTES) -> bytes:
-    """Return the bytes of a file; what cannot be read, or is too large, is an MlperfError."""
+def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a file of `MAX_FILE_BYTES`, or so many; others are an MlperfError."""
     try:
-        return read_regular(path, max_bytes)
+        return read_regular(path, max_bytes or MAX_FILE_BYTES)
     except UnfitError as error:
         raise MlperfError(f"{path}: {error}, which no {title} is; is it the right file?") from None
     except OSError as error:
