@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +20,7 @@ from pytest_mlperf.core.verdict import MetricVerdict
 from pytest_mlperf.hardware.machine import split
 from pytest_mlperf.hardware.specs import find_gpu, known_gpus
 from pytest_mlperf.reports.terminal.layout import Row, paragraph, paragraphs, table
+from pytest_mlperf.stores.foreign import read_toml
 from pytest_mlperf.suite.load import defects_in
 from pytest_mlperf.suite.tables import Price
 
@@ -54,10 +54,7 @@ def read_prices(path: Path) -> Prices:
     Raises:
         MlperfError: It cannot be read, a price has no day, or is of an accelerator nobody knows.
     """
-    try:
-        raw = tomllib.loads(path.read_text("utf-8")).get("prices")
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise MlperfError(f"{path}: cannot be read as TOML: {visible(str(error))}") from None
+    raw = read_toml(path, "file of prices").get("prices")
     if not isinstance(raw, dict) or not raw:
         example = "H200 = { usd_per_gpu_hour = 3.29, as_of = 2026-11-01 }"
         raise MlperfError(f"{path}: no table [prices]; write one with lines as {example}")

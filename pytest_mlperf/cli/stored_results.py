@@ -20,7 +20,8 @@ from pytest_mlperf.core.numbers import percent
 from pytest_mlperf.core.results import CaseResult, Results
 from pytest_mlperf.reports.terminal.selection import CaseCost
 from pytest_mlperf.run.project import git_text
-from pytest_mlperf.stores.results import digest_of, read_results, read_whole
+from pytest_mlperf.stores.foreign import content_of
+from pytest_mlperf.stores.results import TITLE, digest_of, read_results, read_whole
 from pytest_mlperf.stores.signatures import verified
 
 RUNS_DIR = Path(".mlperf")
@@ -90,8 +91,9 @@ def whole_results(path: Path, allowed: Path | None) -> tuple[Results, list[str]]
     """
     if allowed is None:
         return read_whole(path), []
-    signer = verified(path, allowed)
-    results = read_whole(path)
+    content = content_of(path, TITLE)  # once: the bytes that were signed are those that are used
+    signer = verified(path, content, allowed)
+    results = read_whole(path, content)
     for case in results.cases:
         here, then = digest_of(Path(case.suite)), case.rests_on.get(case.suite)
         if here and here != then:

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from pytest_mlperf.core.case import ScenarioName
 from pytest_mlperf.core.numbers import AtLeastOne, Count, Positive
 from pytest_mlperf.rounds import ROUNDS, load_round
-from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
+from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
 
 ROUND = "v4.1"
 """The round whose results `limits` sets beside what is possible."""
@@ -152,7 +152,7 @@ class PublishedTable:
 def results_in(path: Path) -> tuple[OfficialResult, ...]:
     """Read the results of a file; one that is no such file is an MlperfError."""
     raw = read_foreign(path, TITLE)
-    return as_document(path, raw, TITLE, shape_of(PublishedTable), SCHEMA, WRITE).results
+    return as_document(path, raw, TITLE, Shape(PublishedTable), SCHEMA, WRITE).results
 
 
 def rounds_with_results() -> tuple[str, ...]:

@@ -2,37 +2,44 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.compliance import LoggedAnswer
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.run.worker.clocks import TOKENS
 from pytest_mlperf.stores import atomic
+from pytest_mlperf.stores.foreign import UnfitError, lines_of
 
 BRACKETS = (b"", b"[", b"]")
+
+MAX_LINE_BYTES = 2**31
+"""Of an answer in hex: two images of 1024 x 1024 have 13 MB."""
+
+MAX_COUNTS = 2**31
 
 
 def logged_answers(log: Path) -> Iterator[LoggedAnswer]:
     """Yield the answers of a log, in its order; what is none is a RunError."""
     try:
-        with log.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                text = line.strip().removesuffix(b",")
-                if text not in BRACKETS:
-                    yield _answer(log, number, text)
+        for number, line in enumerate(lines_of(log, MAX_LINE_BYTES), start=1):
+            text = line.strip().removesuffix(b",")
+            if text not in BRACKETS:
+                yield _answer(log, number, text)
     except OSError as error:
         raise RunError("loadgen", f"cannot read {log}: {error.strerror}", str(log)) from error
+    except UnfitError as error:
+        raise RunError("loadgen", f"{log} is {error}, and no log", str(log)) from None
 
 
 def token_counts(folder: Path) -> dict[int, list[int]]:
     """Return the tokens of each answer of a run by data set index; empty if nobody counted."""
     path = folder / TOKENS
     try:
-        counts = json.loads(path.read_bytes()) if path.exists() else {}
+        counts = parse_json(path.read_bytes(), max_values=MAX_COUNTS) if path.exists() else {}
         return {int(index): [int(tokens) for tokens in each] for index, each in counts.items()}
-    except (OSError, ValueError, TypeError, AttributeError, RecursionError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise RunError("worker", f"cannot read {path}: {error}", str(path)) from None
 
 
@@ -47,7 +54,7 @@ def write_answers(log: Path, outputs: Sequence[bytes]) -> None:
 
 def _answer(log: Path, number: int, text: bytes) -> LoggedAnswer:
     try:
-        entry = json.loads(text)
+        entry = parse_json(text)
         first = entry.get("token_data")
         tokens = entry.get("token_count")
         return LoggedAnswer(

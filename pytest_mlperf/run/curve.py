@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ from pytest_mlperf.core.errors import RunError
 from pytest_mlperf.core.judge.formulas import t_sf
 from pytest_mlperf.core.metrics import COUNTS, METRICS, RATES, TIMES, at_point
 from pytest_mlperf.core.reason import Key, Reason, Sign, SignKey
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.run.figures import Figures, Findings, per_gpu, together
 from pytest_mlperf.run.worker.closed_loop import (
     LEAST_REQUESTS,
@@ -24,6 +24,7 @@ from pytest_mlperf.run.worker.closed_loop import (
     OpenWindow,
     PointWindow,
 )
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 HELD = 0.02
 """By Little's law requests/s times mean latency are the requests under way. By so much less than
@@ -81,7 +82,7 @@ class CurveLog:
 def read_curve(path: Path) -> CurveLog:
     """Read the log of a loop of our own, which the worker wrote whole or not at all."""
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_regular(path, MAX_FILE_BYTES))
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
         points = tuple(

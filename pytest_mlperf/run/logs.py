@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 import re
 import reprlib
@@ -13,6 +12,8 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, read_regular
 
 DETAIL = "mlperf_log_detail.txt"
 
@@ -274,10 +275,10 @@ def _require_end(path: Path, values: Mapping[str, Any], last: str | None, *, old
 def _entry(path: Path, number: int, line: str) -> tuple[str, Any, Mapping[str, Any]]:
     """Return key, value and metadata of a line, the value of the type that its key asks for."""
     try:
-        entry = json.loads(line[len(PREFIX) :])
+        entry = parse_json(line[len(PREFIX) :])
         key, value, metadata = str(entry["key"]), entry["value"], entry["metadata"]
         metadata["is_error"]
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         reason = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise RunError(
             "loadgen", f"{path}:{number} is no log entry of LoadGen: {reason}", str(path)
@@ -296,7 +297,9 @@ def _shown(value: object) -> str:
 
 def _read(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_regular(path, MAX_LOG_BYTES).decode("utf-8")
+    except UnfitError as error:
+        raise RunError("loadgen", f"{path} is {error}, and no log", str(path)) from None
     except OSError as error:
         raise RunError("loadgen", f"cannot read {path}: {error.strerror}", str(path)) from error
     except UnicodeDecodeError as error:

@@ -82,6 +82,12 @@ def git_text(*arguments: str) -> str:
     return (git(*arguments) or b"").decode("utf-8", "surrogateescape")
 
 
+def is_tracked(file: Path) -> bool:
+    """Check whether the repository of the working folder tracks this file."""
+    literal = ("--literal-pathspecs", "ls-files", "--error-unmatch", "--")
+    return git(*literal, str(file.resolve())) is not None
+
+
 def _done(folder: Path, *arguments: str) -> subprocess.CompletedProcess[bytes] | None:
     try:
         return run_git(folder, *arguments)

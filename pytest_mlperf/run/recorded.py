@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError, RunError
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.run.curve import CurveLog, unsteady
 from pytest_mlperf.run.figures import Findings
 from pytest_mlperf.run.worker.closed_loop import PARTS, SCHEMA, PointWindow
@@ -18,6 +18,7 @@ from pytest_mlperf.stores.endpoints import (
     read_point,
     version_of,
 )
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, read_regular
 
 
 def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
@@ -31,7 +32,7 @@ def read_recorded(path: Path, harness: str) -> tuple[CurveLog, Findings]:
         RunError: A folder is cut or no such result, or another version wrote it.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = parse_json(read_regular(path, MAX_FILE_BYTES))
         if content["schema"] != SCHEMA:
             raise ValueError(f"schema {content['schema']!r}, not {SCHEMA}")
         clocks = {str(name): float(clock_s) for name, clock_s in content["recorded"].items()}

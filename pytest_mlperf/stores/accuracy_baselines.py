@@ -8,8 +8,6 @@ import io
 import os
 import re
 import shlex
-import zipfile
-import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,7 @@ from pytest_mlperf.core.case import path_part
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.documents import Document, written_to
-from pytest_mlperf.stores.foreign import UnfitError, read_regular
+from pytest_mlperf.stores.foreign import BROKEN_ARCHIVES, NumpyArchive, UnfitError, read_regular
 
 Scores = Mapping[str, Sequence[float | None]]
 
@@ -84,37 +82,14 @@ def arrays(content: bytes, baseline: AccuracyBaseline, *names: str) -> dict[str,
     Raises:
         ValueError: It holds an array that the baseline does not know, or a larger one.
     """
-    with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        members = {one.filename.removesuffix(".npy"): one for one in archive.infolist()}
-        if unknown := set(members) - {*baseline.steps, OUTPUTS}:
-            raise ValueError(f"holds {min(unknown)!r}, which is no metric of {baseline.workload}")
-        most = min(baseline.samples * WIDEST + HEADER, LARGEST)
-        for name, member in members.items():
-            if member.file_size > most:
-                raise ValueError(
-                    f"{name} unpacks to {member.file_size:,} bytes, and {baseline.samples} samples "
-                    f"need {most:,} at most"
-                )
-        return {
-            name: _array(name, archive.read(members[name])) for name in names if name in members
-        }
-
-
-def _array(name: str, content: bytes) -> Any:
-    """Return an array of one axis; its header is untrusted, so nothing is allocated by it."""
-    import numpy as np
-    from numpy.lib import format as npy
-
-    file = io.BytesIO(content)
-    if npy.read_magic(file) != (1, 0):
-        raise ValueError(f"{name} is in a format that is not read")
-    shape, _, dtype = npy.read_array_header_1_0(file)
-    if dtype.hasobject:
-        raise ValueError(f"Object arrays cannot be loaded: {name}")
-    values = np.frombuffer(content, dtype, offset=file.tell())
-    if shape != values.shape:
-        raise ValueError(f"{name} says that its shape is {shape}, and has {len(values)} values")
-    return values
+    most = min(baseline.samples * WIDEST + HEADER, LARGEST)
+    archive = NumpyArchive(content, max_bytes=most)
+    if unknown := archive.names - {*baseline.steps, OUTPUTS}:
+        raise ValueError(f"holds {min(unknown)!r}, which is no metric of {baseline.workload}")
+    read = {name: archive.read(name) for name in names if name in archive.names}
+    if odd := next((name for name, values in read.items() if values.ndim != 1), None):
+        raise ValueError(f"{odd} has {read[odd].ndim} axes, and scores have one")
+    return read
 
 
 FILE = Document(AccuracyBaseline, schema=ACCURACY_SCHEMA, title="accuracy baseline")
@@ -125,12 +100,6 @@ NAMED = 12
 """Hex digits of their digest that name a file of scores."""
 
 Found = TypeVar("Found")
-
-_BROKEN = (
-    *(ValueError, TypeError, KeyError, OSError, EOFError, RecursionError, NotImplementedError),
-    *(zipfile.BadZipFile, zlib.error),
-)
-"""What damaged archives and headers raise."""
 
 
 def path_for(root: Path, *, workload: str, engine: str, precision: str, data: str = "") -> Path:
@@ -307,7 +276,7 @@ def _checked(
     """Return what is read from scores; whatever is wrong with them is one sentence."""
     try:
         return read()
-    except _BROKEN as error:
+    except BROKEN_ARCHIVES as error:
         raise BaselineError(f"{file}: is damaged: {error}; {_cure(path, file)}") from None
     except MemoryError:
         raise BaselineError(

@@ -16,7 +16,7 @@ from pytest_mlperf.core.foreign_text import json_text
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.paths import placeless
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import as_document, read_foreign, shape_of
+from pytest_mlperf.stores.foreign import Shape, as_document, read_foreign
 
 SCHEMA = 1
 NAME = "state.json"
@@ -50,7 +50,7 @@ class BisectState:
     pairs: Mapping[str, RunPairs] = field(default_factory=dict)
 
 
-_READ, _WRITTEN = shape_of(BisectState), TypeAdapter(BisectState)
+_READ, _WRITTEN = Shape(BisectState), TypeAdapter(BisectState)
 
 
 class BisectStore:

@@ -16,15 +16,16 @@ from pydantic import ValidationError
 
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.foreign_text import escaped
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, NoLocksError, alone_in
 from pytest_mlperf.stores.foreign import (
     Migration,
+    Shape,
     UnfitError,
     first_defect,
     migrated,
     read_regular,
-    shape_of,
 )
 
 LOCK_TIMEOUT_S = 60.0
@@ -61,7 +62,7 @@ class Document(Generic[T]):
         self._title = title
         self._anew = anew
         self.kind = kind
-        self._file = shape_of(kind, extra="forbid")
+        self._file = Shape(kind, extra="forbid")
 
     def load(self, path: Path) -> T | None:
         """Read a file; a BaselineError says why one that is there cannot be read."""
@@ -158,19 +159,16 @@ class Document(Generic[T]):
     def _parse(self, content: bytes) -> T:
         """Return the content in a file's bytes; ValueError says where the first defect is."""
         try:
-            raw = json.loads(content.decode("utf-8"), object_pairs_hook=_once_each)
+            raw = parse_json(content)
         except UnicodeDecodeError as error:
             raise ValueError(f"is not text in UTF-8 (byte {error.start + 1})") from None
         except json.JSONDecodeError as error:
             raise ValueError(
                 f"is not JSON: line {error.lineno}, column {error.colno}: {error.msg}"
             ) from None
-        except RecursionError:
-            raise ValueError(f"is no {self._title}: nested too deeply") from None
         current = self._migrate(raw)
         try:
-            # Through JSON once more: strict checks take a JSON list for a tuple, a Python list not.
-            return self._file.validate_json(json.dumps([current]))[0]
+            return self._file.check(current)
         except ValidationError as error:
             raise ValueError(first_defect(current, error, self._title)) from None
 
@@ -214,12 +212,3 @@ def _not_written(path: Path, error: OSError) -> BaselineError:
 
 class _NewerError(ValueError):
     """Not a defect of the file: this release is too old for it."""
-
-
-def _once_each(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    content = dict(pairs)
-    if len(content) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in content if names.count(name) > 1)
-        raise ValueError(f"key {twice!r} stands twice in one object")
-    return content

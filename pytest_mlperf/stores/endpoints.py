@@ -22,7 +22,8 @@ from pytest_mlperf.core.foreign_text import encodable, shown
 from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.numbers import COUNTED, LEAST, MOST, plural, quantity
 from pytest_mlperf.core.reason import Key, Reason
-from pytest_mlperf.stores.foreign import UnfitError, read_foreign, read_regular
+from pytest_mlperf.core.untrusted import parse_json
+from pytest_mlperf.stores.foreign import UnfitError, lines_of, read_foreign, read_regular
 
 CONFIG = "config.yaml"
 EVENTS, SAMPLES = "events.jsonl", "sample_idx_map.json"
@@ -497,17 +498,16 @@ def events_of(folder: Path, *kinds: bytes) -> Iterator[dict[str, Any]]:
     """Yield the events of a run folder in whose lines one of these words stands."""
     path = folder / EVENTS
     try:
-        with path.open("rb") as lines:
-            while line := lines.readline(LONGEST_EVENT):
-                if not any(kind in line for kind in kinds):
-                    continue
-                event = json.loads(line)
-                if not isinstance(event, dict):
-                    raise ValueError("an event is no object")
-                yield event
+        for line in lines_of(path, LONGEST_EVENT):
+            if not any(kind in line for kind in kinds):
+                continue
+            event = parse_json(line)
+            if not isinstance(event, dict):
+                raise ValueError("an event is no object")
+            yield event
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise MlperfError(f"{path}: cut, or no events of endpoints: {error}") from None
 
 

@@ -1,25 +1,33 @@
-"""JSON that comes from elsewhere: bounded in size and depth before anything looks at it."""
+"""Read files that others wrote: regular files of a bounded size, parsed within bounds."""
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import os
 import reprlib
 import stat
-from collections.abc import Callable, Mapping
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import CoreConfig, SchemaValidator
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import encodable
+from pytest_mlperf.core.foreign_text import encodable, visible
+from pytest_mlperf.core.untrusted import parse_json, parse_toml
 
 
 def first_defect(raw: Any, error: ValidationError, title: str) -> str:
     """Return "records[0].runs[2].samples: must be a valid integer, not '3'"."""
-    defects = error.errors(include_url=False)
+    defects = error.errors(include_url=False, include_input=False)
     path, value = _resolve(raw, defects[0]["loc"][1:])
     match defects[0]["type"]:
         case "missing":
@@ -57,13 +65,24 @@ def _resolve(raw: Any, location: tuple[int | str, ...]) -> tuple[str, Any]:
 
 Document = TypeVar("Document")
 
-LARGEST = 256 * 2**20
-"""Bytes of a file: some 20,000 cases with five runs each."""
+MAX_FILE_BYTES = 32 * 2**20
+"""Bytes of a file: some 2,500 cases with five runs each. It is read within 400 MB of memory."""
+
+MAX_FILE_VALUES = 1_500_000
+"""Lists, objects and commas of such a file."""
+
+MAX_LOG_BYTES = 256 * 2**20
+"""Bytes of a log: text, of which few lines are parsed."""
+
+MAX_TOML_BYTES = 2**20
+
+MAX_PARTS = 20_000
+"""Lists and objects of one test's result, or of one smaller document."""
 
 PIECE = 2**20  # bytes read at a time: a limit shall not take the memory that it allows
 
 
-class UnfitError(Exception):
+class UnfitError(ValueError):
     """What lies there is not what is read here; its text says what it is: "a pipe"."""
 
 
@@ -75,51 +94,182 @@ _KINDS = {
 }
 
 
-def read_regular(path: Path, largest: int) -> bytes:
+def read_regular(path: Path, max_bytes: int) -> bytes:
     """Return the content of a regular file of so many bytes at most; links are followed.
 
-    A pipe or a device is not waited for: it is an UnfitError, as is a larger file.
+    A pipe or a device is not waited for: it is an UnfitError, as is a larger file, and one that
+    is written while it is read.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    try:
-        kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
-        if kind != stat.S_IFREG:
-            raise UnfitError(_KINDS.get(kind, "no file"))
+    with _opened(path) as file:
+        before = os.fstat(file.fileno())
         content = bytearray()
-        while piece := os.read(descriptor, PIECE):
+        while piece := file.read(min(PIECE, max_bytes + 1 - len(content))):
             content += piece
-            if len(content) > largest:
-                raise UnfitError(f"larger than {largest >> 20} MiB")
-    finally:
-        os.close(descriptor)
+            if len(content) > max_bytes:
+                raise UnfitError(f"larger than {size_in_words(max_bytes)}")
+        after = os.fstat(file.fileno())
+    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
+        raise UnfitError("changed while it was read")
     return bytes(content)
 
 
-def shape_of(
-    kind: type[Document], *, extra: Literal["forbid", "ignore"] = "ignore"
-) -> TypeAdapter[tuple[Document]]:
-    """Return what checks documents of a kind: no value is taken for another, no number is none.
+def _opened(path: Path) -> io.FileIO:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind != stat.S_IFREG:
+        os.close(descriptor)
+        raise UnfitError(_KINDS.get(kind, "no file"))
+    return io.FileIO(descriptor)
+
+
+def size_in_words(count: int) -> str:
+    """Return a limit of bytes as messages show it."""
+    return f"{count >> 20} MiB" if count >= PIECE else f"{count >> 10} KiB"
+
+
+def lines_of(path: Path, max_line_bytes: int) -> Iterator[bytes]:
+    """Yield the lines of a regular file of any size; a longer line is an UnfitError."""
+    with io.BufferedReader(_opened(path)) as file:
+        while line := file.readline(max_line_bytes + 1):
+            if len(line) > max_line_bytes:
+                raise UnfitError(f"with a line of more than {size_in_words(max_line_bytes)}")
+            yield line
+
+
+class Shape(Generic[Document]):
+    """Checks documents of a kind: no value is taken for another, no number is none.
 
     A dataclass takes its configuration from the type around it, hence the tuple: the pure domain
     need not know how its files are checked.
     """
-    config = ConfigDict(strict=True, extra=extra, allow_inf_nan=False, defer_build=True)
-    shape: Any = tuple[kind]  # type: ignore[valid-type]
-    return TypeAdapter(shape, config=config)
+
+    def __init__(
+        self, kind: type[Document], *, extra: Literal["forbid", "ignore"] = "ignore"
+    ) -> None:
+        """Build nothing yet: that takes longer than collecting a suite."""
+        self._kind, self._extra = kind, extra
+
+    @cached_property
+    def _validator(self) -> SchemaValidator:
+        config = ConfigDict(strict=True, extra=self._extra, allow_inf_nan=False)
+        shape: Any = tuple[self._kind]  # type: ignore[name-defined]
+        schema = TypeAdapter(shape, config=config).core_schema
+        return SchemaValidator(_failing_fast(schema), CoreConfig(strict=True))
+
+    def check(self, raw: Any) -> Document:
+        """Return the document that a JSON value is.
+
+        Raises:
+            ValidationError: It is none; of a list only the first defect is there.
+            ValueError: It is too large to be checked as one: each defect of pydantic has a copy.
+        """
+        # As JSON: strict checks take a JSON list for a tuple, a Python list not.
+        text = json.dumps([raw], ensure_ascii=False)
+        if text.count("{") + text.count("[") > MAX_PARTS:
+            raise ValueError(
+                f"more than {MAX_PARTS:,} lists and objects in one {self._kind.__name__}"
+            )
+        document: tuple[Document] = self._validator.validate_json(text)
+        return document[0]
 
 
-def read_foreign(path: Path, title: str) -> Any:
-    """Return the content of a JSON file of at most `LARGEST` bytes."""
+def _failing_fast(schema: Any) -> Any:
+    """Return a schema in which lists end at their first defect: others take memory, unread."""
+    if isinstance(schema, list):
+        return [_failing_fast(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    fast = {"fail_fast": True} if schema.get("type") in ("list", "tuple") else {}
+    return {key: _failing_fast(value) for key, value in schema.items()} | fast
+
+
+def content_of(path: Path, title: str, max_bytes: int | None = None) -> bytes:
+    """Return the bytes of a file of `MAX_FILE_BYTES`, or so many; others are an MlperfError."""
     try:
-        content = read_regular(path, LARGEST)
+        return read_regular(path, max_bytes or MAX_FILE_BYTES)
     except UnfitError as error:
         raise MlperfError(f"{path}: {error}, which no {title} is; is it the right file?") from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
+
+
+def json_of(path: Path | str, title: str, content: bytes) -> Any:
+    """Return the JSON value in bytes that were read from a path."""
     try:
-        return encodable(json.loads(content))
-    except (ValueError, RecursionError) as error:
-        raise MlperfError(f"{path}: not a {title}: {error}") from None
+        value = parse_json(content, max_values=MAX_FILE_VALUES)
+    except ValueError as error:
+        raise MlperfError(f"{path}: not a {title}: {visible(str(error))}") from None
+    # Only an escape can make half a character.
+    return encodable(value) if b"\\u" in content else value
+
+
+def read_foreign(path: Path, title: str) -> Any:
+    """Return the content of a JSON file of at most `MAX_FILE_BYTES`."""
+    return json_of(path, title, content_of(path, title))
+
+
+def read_toml(path: Path, title: str) -> dict[str, Any]:
+    """Return the tables of a TOML file of at most `MAX_TOML_BYTES`."""
+    content = content_of(path, title, MAX_TOML_BYTES)
+    try:
+        return parse_toml(content.decode("utf-8"))
+    except ValueError as error:
+        raise MlperfError(f"{path}: cannot be read as TOML: {visible(str(error))}") from None
+
+
+_COMPRESSIONS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
+"""Of others zipfile does not bound what one read unpacks to."""
+
+
+def members_of(archive: zipfile.ZipFile, max_bytes: int) -> dict[str, zipfile.ZipInfo]:
+    """Return the members of a zip archive, of which none unpacks to more than so many bytes."""
+    members = archive.infolist()
+    for member in members:
+        if member.compress_type not in _COMPRESSIONS:
+            raise ValueError(f"{member.filename!r} is compressed in a way that is not read")
+        if member.file_size > max_bytes:
+            name, size = member.filename.removesuffix(".npy"), member.file_size
+            raise ValueError(f"{name} unpacks to {size:,} bytes (at most {max_bytes:,})")
+    return {member.filename: member for member in members}
+
+
+BROKEN_ARCHIVES = (
+    *(ValueError, TypeError, KeyError, OSError, EOFError, RecursionError, NotImplementedError),
+    *(zipfile.BadZipFile, zlib.error, RuntimeError, MemoryError, OverflowError),
+)
+"""What damaged archives and headers raise."""
+
+
+class NumpyArchive:
+    """The arrays of an .npz archive, of which none unpacks to more than `max_bytes`."""
+
+    def __init__(self, content: bytes, *, max_bytes: int) -> None:
+        """Check the archive; what is wrong with it is one of `BROKEN_ARCHIVES`."""
+        self._archive = zipfile.ZipFile(io.BytesIO(content))
+        members = members_of(self._archive, max_bytes)
+        self._members = {name.removesuffix(".npy"): one for name, one in members.items()}
+        self.names = frozenset(self._members)
+
+    def read(self, name: str) -> Any:
+        """Return an array."""
+        return _array(name, self._archive.read(self._members[name]))
+
+
+def _array(name: str, content: bytes) -> Any:
+    """Return an array; its header is untrusted, so nothing is allocated by it."""
+    import numpy as np
+    from numpy.lib import format as npy
+
+    file = io.BytesIO(content)
+    if npy.read_magic(file) != (1, 0):
+        raise ValueError(f"{name} is in a format that is not read")
+    shape, by_columns, dtype = npy.read_array_header_1_0(file)
+    if dtype.hasobject:
+        raise ValueError(f"Object arrays cannot be loaded: {name}")
+    values = np.frombuffer(content, dtype, offset=file.tell())
+    if math.prod(shape) != len(values):
+        raise ValueError(f"{name} says that its shape is {shape}, and has {len(values)} values")
+    return values.reshape(shape, order="F" if by_columns else "C")
 
 
 Migration = Callable[[dict[str, Any]], dict[str, Any]]
@@ -150,10 +300,11 @@ def as_document(
     path: Path | str,
     raw: Any,
     title: str,
-    shape: TypeAdapter[tuple[Document]],
+    shape: Shape[Document],
     newest: int,
     cure: str,
     migrations: Mapping[int, Migration] = MappingProxyType({}),
+    items: tuple[str, Shape[Any]] | None = None,
 ) -> Document:
     """Return what a JSON document says, if it has the shape and its schema is known here.
 
@@ -163,7 +314,9 @@ def as_document(
         newest: The newest schema that is known here.
         cure: What to do about one that is something else, for messages.
         migrations: What turns an older one into the next, see `migrated`.
+        items: The key of a list whose items are checked one by one, and their shape.
     """
+    where = ""
     schema = raw.get("schema") if isinstance(raw, dict) else None
     if isinstance(schema, int) and schema > newest:
         raise MlperfError(
@@ -173,10 +326,21 @@ def as_document(
     try:
         if isinstance(schema, int) and schema > 0:
             raw = migrated(raw, schema, newest, migrations)
-        # As JSON: strict checks take a JSON list for a tuple, a Python list not.
-        return shape.validate_json(json.dumps([raw]))[0]
+        defective = raw
+        if items is None or not isinstance(raw, dict) or not isinstance(raw.get(items[0]), list):
+            return shape.check(raw)
+        name, item_shape = items
+        defective = {**raw, name: []}
+        document = shape.check(defective)
+        checked = []
+        for number, defective in enumerate(raw[name]):
+            where = f"{name}[{number}]"
+            checked.append(item_shape.check(defective))
+        return replace(document, **{name: tuple(checked)})  # type: ignore[type-var]
     except ValidationError as error:
-        defect = first_defect(raw, error, title)
+        defect = first_defect(defective, error, title)
+        if where:
+            defect = f"{where}{'' if defect.startswith('[') else '.'}{defect}"
     except (ValueError, RecursionError) as error:
-        defect = str(error)
+        defect = f"{where}: {error}" if where else str(error)
     raise MlperfError(f"{path}: not a {title}: {defect}; {cure}")

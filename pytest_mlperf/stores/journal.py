@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable
 from pytest_mlperf.core.results import CaseResult
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.foreign import LARGEST, UnfitError, read_regular, shape_of
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape, read_regular
 
 SCHEMA = 1
 KIND = "pytest-mlperf journal"
@@ -45,7 +46,7 @@ class Begun:
     settings: Mapping[str, str]
 
 
-_BEGUN, _RESULT = shape_of(Begun), shape_of(CaseResult)
+_BEGUN, _RESULT = Shape(Begun), Shape(CaseResult)
 _WRITTEN = {Begun: TypeAdapter(Begun), CaseResult: TypeAdapter(CaseResult)}
 
 
@@ -88,18 +89,18 @@ def read(folder: Path) -> tuple[Begun, dict[str, CaseResult]]:
     """
     path = folder / NAME
     try:
-        first, *lines = read_regular(path, LARGEST).split(b"\n")
-        begun = _BEGUN.validate_json(b"[" + first + b"]")[0]
+        first, *lines = read_regular(path, MAX_FILE_BYTES).split(b"\n")
+        begun = _BEGUN.check(parse_json(first))
         if (begun.schema, begun.kind) != (SCHEMA, KIND):
             raise MlperfError(f"{path}: written by another pytest-mlperf (schema {begun.schema})")
-        results = [_RESULT.validate_json(b"[" + line + b"]")[0] for line in lines[:-1]]
+        results = [_RESULT.check(parse_json(line)) for line in lines[:-1]]
     except FileNotFoundError:
         raise MlperfError(
             f"{folder} has no {NAME}: no session of that name was interrupted"
         ) from None
     except OSError as error:
         raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
-    except (UnfitError, ValidationError):
+    except ValueError:
         raise MlperfError(f"{path}: damaged, or of another release") from None
     return begun, {result.test: result for result in results}
 

@@ -16,20 +16,24 @@ from pytest_mlperf.core.case import Kind
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, json_text
 from pytest_mlperf.core.numbers import Count
-from pytest_mlperf.core.results import SCHEMA, Results
+from pytest_mlperf.core.results import SCHEMA, CaseResult, Results
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.stores import atomic
 from pytest_mlperf.stores.foreign import (
-    LARGEST,
+    MAX_FILE_BYTES,
     Migration,
+    Shape,
     UnfitError,
     as_document,
+    content_of,
+    json_of,
     read_foreign,
     read_regular,
-    shape_of,
 )
 
-_SHAPE = shape_of(Results)
+TITLE = "results file"
+
+_SHAPE, _CASE = Shape(Results), Shape(CaseResult)
 
 MIGRATIONS: dict[int, Migration] = {}
 """For each older schema, what turns its content into that of the next one."""
@@ -75,11 +79,7 @@ def as_bytes(results: Results) -> bytes:
 
 def from_bytes(place: str, content: bytes) -> Results:
     """Return the session that `as_bytes` made; what is none is an MlperfError."""
-    try:
-        raw = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise MlperfError(f"{place}: no results: {error}") from None
-    return _checked(place, raw)
+    return _checked(place, json_of(place, TITLE, content))
 
 
 DIGEST = "digest"
@@ -93,14 +93,18 @@ def _digest(content: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
 
-def read_whole(path: Path) -> Results:
+def read_whole(path: Path, content: bytes | None = None) -> Results:
     """Read a results file that is as it was written, as `read_results`.
 
     One of an older release has no digest of itself, and is taken as it is.
+
+    Args:
+        path: The file.
+        content: Its bytes, where they were read already; the file is then not read again.
     """
-    results = read_results(path)
-    content = read_foreign(path, "results file")
-    if DIGEST in content and content[DIGEST] != _digest(content):
+    raw = json_of(path, TITLE, content_of(path, TITLE) if content is None else content)
+    results = _checked(path, raw)
+    if DIGEST in raw and raw[DIGEST] != _digest(raw):
         raise MlperfError(
             f"{path}: changed since it was written, as its digest says; take the file that pytest "
             "wrote"
@@ -111,7 +115,7 @@ def read_whole(path: Path) -> Results:
 def digest_of(path: Path) -> str:
     """Return the SHA-256 of a file; "": it is not there, or cannot be read."""
     try:
-        return hashlib.sha256(read_regular(path, LARGEST)).hexdigest()
+        return hashlib.sha256(read_regular(path, MAX_FILE_BYTES)).hexdigest()
     except (OSError, UnfitError):
         return ""
 
@@ -123,12 +127,14 @@ def require_readable(verdict: Verdict) -> None:
 
 def read_results(path: Path) -> Results:
     """Read a results file; what is none, or holds what no run can measure, is an MlperfError."""
-    return _checked(path, read_foreign(path, "results file"))
+    return _checked(path, read_foreign(path, TITLE))
 
 
 def _checked(place: Path | str, raw: Any) -> Results:
     cure = "take the results.json that pytest wrote, or measure again: pytest suites"
-    return _completed(as_document(place, raw, "results file", _SHAPE, SCHEMA, cure, MIGRATIONS))
+    return _completed(
+        as_document(place, raw, TITLE, _SHAPE, SCHEMA, cure, MIGRATIONS, ("cases", _CASE))
+    )
 
 
 def _completed(results: Results) -> Results:
@@ -192,7 +198,7 @@ class Manifest:
         return sum(one.pairs for one in self.tests)
 
 
-_MANIFEST = shape_of(Manifest)
+_MANIFEST = Shape(Manifest)
 
 
 def read_manifest(path: Path) -> Manifest:

@@ -13,7 +13,7 @@ from pathlib import Path
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.stores.atomic import write_whole
-from pytest_mlperf.stores.foreign import LARGEST, UnfitError, read_regular
+from pytest_mlperf.stores.foreign import content_of
 
 NAMESPACE = "pytest-mlperf"
 """What such a signature is good for, and nothing else is: ssh-keygen keeps uses apart by it."""
@@ -36,7 +36,7 @@ def sign(path: Path, key: Path) -> Path:
         MlperfError: The key is not there, wants a passphrase that no agent has, or is none.
     """
     command = ["-Y", "sign", "-q", "-f", str(key), "-n", NAMESPACE]
-    done = _keygen(command, _content(path, "results file"))
+    done = _keygen(command, content_of(path, "results file"))
     if done.returncode or not done.stdout:
         raise MlperfError(
             f"{path}: not signed: ssh-keygen cannot use {key}: {_complaint(done)}; name a private "
@@ -47,19 +47,24 @@ def sign(path: Path, key: Path) -> Path:
     return signature
 
 
-def verified(path: Path, allowed: Path) -> str:
+def verified(path: Path, content: bytes, allowed: Path) -> str:
     """Return who signed a file, of those that a file of allowed signers names.
+
+    Args:
+        path: The file, beside which its signature lies.
+        content: The bytes of the file, which is not read again.
+        allowed: The file of allowed signers.
 
     Raises:
         MlperfError: It is not signed, by nobody of these, or was changed after that.
     """
-    signature, content = signature_of(path), _content(path, "results file")
-    _content(allowed, "file of allowed signers")
+    signature = signature_of(path)
+    content_of(allowed, "file of allowed signers")
     if not signature.exists():
         raise MlperfError(f"{path}: not signed: {signature.name} is not beside it")
     # A copy: what is looked at twice may not change between.
     with tempfile.NamedTemporaryFile(suffix=ENDING) as copy:
-        copy.write(_content(signature, "signature"))
+        copy.write(content_of(signature, "signature"))
         copy.flush()
         by = ("-s", copy.name, "-f", str(allowed))
         listed = _keygen(["-Y", "find-principals", *by], b"")
@@ -73,15 +78,6 @@ def verified(path: Path, allowed: Path) -> str:
             if checked.returncode == 0:
                 return visible(name)
     raise MlperfError(f"{path}: its signature is not good: {_complaint(checked)}")
-
-
-def _content(path: Path, title: str) -> bytes:
-    try:
-        return read_regular(path, LARGEST)
-    except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no {title} is") from None
-    except OSError as error:
-        raise MlperfError(f"{path}: cannot be read: {error.strerror}") from None
 
 
 def _keygen(arguments: list[str], content: bytes) -> subprocess.CompletedProcess[bytes]:

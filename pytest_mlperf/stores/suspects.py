@@ -12,14 +12,11 @@ from pydantic import TypeAdapter, ValidationError
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Suspect, newest, remaining
 from pytest_mlperf.stores.atomic import BusyError, NoLocksError, alone_in, write_bytes
-from pytest_mlperf.stores.foreign import read_foreign
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.foreign import content_of, json_of
+from pytest_mlperf.stores.results import TITLE, from_bytes
 
 SCHEMA = 2
 KIND = "mlperf-suspects"
-LARGEST = 64 * 2**20
-"""Bytes of a file that is read; results of a thousand tests have a tenth."""
-
 WAIT_S = 30.0
 """Longest wait for another session that ends at the same moment."""
 
@@ -104,12 +101,11 @@ def _write(
 
 
 def _listed(file: Path) -> Remembered:
-    if file.stat().st_size > LARGEST:
-        raise MlperfError(f"{file} is larger than {LARGEST >> 20} MiB, which no results file is")
-    raw = read_foreign(file, "results file")
+    content = content_of(file, TITLE)
+    raw = json_of(file, TITLE, content)
     kind = raw.get("kind") if isinstance(raw, dict) else None
     if kind is None:
-        results = read_results(file)
+        results = from_bytes(str(file), content)
         now = results.started
         before = (*results.suspects, *(result.suspected for result in results.cases))
         after = remaining(filter(None, before), results.cases, date=now, cleared=True)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import codecs
 import re
-import tomllib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from itertools import chain
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,13 +13,13 @@ from pydantic import BaseModel, ValidationError
 
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import nearest, shown
+from pytest_mlperf.core.untrusted import parse_toml
+from pytest_mlperf.stores.foreign import UnfitError, read_regular
 from pytest_mlperf.suite.model import Inconsistent, Suite
 from pytest_mlperf.suite.values import Defect, KeyPath
 
 MAX_BYTES = 4 * 1024 * 1024
 """A larger file is no suite written by hand; it is refused before it is parsed."""
-
-MAX_DEPTH = 50
 
 
 def load_suite(path: Path) -> tuple[Suite, str]:
@@ -35,13 +33,9 @@ def load_suite(path: Path) -> tuple[Suite, str]:
     """
     text = _read(path)
     try:
-        raw = tomllib.loads(text)
-    except RecursionError:
-        raise SuiteError(f"{path}: nested too deeply (more than {MAX_DEPTH} levels)") from None
+        raw = parse_toml(text)
     except ValueError as error:  # beside syntax: a number of more than 4300 digits
         raise SuiteError(f"{path}:{_syntax(str(error), text)}") from None
-    if _is_deeper(raw, MAX_DEPTH):
-        raise SuiteError(f"{path}: nested too deeply (more than {MAX_DEPTH} levels)")
     if not raw:
         raise SuiteError(
             f"{path}: the suite is empty; `pytest-mlperf init` writes one to start from"
@@ -128,7 +122,7 @@ def _statements(text: str) -> Iterator[tuple[int, str]]:
 def _keys(source: str) -> tuple[str, ...]:
     """Return ("a", "b c") for `a."b c"`; nothing where that is no key."""
     try:
-        value: Any = tomllib.loads(f"{source.strip()} = 0")
+        value: Any = parse_toml(f"{source.strip()} = 0")
     except ValueError:
         return ()
     keys = []
@@ -180,14 +174,13 @@ _ARRAYS = {("engines",), ("scenarios",), ("expected_failures",), ("pairs",)}
 
 def _read(path: Path) -> str:
     try:
-        data = path.read_bytes()
+        data = read_regular(path, MAX_BYTES)
     except OSError as error:
         raise SuiteError(f"{path}: cannot be read: {error.strerror}") from None
-    if len(data) > MAX_BYTES:
+    except UnfitError as error:
         raise SuiteError(
-            f"{path}: {len(data) / 2**20:.1f} MiB is too large for a suite "
-            f"(at most {MAX_BYTES // 2**20} MiB); split it, one workload a file"
-        )
+            f"{path}: {error}, which no suite is; write one in TOML, one workload a file"
+        ) from None
     if b"\0" in data and not data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         raise SuiteError(f"{path}: this is a binary file, not a suite in TOML")
     try:
@@ -205,15 +198,6 @@ def _syntax(message: str, text: str) -> str:
     if line or place == "end of document":
         return f"{line[1] if line else text.rstrip().count(chr(10)) + 1}: not TOML: {reason}"
     return f" not TOML: {message.partition(';')[0]}"
-
-
-def _is_deeper(raw: object, levels: int) -> bool:
-    inside = [raw]
-    for _ in range(levels):
-        tables = [value for value in inside if isinstance(value, dict)]
-        arrays = [value for value in inside if isinstance(value, list)]
-        inside = list(chain(*(table.values() for table in tables), *arrays))
-    return any(isinstance(value, dict | list) for value in inside)
 
 
 def defects_in(error: ValidationError) -> list[Defect]:

@@ -135,7 +135,7 @@ def test_what_is_no_manifest_no_results_or_no_report_is_refused(
         "pytest-mlperf: empty holds no *.json; name the results files\n",
     )
     with monkeypatch.context() as patch:
-        patch.setattr(foreign, "LARGEST", 100)
+        patch.setattr(foreign, "MAX_FILE_BYTES", 100)
         assert differing(say, [(("merge", "h100.json"), 2, ("larger than",))]) == []
     for given in ("pdf=x.pdf", "html", "html="):
         with pytest.raises(SystemExit, match="2"):

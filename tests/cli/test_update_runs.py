@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,8 +13,9 @@ import pytest
 from pytest_mlperf.cli.update import repeated, taken
 from pytest_mlperf.cli.update._proposals import Terms, ToMeasure
 from pytest_mlperf.core.errors import BaselineError
+from pytest_mlperf.run.project import is_tracked
 from pytest_mlperf.stores import accuracy_baselines, baselines
-from pytest_mlperf.stores.results import sealed
+from pytest_mlperf.stores.results import digest_of, sealed
 from tests.cli.lab import CASE, PERFORMANCE, Lab, performance
 from tests.cli.text import Say, differing, one_line
 from tests.conftest import LEAN
@@ -87,6 +89,32 @@ def test_another_machine_or_a_dry_run_measures_nothing(own_lab: Lab, update: Say
     shown = update.ends(1, "update", own_lab.upgraded, *ACCEPT, "--case", CASE)
     assert "and it was measured on another machine (cores 192 there," in one_line(shown)
     assert f'there: pytest "{PERFORMANCE}" --mlperf-update=replace' in one_line(shown)
+
+
+@pytest.mark.process
+def test_a_suite_that_nobody_here_measured_or_tracks_is_not_run(own_lab: Lab, update: Say) -> None:
+    """A results file from elsewhere can name any file below the working folder."""
+    evil = Path("unpacked/test_evil.py")
+    evil.parent.mkdir()
+    evil.write_text("open('RAN', 'w')\ndef test_performance(): pass\n", "utf-8")
+    data = json.loads(own_lab.upgraded.read_text("utf-8"))
+    for case in data["cases"]:
+        case["suite"], case["test"] = str(evil), f"{evil}::test_performance"
+        case["verdict"]["baseline_file"] = None
+        case["rests_on"] = {str(evil): digest_of(evil)}
+    foreign = evil.with_name("results.json")
+    foreign.write_text(json.dumps(sealed(data)), "utf-8")
+    words = ("update", foreign, *ACCEPT, *WRITE, "--baselines", "baselines")
+    shown = one_line(update.ends(1, *words))
+    assert f"{evil} is not run: git does not track it, and no results in .mlperf rest on" in shown
+    assert shown.count("or take what was measured: --no-runs") == 2
+    assert not Path("RAN").exists()
+
+    subprocess.run(["git", "init", "-q"], check=True)
+    assert not is_tracked(evil)
+    subprocess.run(["git", "add", evil], check=True)
+    assert is_tracked(evil)
+    assert not is_tracked(Path("unpacked/*.py"))
 
 
 def test_what_stays_and_what_must_be_accepted_first_is_not_measured(

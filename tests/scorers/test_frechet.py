@@ -274,5 +274,5 @@ def test_other_statistics_are_refused_and_code_in_them_never_run(
     monkeypatch.setattr(_frechet, "LARGEST", 10_000)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("mu.npy", bytes(10_001))
-    with pytest.raises(RunError, match="it unpacks to 10,001 bytes, and at most 10,000"):
+    with pytest.raises(RunError, match=r"mu unpacks to 10,001 bytes \(at most"):
         read_statistics(path)

@@ -194,7 +194,7 @@ def test_tests_that_are_none_are_refused_and_never_run(
         (packed(print), "the tests want builtins.print, which is not run"),
         (packed(["text"]), "no problem of LiveCodeBench"),
         ('{"input": 1}', "tests are a dict, not a list"),
-        (packed("x" * 10**6), "tests have more than 1,000 bytes"),
+        (packed("x" * 10**6), "unpacks to more than 1,000 bytes"),
     ]
 
     def task(private: str) -> None:

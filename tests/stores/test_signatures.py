@@ -46,11 +46,11 @@ def test_the_signer_is_named_and_what_was_changed_afterwards_is_refused(
 ) -> None:
     """A key that wants a passphrase is not waited for."""
     assert sign(file, keys / "ann") == signature_of(file)
-    assert verified(file, keys / "allowed") == "ann@example.org"
+    assert verified(file, file.read_bytes(), keys / "allowed") == "ann@example.org"
 
     file.write_text(file.read_text("utf-8").replace('"seconds"', '"seconds" '), "utf-8")
     with pytest.raises(MlperfError, match="its signature is not good"):
-        verified(file, keys / "allowed")
+        verified(file, file.read_bytes(), keys / "allowed")
 
     signature_of(file).unlink()
     key = new_key(tmp_path / "locked", "secret")
@@ -63,13 +63,13 @@ def test_the_signer_is_named_and_what_was_changed_afterwards_is_refused(
 def test_another_signer_and_a_signature_for_another_use_are_refused(file: Path, keys: Path) -> None:
     sign(file, keys / "bob")
     with pytest.raises(MlperfError, match=r"signed by nobody whom .*allowed allows"):
-        verified(file, keys / "allowed")
+        verified(file, file.read_bytes(), keys / "allowed")
 
     signature_of(file).unlink()
     command = ["ssh-keygen", "-q", "-Y", "sign", "-f", str(keys / "ann"), "-n", "git", str(file)]
     subprocess.run(command, check=True, capture_output=True)
     with pytest.raises(MlperfError, match="its signature is not good"):
-        verified(file, keys / "allowed")
+        verified(file, file.read_bytes(), keys / "allowed")
 
 
 def test_merge_takes_and_makes_signed_results(
@@ -84,4 +84,4 @@ def test_merge_takes_and_makes_signed_results(
     made = ["-o", str(merged), "--sign", str(keys / "ann")]
     assert main(["merge", str(file), *allowed, *made]) == 0
     assert "results.json: signed by ann@example.org" in capsys.readouterr().out
-    assert verified(merged, keys / "allowed") == "ann@example.org"
+    assert verified(merged, merged.read_bytes(), keys / "allowed") == "ann@example.org"

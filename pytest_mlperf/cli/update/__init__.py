@@ -20,6 +20,7 @@ from pytest_mlperf.bench.policy import Policy
 from pytest_mlperf.cli.output import as_typed, complain, show, whole
 from pytest_mlperf.cli.stored_results import (
     RUNS_DIR,
+    Sessions,
     add_runs_dir,
     add_verify,
     costs,
@@ -52,9 +53,9 @@ from pytest_mlperf.core.verdict import Outcome
 from pytest_mlperf.hardware.machine import Machine, detect
 from pytest_mlperf.reports.terminal.layout import relative
 from pytest_mlperf.reports.terminal.selection import idle_in_words
-from pytest_mlperf.run.project import ignored_in_git
+from pytest_mlperf.run.project import ignored_in_git, is_tracked
 from pytest_mlperf.stores import accuracy_baselines
-from pytest_mlperf.stores.results import read_results
+from pytest_mlperf.stores.results import digest_of, read_results
 
 REPEATED = re.compile(
     r"--mlperf-(profile=(quick|official)|accelerator=[A-Za-z0-9._]+|power=(auto|require|off)"
@@ -331,7 +332,7 @@ def run(parsed: argparse.Namespace) -> int:
         if name not in ids:
             raise MlperfError(f"{path} has no case {name!r}; it has: {', '.join(sorted(ids))}")
     show([f"from {path}, run {results.run}", *signed])
-    acceptance = _considered(results, terms)
+    acceptance = _considered(results, terms, parsed.runs_dir)
     if parsed.write and acceptance.to_measure:
         tests, acceptance.to_measure = acceptance.to_measure, []
         show([f"measuring {plural(len(tests), 'test')}; nothing else should run here"])
@@ -343,6 +344,20 @@ def run(parsed: argparse.Namespace) -> int:
             return 1
     missing = _missing(path, results, acceptance.to_measure, parsed.runs or USUAL)
     return _finish(acceptance, missing, repeat=again(parsed), write=parsed.write)
+
+
+def foreign_suite(test: ToMeasure, runs_dir: Path) -> str | None:
+    """Return why the suite that a results file names is not run here; None if it may be."""
+    suite, digest = test.result.suite, digest_of(Path(test.result.suite))
+    if is_tracked(Path(suite)):
+        return None
+    for _, results in Sessions(runs_dir):
+        if any(digest and case.rests_on.get(suite) == digest for case in results.cases):
+            return None
+    return (
+        f"{test.reason}, and {suite} is not run: git does not track it, and no results in "
+        f"{runs_dir} rest on it as it is; add it to git, or take what was measured: --no-runs"
+    )
 
 
 def newest_results(runs_dir: Path, names: Collection[str]) -> Path:
@@ -370,7 +385,7 @@ def _ids(file: Path) -> set[str]:
         return set()
 
 
-def _considered(results: Results, terms: Terms) -> Acceptance:
+def _considered(results: Results, terms: Terms, runs_dir: Path) -> Acceptance:
     acceptance = Acceptance()
     kinds = {"performance", "accuracy"} if terms.measure else {"performance"}
     energy = {
@@ -387,7 +402,9 @@ def _considered(results: Results, terms: Terms) -> Acceptance:
             try:
                 outcome = consider(result, terms, energy.get((result.suite, case)))
                 if isinstance(outcome, ToMeasure):
-                    outcome = elsewhere(outcome, detect(gpus=case.accelerator != "cpu")) or outcome
+                    machine = detect(gpus=case.accelerator != "cpu")
+                    refusal = elsewhere(outcome, machine) or foreign_suite(outcome, runs_dir)
+                    outcome = refusal or outcome
             except BaselineError as error:
                 outcome = str(error)
             acceptance.take(result, outcome)

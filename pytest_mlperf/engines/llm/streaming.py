@@ -95,7 +95,7 @@ class Lateness:
         if busy_s >= BUSY * lasted_s:
             return True
         # A client of thousands of answers a second asks this of each of them, and it costs 20 us.
-        if now_s - self._waited[0] > RESOLUTION_S:
+        if now_s - self._waited[0] > EVERY_S / 5:
             self._waited = now_s, _waited_s()
         if busy_s + self._waited[1] - waited_s >= BUSY * lasted_s:
             return True

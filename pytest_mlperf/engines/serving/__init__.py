@@ -20,17 +20,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from pytest_mlperf.core import untrusted
 from pytest_mlperf.core.errors import SuiteError
 from pytest_mlperf.core.foreign_text import broken
-from pytest_mlperf.engines import devices, engine_error, is_deep
+from pytest_mlperf.engines import devices, engine_error
 from pytest_mlperf.engines.serving._launch import KILL_S
 from pytest_mlperf.processes import OUT_OF_MEMORY, ChildProcess, ended
 
 LARGEST_PAGE = 1 << 24
 """Bytes that are read of a page about a server; vLLM's metrics, the longest, are below 1 MiB."""
-
-DEEPEST = 100
-"""Lists and objects in each other; deeper ones could be read and not be written again."""
 
 LARGEST_COUNT = 1 << 53
 """Counts are below this: JSON of other languages has no whole numbers beyond."""
@@ -38,14 +36,8 @@ LARGEST_COUNT = 1 << 53
 
 def parse_json(data: bytes) -> Any:
     """Return what a page says; no JSON, nested too deep, or beyond UTF-8 is a ValueError."""
-    try:
-        text = data.decode()
-        value = json.loads(text)
-    except RecursionError:
-        raise ValueError("JSON that is nested too deep") from None
-    if is_deep(value, DEEPEST):
-        raise ValueError("JSON that is nested too deep")
-    if "\\ud" in text.lower():  # half a character that is escaped passes the parser
+    value = untrusted.parse_json(data)
+    if b"\\ud" in data.lower():  # half a character that is escaped passes the parser
         json.dumps(value, ensure_ascii=False).encode()
     return value
 

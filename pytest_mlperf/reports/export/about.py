@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,7 @@ from typing import Any
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import nearest, shown
 from pytest_mlperf.rounds.endpoints import ULTRA_LOW, asked_for
-from pytest_mlperf.stores.foreign import UnfitError, read_regular
-
-LARGEST = 2**20
-"""Bytes of such a file."""
+from pytest_mlperf.stores.foreign import read_toml
 
 TABLES = ("submission", "point", "system", "power")
 
@@ -86,16 +82,9 @@ def read_about(path: Path) -> About:
 
 
 def _tables(path: Path) -> dict[str, Any]:
-    try:
-        content = tomllib.loads(read_regular(path, LARGEST).decode("utf-8"))
-    except FileNotFoundError:
-        raise MlperfError(f"{path} is not there; --skeleton writes one to fill in") from None
-    except OSError as error:
-        raise MlperfError(f"{path} cannot be read: {error.strerror}") from None
-    except UnfitError as error:
-        raise MlperfError(f"{path}: {error}, which no description of a system is") from None
-    except (ValueError, RecursionError) as error:
-        raise MlperfError(f"{path} is no TOML: {error}") from None
+    if not path.exists():
+        raise MlperfError(f"{path} is not there; --skeleton writes one to fill in")
+    content = read_toml(path, "description of a system")
     for name, table in content.items():
         if name not in TABLES:
             raise MlperfError(f"{path}: there is no table {shown(name)}{nearest(name, TABLES)}")

@@ -6,7 +6,6 @@ as it is; files of our own loop carry our name, never theirs.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from pytest_mlperf.core.job import MLC_ENDPOINTS
 from pytest_mlperf.core.measurement import Run
 from pytest_mlperf.core.metrics import at_point
 from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.run.curve import read_curve
 from pytest_mlperf.run.worker.closed_loop import LOG, PointWindow
@@ -171,7 +171,7 @@ def _their_warmup(folder: Path, config: Mapping[str, str], concurrency: int) -> 
 def _ours(folder: Path, fingerprint: Mapping[str, str]) -> list[Point]:
     spec = folder.parent / "spec.json"
     try:
-        asked = json.loads(_copied(spec))
+        asked = parse_json(_copied(spec))
         settings, sent = asked["settings"], asked["engine"]["options"].get("extra", {})
         seeds, length_ms = settings["seeds"], settings["min_duration_ms"]
         common = {

@@ -5,13 +5,13 @@ Layout and keys are those that endpoints-submission-cli 1.5.3.0 checks.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import json_text, visible
 from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.core.verdict import Verdict
 from pytest_mlperf.reports.export.about import About
 from pytest_mlperf.reports.export.curve_points import OURS, Point
@@ -130,6 +130,6 @@ def shortfalls(points: Sequence[Point], about: About) -> list[str]:
 
 
 def _unaccounted(point: Point) -> bool:
-    summary = json.loads(point.files[SUMMARY])
+    summary = parse_json(point.files[SUMMARY])
     ended = summary["n_samples_completed"] + summary["n_samples_failed"]
     return bool(ended != summary["n_samples_issued"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
@@ -22,6 +21,7 @@ from pytest_mlperf.core.measurement import Run, moment_of
 from pytest_mlperf.core.recording import set_by
 from pytest_mlperf.core.results import Absent, CaseResult, Results
 from pytest_mlperf.core.trend import versions
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.reports.html._page import render
 from pytest_mlperf.reports.html.model import PARTS, Packed, Percentiles, RunFiles
 from pytest_mlperf.run.logs import DETAIL, Detail, Timed, parse_detail
@@ -322,7 +322,7 @@ def _numbers_in(folder: Path, part: str) -> dict[str, float]:
     """Return the numbers in a part of run.json; what is damaged is not known."""
     path = _file(folder, "run.json")
     try:
-        figures = json.loads(path.read_bytes())[part] if path else {}
+        figures = parse_json(path.read_bytes())[part] if path else {}
         return {key: value for key, value in figures.items() if _positive(value)}
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
         return {}
@@ -339,7 +339,7 @@ def moments_of(folder: Path) -> list[list[float]]:
     if path is None:
         return []
     try:
-        rows = json.loads(path.read_bytes())["moments"]
+        rows = parse_json(path.read_bytes())["moments"]
         return [
             [float(time_s), float(p50_s), float(p99_s), int(outstanding)]
             for time_s, p50_s, p99_s, outstanding in rows[:1000]

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from pytest_mlperf.core.errors import MlperfError
-from pytest_mlperf.core.foreign_text import encodable
-from pytest_mlperf.stores.foreign import LARGEST, UnfitError, read_regular
+from pytest_mlperf.stores.foreign import MAX_LOG_BYTES, UnfitError, json_of, read_regular
 
 LARGEST_DESCRIPTION = 2**20
 """Bytes of a file that describes a system or what was measured; theirs have some 4,000."""
 
 
-def text_of(path: Path, root: Path, largest: int = LARGEST) -> str:
+def text_of(path: Path, root: Path, largest: int = MAX_LOG_BYTES) -> str:
     """Return the text of a file in a folder; what cannot be read is an MlperfError."""
     try:
         if not path.resolve().is_relative_to(root.resolve()):
@@ -31,10 +29,7 @@ def text_of(path: Path, root: Path, largest: int = LARGEST) -> str:
 
 def object_of(path: Path, root: Path) -> dict[str, Any]:
     """Return the JSON object of a file."""
-    try:
-        content = encodable(json.loads(text_of(path, root, LARGEST_DESCRIPTION)))
-    except (ValueError, RecursionError) as error:
-        raise MlperfError(f"{path}: no JSON: {error}") from None
+    content = json_of(path, "JSON file", text_of(path, root, LARGEST_DESCRIPTION).encode())
     if not isinstance(content, dict):
         raise MlperfError(f"{path}: no JSON object")
     return content

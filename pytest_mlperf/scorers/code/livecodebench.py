@@ -8,7 +8,6 @@ import json
 import pickle
 import re
 import secrets
-import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from pytest_mlperf.core.errors import RunError, UnavailableError
+from pytest_mlperf.core.untrusted import inflate, parse_json
 from pytest_mlperf.scorers.code._languages import (
     MEMORY_BYTES,
     PROCESSES,
@@ -33,6 +33,8 @@ MOST_S = 1200
 
 MOST_BYTES = 2**30
 """Of the tests of one program, unpacked."""
+
+MOST_LINE_BYTES = 2**30
 
 SCRIPT = Path(__file__).with_name("livecodebench_inside.py")
 
@@ -100,10 +102,10 @@ class Archive:
         """Read the tests of one problem."""
         with path.open("rb") as file:
             file.seek(place)
-            line = file.readline()
+            line = file.readline(MOST_LINE_BYTES)
         try:
-            return _task(json.loads(line))
-        except (ValueError, KeyError, TypeError, zlib.error, pickle.UnpicklingError) as error:
+            return _task(parse_json(line))
+        except _BROKEN_ROWS as error:
             raise RunError(
                 "scorer",
                 f"scorer {self._scorer}: the line at byte {place} of {path} is no problem of "
@@ -112,25 +114,29 @@ class Archive:
 
 
 def _task(row: Mapping[str, Any]) -> ProblemTests:
-    tests = [*json.loads(row["public_test_cases"]), *_hidden(row["private_test_cases"])]
+    tests = [*parse_json(row["public_test_cases"]), *_hidden(row["private_test_cases"])]
     return ProblemTests(
-        function=json.loads(row["metadata"]).get("func_name"),
+        function=parse_json(row["metadata"]).get("func_name"),
         tests=[(str(test["input"]), str(test["output"])) for test in tests],
     )
 
 
 def _hidden(text: str) -> list[Any]:
     try:
-        tests = json.loads(text)
+        tests = parse_json(text)
     except ValueError:
-        unpacker = zlib.decompressobj()
-        content = unpacker.decompress(base64.b64decode(text), MOST_BYTES)
-        if unpacker.unconsumed_tail:
-            raise ValueError(f"tests have more than {MOST_BYTES:,} bytes") from None
-        tests = json.loads(_PickledText(io.BytesIO(content)).load())
+        content = inflate(base64.b64decode(text), MOST_BYTES)
+        tests = parse_json(_PickledText(io.BytesIO(content)).load())
     if not isinstance(tests, list):
         raise TypeError(f"tests are a {type(tests).__name__}, not a list")
     return tests
+
+
+_BROKEN_ROWS = (
+    *(ValueError, LookupError, TypeError, AttributeError, EOFError, OverflowError, MemoryError),
+    *(RecursionError, ImportError, pickle.UnpicklingError),
+)
+"""What a row raises that is none."""
 
 
 class _PickledText(pickle.Unpickler):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.stores.foreign import BROKEN_ARCHIVES, NumpyArchive, read_regular
 
 if TYPE_CHECKING:
     import numpy as np
@@ -18,7 +18,7 @@ OFFSET = 1e-6
 
 
 LARGEST = 256 * 2**20
-"""Bytes of statistics when unpacked; 2,048 features take 34e6."""
+"""Bytes of a file of statistics, and of each array when unpacked; 2,048 features take 34e6."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,14 +53,10 @@ def read_statistics(path: Path) -> Statistics:
     import numpy as np
 
     try:
-        with zipfile.ZipFile(path) as archive:
-            size = sum(member.file_size for member in archive.infolist())
-        if size > LARGEST:
-            raise ValueError(f"it unpacks to {size:,} bytes, and at most {LARGEST:,} are read")
-        with path.open("rb") as opened, np.load(opened, allow_pickle=False) as file:
-            mean = np.asarray(file["mu"], np.float64)
-            covariance = np.asarray(file["sigma"], np.float64)
-    except Exception as error:  # what readers of zip, deflate and arrays raise
+        archive = NumpyArchive(read_regular(path, LARGEST), max_bytes=LARGEST)
+        mean = np.asarray(archive.read("mu"), np.float64)
+        covariance = np.asarray(archive.read("sigma"), np.float64)
+    except BROKEN_ARCHIVES as error:
         raise _wrong(path, f"NumPy cannot read the arrays mu and sigma ({error})") from error
     if mean.ndim != 1 or not len(mean) or covariance.shape != (len(mean), len(mean)):
         raise _wrong(

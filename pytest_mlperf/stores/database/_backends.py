@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
-from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.core.foreign_text import shown, visible
 
 WAIT_S = 10.0
 """Longest wait for another writer, and for a server to answer."""
@@ -114,6 +114,10 @@ _SQLITE_REASONS = {
 }
 
 
+MAX_ROW_BYTES = 64 * 2**20
+"""Bytes of a row: a session compressed, with room to spare."""
+
+
 class _Sqlite:
     shared = False
     words: Mapping[str, str] = {
@@ -138,6 +142,7 @@ class _Sqlite:
         try:
             with self._in_words():
                 self._connection.execute("PRAGMA synchronous = FULL")
+                self._connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_ROW_BYTES)
         except StoreError:
             self._connection.close()
             raise
@@ -163,8 +168,14 @@ class _Sqlite:
             raise
 
     def tables(self) -> set[str]:
-        rows = self.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-        return {str(name) for (name,) in rows if not name.startswith("sqlite_")}
+        rows = self.execute("SELECT type, name, sql FROM sqlite_master")
+        for kind, name, statement in rows:
+            # What computes rows may have no end, and change what is written.
+            if kind not in ("table", "index") or "VIRTUAL" in str(statement)[:20].upper():
+                raise StoreError(f"{self._file}: holds {kind} {shown(name)}, which no store has")
+        return {
+            name for kind, name, _ in rows if kind == "table" and not name.startswith("sqlite_")
+        }
 
     def tune(self) -> None:
         # Readers and a writer do not wait for each other. It is kept in the file; where others are

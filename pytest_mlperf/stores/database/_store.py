@@ -7,10 +7,13 @@ import json
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
+from types import NoneType
 from typing import Any, TypeVar
 
 from pydantic import TypeAdapter
 
+from pytest_mlperf.core.foreign_text import visible
 from pytest_mlperf.core.history import (
     CaseHistory,
     CaseSeries,
@@ -20,8 +23,10 @@ from pytest_mlperf.core.history import (
     points_of_session,
 )
 from pytest_mlperf.core.results import Results
+from pytest_mlperf.core.untrusted import inflate, parse_json
 from pytest_mlperf.stores.database._backends import Backend, StoreError, connect, shown_url
 from pytest_mlperf.stores.database._schema import MIGRATIONS
+from pytest_mlperf.stores.foreign import MAX_FILE_BYTES, Shape
 from pytest_mlperf.stores.results import as_bytes, from_bytes
 
 VERSION = "mlperf_schema"
@@ -78,8 +83,10 @@ def _require_schema(
 def _version(backend: Backend, place: str) -> int:
     tables = backend.tables()
     if VERSION in tables:
-        ((version,),) = backend.execute(f"SELECT version FROM {VERSION}")
-        return int(version)
+        rows = backend.execute(f"SELECT version FROM {VERSION}")
+        if len(rows) != 1 or type(rows[0][0]) is not int or rows[0][0] < 0:
+            raise StoreError(f"{place}: damaged: {VERSION} has no version")
+        return int(rows[0][0])
     # A database of PostgreSQL is shared with others; a file of SQLite is one program's.
     if tables and not backend.shared:
         raise StoreError(f"{place}: is another program's database; name another file")
@@ -134,7 +141,18 @@ class Store:
         rows = self._backend.execute("SELECT document FROM mlperf_session WHERE run = ?", (run,))
         if not rows:
             raise StoreError(f"{self.place}: has no session {run!r}")
-        return from_bytes(f"{self.place}: session {run}", zlib.decompress(bytes(rows[0][0])))
+        with self._undamaged(f"session {run!r}"):
+            content = inflate(rows[0][0], MAX_FILE_BYTES)
+        return from_bytes(f"{self.place}: session {run}", content)
+
+    @contextmanager
+    def _undamaged(self, place: str) -> Iterator[None]:
+        """Say of rows that this package did not write which these are."""
+        try:
+            yield
+        except (ValueError, TypeError, KeyError) as error:
+            reason = str(error).split("\n")[0]
+            raise StoreError(f"{self.place}: {place} is damaged: {visible(reason)}") from None
 
     # --- histories -----------------------------------------------------------------------
 
@@ -153,11 +171,12 @@ class Store:
             f"SELECT s.id, s.about FROM mlperf_series s {condition} ORDER BY s.id",
             list(where.values()),
         )
-        return [
-            CaseHistory(series=_SERIES.validate_json(text), points=points[number])
-            for number, text in about
-            if number in points
-        ]
+        with self._undamaged("a row of mlperf_series"):
+            return [
+                CaseHistory(series=_SERIES.check(parse_json(text)), points=points[number])
+                for number, text in about
+                if number in points
+            ]
 
     def _points(self, condition: str, values: Sequence[str]) -> dict[int, list[SessionPoint]]:
         rows = self._backend.execute(
@@ -171,6 +190,9 @@ class Store:
         points: dict[int, list[SessionPoint]] = {}
         for number, started, run, commit, value, runs, base, outcome, failed, accepted, b in rows:
             # In the order of its fields: there may be a million of them.
+            fields = (started, run, commit, value, runs, base, outcome)
+            if tuple(map(type, fields)) not in _POINT_TYPES or b not in builds:
+                raise StoreError(f"{self.place}: a row of mlperf_point is damaged")
             point = SessionPoint(
                 run,
                 started,
@@ -192,12 +214,14 @@ class Store:
             marks = ", ".join("?" * len(part))
             statement = f"SELECT id, fingerprint FROM mlperf_build WHERE id IN ({marks})"
             texts |= dict(self._backend.execute(statement, part))
-        return {number: json.loads(text) for number, text in texts.items()}
+        with self._undamaged("a row of mlperf_build"):
+            return {number: _BUILD.check(parse_json(text)) for number, text in texts.items()}
 
     def latest(self) -> list[LatestVerdict]:
         """Return the newest verdict of each test on each class of accelerator."""
         rows = self._backend.execute("SELECT about FROM mlperf_latest ORDER BY test, accelerator")
-        return [LatestVerdict(**json.loads(text)) for (text,) in rows]
+        with self._undamaged("a row of mlperf_latest"):
+            return [_LATEST.check(parse_json(text)) for (text,) in rows]
 
     # --- writing -------------------------------------------------------------------------
 
@@ -208,10 +232,7 @@ class Store:
         numbers = self._numbers(
             "mlperf_series",
             ("series_key", "case_id", "metric", "about"),
-            {
-                key: (key, one.case.id, one.metric, _SERIES.dump_json(one).decode())
-                for key, one in series.items()
-            },
+            {key: (key, one.case.id, one.metric, _written(one)) for key, one in series.items()},
         )
         build_keys = {text: hashlib.sha256(text.encode()).hexdigest()[:32] for text in builds}
         build_numbers = self._numbers(
@@ -271,17 +292,19 @@ class Store:
             "INSERT INTO mlperf_latest (test, accelerator, started, about) VALUES (?, ?, ?, ?) "
             "ON CONFLICT (test, accelerator) DO UPDATE SET started = excluded.started, "
             "about = excluded.about WHERE excluded.started >= mlperf_latest.started",
-            [
-                (one.test, one.accelerator, one.started, _LATEST.dump_json(one).decode())
-                for one in verdicts
-            ],
+            [(one.test, one.accelerator, one.started, _written(one)) for one in verdicts],
         )
 
 
-_SERIES = TypeAdapter(CaseSeries)
+_SERIES, _LATEST, _BUILD = Shape(CaseSeries), Shape(LatestVerdict), Shape(dict[str, str])
+
+_POINT_TYPES = frozenset(
+    product((str,), (str,), (str, NoneType), (int, float), (int,), (int, float, NoneType), (str,))
+)
 
 
-_LATEST = TypeAdapter(LatestVerdict)
+def _written(value: CaseSeries | LatestVerdict) -> str:
+    return TypeAdapter(type(value)).dump_json(value).decode()
 
 
 def _parts(keys: Sequence[Key]) -> Iterator[Sequence[Key]]:

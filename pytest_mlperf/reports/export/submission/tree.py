@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import LABEL
+from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.reports.export.submission.form import Form, json_file
 from pytest_mlperf.reports.export.submission.gather import Entry
 from pytest_mlperf.reports.export.submission.layout import ANSWERS, DETAIL, SCORES, SUMMARY, Leaf
@@ -141,7 +141,7 @@ def _measurements(entry: Entry, leaf: Leaf, form: Form) -> Iterator[tuple[str, b
 def _attributes(entry: Entry) -> Mapping[str, object]:
     file = entry.run / "run.json"
     try:
-        return dict(json.loads(file.read_bytes())["settings"]["loadgen"])
+        return dict(parse_json(file.read_bytes())["settings"]["loadgen"])
     except (OSError, ValueError, KeyError, TypeError):
         raise MlperfError(f"{file} does not say what LoadGen was told: measure again") from None
 

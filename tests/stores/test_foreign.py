@@ -1,0 +1,279 @@
+"""Files that others wrote go through one reader, which bounds and reads them once."""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import subprocess
+import sys
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pytest_mlperf.cli.across import read_prices
+from pytest_mlperf.cli.stored_results import whole_results
+from pytest_mlperf.core.errors import MlperfError, RunError, SuiteError
+from pytest_mlperf.run.curve import read_curve
+from pytest_mlperf.run.logs import parse_detail
+from pytest_mlperf.stores import baselines, foreign, journal
+from pytest_mlperf.stores.endpoints import events_of, read_configuration
+from pytest_mlperf.stores.foreign import (
+    MAX_FILE_BYTES,
+    NumpyArchive,
+    UnfitError,
+    lines_of,
+    read_regular,
+)
+from pytest_mlperf.stores.results import read_manifest, read_results, sealed
+from pytest_mlperf.suite.load import load_suite
+from tests.sources import ROOT, modules, parsed
+
+RAW = {
+    "json": {"load", "loads"},
+    "tomllib": {"load", "loads"},
+    "zlib": {"decompress", "decompressobj"},
+    "gzip": {"open", "decompress", "GzipFile"},
+    "bz2": {"open", "decompress", "BZ2File"},
+    "lzma": {"open", "decompress", "LZMAFile"},
+    "zipfile": {"ZipFile"},
+    "tarfile": {"open", "TarFile"},
+    "pickle": {"load", "loads", "Unpickler", "_Unpickler"},
+    "yaml": {"load", "safe_load"},
+    "csv": {"reader", "DictReader"},
+    "np": {"load"},
+}
+"""What parses or unpacks without limits."""
+
+READER = {"core.untrusted", "stores.foreign"}
+
+SHIPPED = "a file of this package"
+OURS = "written by this package in the same session"
+CHILD = "a line of a child process that this package started, bounded by its reader"
+RECORD = "a text in a record that was read and checked already"
+DATA = "a data set, model or tool that the suite names: as large as the machine allows"
+ANSWER = "an answer of a model or server, bounded by its engine"
+BOUNDED = "bounded by the module itself, in another format"
+
+EXCEPTIONS = {
+    **dict.fromkeys(
+        ("cli.submission", "hardware.specs", "rounds", "rounds.compliance", "rounds.endpoints"),
+        SHIPPED,
+    ),
+    **dict.fromkeys(("rounds.published", "rounds.work"), SHIPPED),
+    **dict.fromkeys(("core.baseline", "core.causes", "bench.accuracy", "bench.earlier"), RECORD),
+    **dict.fromkeys(
+        (
+            *("run.checkpoints._store", "run.checkpoints.child", "run.child.elsewhere"),
+            *("run.power.sampling", "run.score", "stores.accuracy", "stores.artefacts"),
+            *("run.worker._pipe", "plugin.benchmark_process", "plugin.fleet.child"),
+            *("plugin.fleet.reports", "plugin.fleet.shipping", "plugin.together"),
+            *("reports.export.about", "engines.openai._count", "engines.openai.endpoints"),
+            *("scorers.code.livecodebench_inside", "scorers.code.sandbox_child"),
+            *("scorers.code.sandbox_inside", "scorers.rouge.text"),
+        ),
+        OURS,
+    ),
+    **dict.fromkeys(
+        (
+            *("cli.doctor.requirements", "hardware.machine", "hardware.memory", "reports.formats"),
+            *("plugin.fleet.bridge", "plugin.fleet.link", "plugin.fleet.node", "run.child.events"),
+            *("run.child.protocol", "run.conditions", "run.power_limit", "run.worker.worker"),
+            *("engines.serving", "scorers.code.sandbox", "scorers.reasoning._mathematics"),
+        ),
+        CHILD,
+    ),
+    **dict.fromkeys(
+        (
+            *("datasets.bfcl", "datasets.coco_captions", "datasets.files.annotated"),
+            *("datasets.files.arrays", "datasets.files.json_lines", "datasets.files.latents"),
+            *("datasets.files.pickle_files", "datasets.files.pickles", "datasets.files.tensors"),
+            *("datasets.frames", "datasets.kits19", "datasets.squad._features"),
+            *("datasets.streaming", "datasets.user_prompts._records", "engines"),
+            *("engines.llm.model_folder", "scorers.images._clip", "scorers.text", "scorers.vbench"),
+        ),
+        DATA,
+    ),
+    **dict.fromkeys(
+        (
+            *("core.foreign_text", "engines.openai._events", "scorers.function_calls"),
+            *("scorers.function_calls._extract", "scorers.judged"),
+        ),
+        ANSWER,
+    ),
+    "cli.suites": "pytest's configuration, which pytest itself has read before",
+    "core.energy.meter": BOUNDED,
+    "hardware.power_limit": BOUNDED,
+    "scorers.code.livecodebench": "an unpickler without classes, of bytes that `inflate` bounds",
+    "stores.endpoints": "YAML of 64 KiB at most, without aliases",
+}
+"""Modules that may use such a parser directly, and the reason."""
+
+
+def raw_parsers(path: Path) -> Iterator[str]:
+    for node in ast.walk(parsed(path)):
+        match node:
+            case ast.Attribute(value=ast.Name(id=module), attr=name) if name in RAW.get(module, ()):
+                yield f"{module}.{name}"
+            case ast.ImportFrom(module=str(module), names=names):
+                yield from (one.name for one in names if one.name in RAW.get(module, ()))
+
+
+def test_every_reader_of_foreign_files_uses_the_bounded_one() -> None:
+    """A new module that parses by itself fails here: use the reader, or add it with a reason."""
+    users = {name for name, path in modules().items() if any(raw_parsers(path))}
+    assert users - READER == set(EXCEPTIONS)
+
+
+def folder_of(file: Path, name: str) -> Path:
+    (file.parent / name).symlink_to(file)
+    return file.parent
+
+
+READERS: dict[str, Callable[[Path], object]] = {
+    "suite": load_suite,
+    "baseline": baselines.load,
+    "results": read_results,
+    "manifest": read_manifest,
+    "prices": read_prices,
+    "loadgen log": parse_detail,
+    "curve": read_curve,
+    "journal": lambda file: journal.read(folder_of(file, journal.NAME)),
+    "endpoints events": lambda file: list(events_of(folder_of(file, "events.jsonl"), b"")),
+    "endpoints configuration": lambda file: read_configuration(folder_of(file, "config.yaml")),
+}
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_no_reader_waits_for_a_pipe_or_reads_a_device(name: str, tmp_path: Path) -> None:
+    for kind in ("pipe", "device"):
+        file = tmp_path / kind / "file"
+        file.parent.mkdir()
+        if kind == "pipe":
+            os.mkfifo(file)
+        else:
+            file.symlink_to("/dev/zero")
+        with pytest.raises((MlperfError, RunError, SuiteError), match=r"a pipe|a device|damaged"):
+            READERS[name](file)
+
+
+def test_a_file_that_changes_while_it_is_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "r.json"
+    file.write_bytes(b"{}" * 100)
+    monkeypatch.setattr(foreign, "PIECE", 10)
+
+    class ChangingFile(io.FileIO):
+        def read(self, size: int | None = -1, /) -> bytes:
+            os.utime(file, ns=(0, 0))
+            return super().read(size)
+
+    monkeypatch.setattr(io, "FileIO", ChangingFile)
+    with pytest.raises(MlperfError, match=r"r\.json: changed while it was read"):
+        read_results(file)
+
+
+def test_lines_are_bounded_each(tmp_path: Path) -> None:
+    file = tmp_path / "lines"
+    file.write_bytes(b"abc\n" * 3 + b"x" * 10)
+    assert list(lines_of(file, 10)) == [b"abc\n"] * 3 + [b"x" * 10]
+    with pytest.raises(UnfitError, match="line of more than"):
+        list(lines_of(file, 9))
+    with pytest.raises(UnfitError, match="larger than"):
+        read_regular(file, 21)
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_archives_are_bounded_and_of_known_methods(method: int) -> None:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("a.npy", bytes(1000))
+    NumpyArchive(buffer.getvalue(), max_bytes=1000)
+    with pytest.raises(ValueError, match=r"a unpacks to 1,000 bytes \(at most 999\)"):
+        NumpyArchive(buffer.getvalue(), max_bytes=999)
+    with zipfile.ZipFile(buffer, "a", method) as archive:
+        archive.writestr("b.npy", bytes(10))
+    with pytest.raises(ValueError, match="compressed in a way"):
+        NumpyArchive(buffer.getvalue(), max_bytes=1000)
+
+
+def test_verified_results_are_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bytes that were signed are those that are parsed and digested."""
+    file = tmp_path / "results.json"
+    recorded = ROOT / "tests/data/replay/slowed/results.json"
+    file.write_bytes(recorded.read_bytes())
+    forged = file.read_text("utf-8").replace("PERF", "OK")
+    reads: list[Path] = []
+
+    def read_then_swap(path: Path, max_bytes: int) -> bytes:
+        content = read_regular(path, max_bytes)
+        if path == file:
+            reads.append(path)
+            file.write_text(forged, "utf-8")
+        return content
+
+    def signer_of(path: Path, content: bytes, allowed: Path) -> str:
+        assert (path, content, allowed) == (file, recorded.read_bytes(), tmp_path / "allowed")
+        return "lab"
+
+    monkeypatch.setattr(foreign, "read_regular", read_then_swap)
+    monkeypatch.setattr("pytest_mlperf.stores.results.read_regular", read_then_swap)
+    monkeypatch.setattr("pytest_mlperf.cli.stored_results.verified", signer_of)
+    results, _ = whole_results(file, tmp_path / "allowed")
+    assert (results, reads) == (read_results(recorded), [file])
+
+
+LIMITED = """
+import resource, sys
+from pathlib import Path
+from pytest_mlperf.core.errors import MlperfError
+from pytest_mlperf.stores.results import read_whole
+try:
+    print(len(read_whole(Path(sys.argv[1])).cases))
+except MlperfError as error:
+    print(error)
+print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM")))
+"""
+
+
+def largest_results() -> bytes:
+    """Return the largest results file that is read, of as many tests as it can have."""
+    recorded = json.loads((ROOT / "tests/data/replay/unchanged/results.json").read_text("utf-8"))
+    size = len(json.dumps(recorded["cases"], indent=1)) + 1000
+    recorded["cases"] *= MAX_FILE_BYTES // size
+    content = json.dumps(sealed(recorded), indent=1).encode()
+    return content + b" " * (MAX_FILE_BYTES - len(content))
+
+
+HEAD = b'{"schema": 1, "cases": ['
+
+BOMBS = {
+    "zeros": (HEAD, b"0,", 15_000_000, b"0]}"),
+    "objects": (HEAD, b"{},", 700_000, b"{}]}"),
+    "small objects": (HEAD, b'{"a":""},', 700_000, b"{}]}"),
+    "one test": (HEAD + b'{"verdict":{"runs":[', b'{"a":""},', 700_000, b"{}]}}]}"),
+    "blanks": (b"", b" ", MAX_FILE_BYTES, b""),
+    "deep": (b"", b"[", 5_000_000, b""),
+}
+"""What begins a file, what is repeated, how often, and what ends it."""
+
+
+def bomb(begin: bytes, piece: bytes, count: int, end: bytes) -> bytes:
+    return begin + piece * count + end
+
+
+@pytest.mark.nightly
+@pytest.mark.process
+@pytest.mark.parametrize("name", ["largest", *BOMBS])
+def test_results_at_the_limit_are_read_within_400_mb(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "r.json"
+    file.write_bytes(bomb(*BOMBS[name]) if name in BOMBS else largest_results())
+    command = [sys.executable, "-c", LIMITED, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    said, peak_kb = done.stdout.strip().rsplit("\n", 1)
+    assert int(peak_kb) < 400_000
+    assert (name in BOMBS) == (": not a results file: " in said)
