@@ -142,6 +142,23 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
 
 
 @pytest.mark.process
+def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> None:
+    """A comment is no first token; the time of tokens that a parser holds is that of all."""
+    ways: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "comments until the first token": ({"ping_ms": 4}, {}),
+        "reasoning in full": ({"reasoning": 12, "details": 1}, {"api": "chat"}),
+        "arguments of a call in one event": ({"calls": 1, "ids": 0}, {"api": "chat"}),
+    }
+    for name, (manner, options) in ways.items():
+        with echo_server(40, 20, 1e3 * PACE_S, **manner) as url:
+            point = window(url, **options)
+        found = point["metrics"]
+        assert (point["notes"], point["hidden_share"]) == ({}, 0), name
+        assert PACE_S * 0.9 < found["tpot_p50"] < PACE_S * 1.5, (name, found)
+        assert 0.02 < found["ttft_p50"] < 0.02 + 10 * PACE_S, (name, found)
+
+
+@pytest.mark.process
 @pytest.mark.parametrize("late", ["computes", "waits"])
 def test_a_client_that_is_late_accuses_nobody(late: str) -> None:
     """Its own reads bring several events of an honest server."""
