@@ -7,7 +7,9 @@ the client, and whether they agree: a time within 10 % (of 3 ms for the first to
 10 %, counts exactly, a share within 2 points, a sentence by the words that must be in it. A figure
 that nobody can know must be absent, and an honest server must be accused of nothing.
 
-Exit code 1: a row does not agree. `--only WORD` runs the rows whose name has that word.
+A row that does not agree is measured up to twice more: other work on the machine makes a client
+late, and a wrong client is wrong each time. Exit code 1: a row never agreed. `--only WORD` runs the
+rows whose name has that word.
 """
 
 from __future__ import annotations
@@ -67,6 +69,7 @@ MAY_FAIL = 0.1
 TTFT, FIRST_READ, TPOT = "TTFT", "first read", "TPOT"
 RATE, HIDDEN, CACHED, FAILED = "tokens/s", "hidden share", "cached share", "failed share"
 PROMPT, MODEL = "prompt tokens", "model"
+RESTARTED = "after the restart"
 DIFFER, SAME = "runs differ", "by less than 10 %"
 
 UNITS = {TTFT: "ms", FIRST_READ: "ms", TPOT: "ms"}
@@ -75,7 +78,7 @@ NEAR, NEAR_SHARE = 0.1, 0.02
 NEAR_MS = {TTFT: 3.0, FIRST_READ: 3.0, TPOT: 0.3}
 """Times of a shared machine may differ by so much: TPOT is a mean of many stamps."""
 
-LIMIT_S = 180
+LIMIT_S, TRIES = 180, 3
 LEAN = ("-p", "no:hypothesispytest", "-p", "no:anyio", "-p", "no:xdist", "-o", "mlperf_wait_idle=0")
 COLUMNS = {"fault": 24, "the server": 31, "the client": 34}
 
@@ -416,12 +419,14 @@ options = {{ url = "{url}", max_new_tokens = 9 }}
 [[scenarios]]
 name = "Concurrency"
 points = [4]
-min_duration = "1500ms"
+min_duration = "2500ms"
 [limits]
 tokens_per_second = {{ max_drop = "40%" }}
 """
 ANSWER_S, WORD_S = 0.05, 1e-3
 RUNS = 5
+JUDGED = (Outcome.OK, Outcome.IMPROVED, Outcome.PROVISIONAL, Outcome.INCONCLUSIVE)
+"""The outcomes of a comparison in which no drop is proven: a baseline of one session proves few."""
 
 
 @contextmanager
@@ -515,11 +520,13 @@ def made_up_prompts() -> Seen:
             TTFT: first_s,
             CACHED: share,
             DIFFER: SAME,
+            RESTARTED: "judged",
             RATE: STREAMS * Manner().tokens / (first_s + Manner().tokens * EVENT_S),
         },
         client={
             **now,
             CACHED: max(before[CACHED], now[CACHED]),
+            RESTARTED: "judged" if again.outcome in JUDGED else again.outcome,
             DIFFER: SAME if alike < NEAR else f"by {alike:.0%}",
         },
         says=f"{recorded.outcome} {len(recorded.runs)} runs; {in_words(again)}",
@@ -641,7 +648,7 @@ FAULTS = (
     Fault(
         name="a cache of prefixes, made-up prompts, five runs and a restart",
         look=made_up_prompts,
-        words=[f"{Outcome.RECORDED} {RUNS} runs", f"{Outcome.OK}: "],
+        words=[f"{Outcome.RECORDED} {RUNS} runs"],
         tests=["test_each_run_asks_other_prompts_of_the_same_lengths", CACHE],
     ),
     Fault(
@@ -725,7 +732,21 @@ def shown(name: str, value: float | str | None) -> str:
     return f"{name} {value:,.4g}"
 
 
-def cells(fault: Fault, seen: Seen, wrong: Sequence[str]) -> list[list[str]]:
+def looked_at(fault: Fault) -> tuple[Seen, Sequence[str], int]:
+    """Measure a server until both agree; return what was seen last, what differs, and the tries."""
+    tries = 0
+    while True:
+        tries += 1
+        try:
+            seen = fault.look()
+            wrong = list(fault.disagreements(seen))
+        except (MlperfError, LookupError, ValueError) as error:  # as where a figure is missing
+            seen, wrong = Seen(), [f"{type(error).__name__}: {error}"]
+        if not wrong or tries == TRIES:
+            return seen, wrong, tries
+
+
+def cells(fault: Fault, seen: Seen, wrong: Sequence[str], tries: int) -> list[list[str]]:
     """Return the lines of a row's cells: a figure of both sides stands on one line."""
     truth = [shown(name, value) for name, value in seen.server.items()]
     client = [shown(name, seen.client.get(name)) for name in seen.server]
@@ -733,6 +754,8 @@ def cells(fault: Fault, seen: Seen, wrong: Sequence[str]) -> list[list[str]]:
     did = textwrap.wrap(seen.did, width) if seen.did else []
     said = textwrap.wrap(seen.says, COLUMNS["the client"])
     verdict = "NO: " + "; ".join(wrong) if wrong else "agree"
+    if tries > 1:
+        verdict += f" (try {tries} of {TRIES})"
     if seen.doubted and not wrong:
         verdict += f", but for {' and '.join(seen.doubted)}, which the note calls unknown"
     return [
@@ -761,10 +784,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     begun_s, bad = time.monotonic(), 0
     print_row([*([name] for name in COLUMNS), ["both"]])
     for fault in faults:
-        seen = fault.look()
-        wrong = list(fault.disagreements(seen))
+        seen, wrong, tries = looked_at(fault)
         bad += bool(wrong)
-        print_row(cells(fault, seen, wrong))
+        print_row(cells(fault, seen, wrong, tries))
     print(f"{len(faults)} servers, {bad} not as they are, {time.monotonic() - begun_s:.0f} s")
     return int(bad > 0)
 
