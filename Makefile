@@ -17,6 +17,7 @@
 # make fleet   tests on a real Ray cluster of two nodes, which is installed for it, and on Slurm
 # make mlcommons  exported submissions, judged by MLCommons' checkers (MLPERF_INFERENCE=checkout)
 # make peers   the openai engine's client beside MLCommons', AIPerf and GuideLLM on one server
+# make servers each faulty server of the tests: its own truth beside what the openai engine says of it
 # make duplicates  the places in the package that share six or more lines
 # make searches how far off searched rates are, simulated
 # make gpu     this machine's GPU: its sensors, its energy and real sizes, in nine minutes
@@ -67,7 +68,7 @@ ALONE := { test $$? -eq 1 && echo "What failed, once more and alone:" && $(PYTES
 NIGHTLY := $(PYTEST) -n 2 --dist worksteal -m "nightly and not quiet" --durations=30
 QUIET := { $(PYTEST) -p no:xdist -m quiet --durations=10 || $(ALONE); }
 
-.PHONY: demo first-contact pictures quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions decisions-full engines duplicates searches mlserver peers gpu gpu-bundle train schemas clean
+.PHONY: demo first-contact pictures quick test test-all lint check mutants docs bench fleet mlcommons repeats busy precisions energy decisions decisions-full engines servers duplicates searches mlserver peers gpu gpu-bundle train schemas clean
 
 $(READY): pyproject.toml constraints.txt
 	$(MAKE_VENV)
@@ -182,6 +183,9 @@ decisions-full: $(READY)
 
 engines: $(READY)
 	$(BIN)/python tools/engines.py
+
+servers: $(READY)
+	$(BIN)/python -m tools.servers
 
 duplicates: $(READY)
 	$(BIN)/python tools/duplicates.py

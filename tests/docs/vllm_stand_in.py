@@ -33,8 +33,8 @@ def write_model(folder: Path) -> None:
 
 async def serve(port: int) -> None:
     pieces = echo.piece
-    echo.piece = lambda text, ids, finish, *, chat: pieces(
-        ANSWER[int(text.removeprefix(" word"))], ids, finish, chat=chat
+    echo.piece = lambda text, ids, finish, *, chat, field="content": pieces(
+        ANSWER[int(text.removeprefix(" word"))], ids, finish, chat=chat, field=field
     )
     loop = asyncio.get_running_loop()
     server = await loop.create_server(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import threading
 import time
 from array import array
@@ -18,7 +19,7 @@ from typing import Any, TypeVar
 from pytest_mlperf.core.extension import Sink
 
 EVERY_S = 25e-3
-"""Time between two looks at the loop, while something is under way: 0.4 % of a core."""
+"""Mean time between two looks at the loop, while something is under way: 0.4 % of a core."""
 
 RESOLUTION_S = 1e-3
 """A selector waits for whole milliseconds, so that no timer is late that is late by less."""
@@ -117,8 +118,10 @@ class Lateness:
     def _look_again(self) -> None:
         spent_s = time.thread_time(), _waited_s()
         self._looks.append((self.now(), *spent_s, self._lag_s, self._lags))
-        self._due_s = self.now() + EVERY_S
-        self._loop.call_later(EVERY_S, self._look)
+        # Looks at even intervals would never meet what holds up the loop as evenly.
+        every_s = random.uniform(0.5, 1.5) * EVERY_S
+        self._due_s = self.now() + every_s
+        self._loop.call_later(every_s, self._look)
 
     def _look(self) -> None:
         assert self._due_s is not None

@@ -231,7 +231,8 @@ class TokenTimes:
             text = f"{share:.0%} of the answers came in one read, or in few: {BUFFERED}"
             notes[BUFFERED_NOTE] = text
         if self.hidden:
-            text = f"{self.hidden_share:.0%} of the tokens were hidden, as reasoning: {HIDES}"
+            share = self.hidden / self.tokens
+            text = f"{share:.0%} of the tokens were hidden, as reasoning: {HIDES}"
             notes[HIDDEN_NOTE] = text
         elif self._uncounted:
             notes[HIDDEN_NOTE] = HIDES_UNCOUNTED
@@ -249,7 +250,8 @@ class TokenTimes:
     @property
     def hidden_share(self) -> float | None:
         """Share of the tokens that were counted and not shown; None if the engine does not tell."""
-        return self.hidden / self.tokens if self._by_reads and self.tokens else None
+        is_told = self._by_reads and self.tokens and not self._uncounted
+        return self.hidden / self.tokens if is_told else None
 
     @property
     def slow_start(self) -> dict[str, float]:

@@ -4,8 +4,12 @@ Run as `python echo.py --tokens 8 --service-ms 50`; it prints its port and serve
 ends. Every answer is the same text of so many tokens: the first one after the service time, the
 others with it, or each a pace after the one before. Who asks for exactly `--at-once` tokens at most
 is answered without delay. With a pace, `--hidden` of the tokens are counted and never sent
-(`--details 1`: usage says that they are reasoning), each event has `--step` tokens, with their ids
-unless `--ids 0`, and a proxy holds events back until it has `--hold` of them. Kept free of the
+(`--details 1`: usage says that they are reasoning), each event has `--step` tokens, the first one
+`--first`, with their ids unless `--ids 0`, and a proxy holds events back until it has `--hold` of
+them. The first `--reasoning` tokens that are sent are those of reasoning, in a chat. With
+`--calls 1` the answer is a call of a tool: a parser sends its name first, and its arguments when
+they are complete. Every `--ping-ms` until the first token a comment keeps the connection alive.
+With `--truth 1` the page /truth has the server's own stamps of each answer. Kept free of the
 package, so that nothing of it can help or hinder.
 """
 
@@ -19,7 +23,9 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 HEAD = (
     b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream; charset=utf-8\r\n"
@@ -38,8 +44,12 @@ def event(payload: object) -> bytes:
     return b"data: " + json.dumps(payload, separators=(",", ":")).encode() + b"\n\n"
 
 
-def piece(text: str, ids: list[int] | None, finish: str | None, *, chat: bool) -> bytes:
-    said = {"delta": {"content": text}} if chat else {"text": text}
+def piece(
+    text: str, ids: list[int] | None, finish: str | None, *, chat: bool, field: str = "content"
+) -> bytes:
+    call = {"index": 0, "function": {"arguments": text}}
+    delta = {"tool_calls": [call]} if field == "tool_calls" else {field: text}
+    said = {"delta": delta} if chat else {"text": text}
     choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish, "token_ids": ids}
     return event(
         {
@@ -61,7 +71,29 @@ class Manner:
     details: bool = False
     ids: bool = True
     step: int = 1
+    first: int = 0
     hold: int = 1
+    reasoning: int = 0
+    calls: bool = False
+    ping_s: float = 0.0
+    truth: bool = False
+
+    def hides(self, tokens: int) -> int:
+        """Return how many tokens of an answer are never sent."""
+        return min(self.hidden, tokens - 1)
+
+    def ends(self, tokens: int) -> tuple[int, ...]:
+        """Return how many tokens of an answer are made when each message of it is complete."""
+        hidden = self.hides(tokens)
+        if self.calls:
+            return (hidden + 1, tokens)
+        return (*range(hidden + (self.first or self.step), tokens, self.step), tokens)
+
+    def field(self, begin: int) -> str:
+        """Return what a message has that begins with this token of those that are sent."""
+        if self.calls:
+            return "tool_calls"
+        return "reasoning_content" if begin < self.reasoning else "content"
 
 
 def stream(
@@ -75,26 +107,30 @@ def stream(
 ) -> tuple[bytes, ...]:
     """Return an answer as bytes of HTTP: a piece for each token, with head and end."""
     usage: dict[str, object] = {"prompt_tokens": prompt, "completion_tokens": tokens}
-    hidden = min(manner.hidden, tokens - 1)
+    hidden = manner.hides(tokens)
     if manner.details:
         usage["completion_tokens_details"] = {"reasoning_tokens": hidden}
     last = event({"id": "x", "object": "x", "model": "echo", "choices": [], "usage": usage})
     chunks = []
-    for begin in range(hidden, tokens, manner.step):
-        some = range(begin, min(begin + manner.step, tokens))
-        ids = [10 + number for number in some] if with_ids else None
-        text = "".join(f" word{number}" for number in some)
-        ending = finish if some[-1] == tokens - 1 else None
-        chunks.append(chunked(piece(text, ids, ending, chat=chat)))
+    for begin, end in pairwise((hidden, *manner.ends(tokens))):
+        ids = [10 + number for number in range(begin, end)] if with_ids else None
+        text = "".join(f" word{number}" for number in range(begin, end))
+        ending = ("tool_calls" if manner.calls else finish) if end == tokens else None
+        name = manner.field(begin - hidden)
+        chunks.append(chunked(piece(text, ids, ending, chat=chat, field=name)))
     chunks[0] = HEAD + chunks[0]
     chunks[-1] += chunked(last + b"data: [DONE]\n\n") + LAST
     return tuple(chunks)
 
 
 class Echo(asyncio.Protocol):
-    """One connection; requests come one after the other; of all, so many are `running`."""
+    """One connection; requests come one after the other; of all, so many are `running`.
+
+    Each answer is noted in `answers`, if that is asked for: times in seconds, of one clock.
+    """
 
     running = 0
+    answers: list[dict[str, Any]] = []  # noqa: RUF012 - of the whole server
 
     def __init__(
         self,
@@ -151,24 +187,55 @@ class Echo(asyncio.Protocol):
             self._streams[key] = pieces
         loop = asyncio.get_running_loop()
         Echo.running += 1
+        note = self._note(tokens, most, count) if self._manner.truth else None
         if most == self._at_once:
-            self._write(b"".join(pieces))
+            self._write(b"".join(pieces), note)
         elif self._pace_s:
-            manner, made = self._manner, min(self._manner.hidden, tokens - 1)
+            manner, ends = self._manner, self._manner.ends(tokens)
+            if manner.ping_s:
+                pieces = (self._keep_alive(pieces[0], ends[0]), *pieces[1:])
             for begin in range(0, len(pieces), manner.hold):
                 held = pieces[begin : begin + manner.hold]
-                steps = made + min((begin + len(held)) * manner.step, tokens - made) - 1
+                steps = ends[begin + len(held) - 1] - 1
                 due_s = self._service_s + steps * self._pace_s
-                loop.call_later(due_s, self._write, b"".join(held))
+                loop.call_later(due_s, self._write, b"".join(held), note)
         elif self._service_s:
-            loop.call_later(self._service_s, self._write, b"".join(pieces))
+            loop.call_later(self._service_s, self._write, b"".join(pieces), note)
         else:
-            self._write(pieces[0])
-            self._write(b"".join(pieces[1:]))
+            self._write(pieces[0], note)
+            self._write(b"".join(pieces[1:]), note)
 
-    def _write(self, part: bytes) -> None:
+    def _note(self, tokens: int, most: int, prompt: int) -> dict[str, Any]:
+        """Note an answer as it is asked for, and when its first token that is sent is made."""
+        hidden = self._manner.hides(tokens)
+        note = {
+            "connection": id(self),
+            "most": most,
+            "prompt": prompt,
+            "tokens": tokens,
+            "hidden": hidden,
+            "in_first": self._manner.ends(tokens)[0] - hidden,
+            "asked_s": asyncio.get_running_loop().time(),
+            "made_s": self._service_s + hidden * self._pace_s,
+        }
+        Echo.answers.append(note)
+        return note
+
+    def _keep_alive(self, first: bytes, end: int) -> bytes:
+        """Send comments until the first message, and return what is left of that."""
+        loop, every_s = asyncio.get_running_loop(), self._manner.ping_s
+        self._write(HEAD)
+        until_s = self._service_s + (end - 1) * self._pace_s
+        for number in range(int(until_s / every_s)):
+            loop.call_later(number * every_s, self._write, chunked(b": ping\n\n"))
+        return first.removeprefix(HEAD)
+
+    def _write(self, part: bytes, note: dict[str, Any] | None = None) -> None:
         Echo.running -= part.endswith(LAST)
         self._transport.write(part)
+        if note is not None:
+            note["last_s"] = asyncio.get_running_loop().time()
+            note.setdefault("first_s", note["last_s"])
 
     def _tell(self, path: bytes) -> None:
         known = {
@@ -176,6 +243,7 @@ class Echo(asyncio.Protocol):
             b"/v1/models": b'{"object":"list","data":[{"id":"echo"}]}',
             b"/version": b'{"version":"1.2.3"}',
             b"/metrics": METRICS % Echo.running,
+            b"/truth": json.dumps([one for one in Echo.answers if "last_s" in one]).encode(),
         }
         body = known.get(path, b"")
         status = b"200 OK" if path in known else b"404 Not Found"
@@ -195,20 +263,24 @@ async def serve(
     await loop.run_in_executor(None, sys.stdin.read)
 
 
+def option(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
+
+
 @contextmanager
 def echo_server(
     tokens: int = 8,
     service_ms: float = 0.0,
     pace_ms: float = 0.0,
     at_once: int | None = None,
-    **manner: int,
+    **manner: float,
 ) -> Iterator[str]:
     """Start one, yield its address, and end it; it ends by itself when this process does."""
     script = str(Path(__file__).absolute())
     command = [sys.executable, "-I", script, "--tokens", str(tokens)]
     times = ["--service-ms", str(service_ms), "--pace-ms", str(pace_ms)]
     times += [] if at_once is None else ["--at-once", str(at_once)]
-    times += [text for name, value in manner.items() for text in (f"--{name}", str(int(value)))]
+    times += [text for name, value in manner.items() for text in (option(name), f"{value:g}")]
     with subprocess.Popen(
         [*command, *times], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
@@ -232,7 +304,12 @@ def main() -> None:
     parser.add_argument("--details", type=int, default=0)
     parser.add_argument("--ids", type=int, default=1)
     parser.add_argument("--step", type=int, default=1)
+    parser.add_argument("--first", type=int, default=0)
     parser.add_argument("--hold", type=int, default=1)
+    parser.add_argument("--reasoning", type=int, default=0)
+    parser.add_argument("--calls", type=int, default=0)
+    parser.add_argument("--ping-ms", type=float, default=0.0)
+    parser.add_argument("--truth", type=int, default=0)
     given = parser.parse_args()
     times = given.service_ms / 1000, given.pace_ms / 1000
     manner = Manner(
@@ -240,7 +317,12 @@ def main() -> None:
         details=bool(given.details),
         ids=bool(given.ids),
         step=given.step,
+        first=given.first,
         hold=given.hold,
+        reasoning=given.reasoning,
+        calls=bool(given.calls),
+        ping_s=given.ping_ms / 1000,
+        truth=bool(given.truth),
     )
     asyncio.run(serve(given.tokens, *times, given.at_once, manner, given.port))
 

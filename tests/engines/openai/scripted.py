@@ -27,13 +27,14 @@ class Asked:
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What to send after a delay: a head, parts as HTTP chunks, and how to end."""
+    """What to send after a delay: a head, parts as HTTP chunks a pace apart, and how to end."""
 
     parts: Iterable[bytes] = ()
     status: str = "200 OK"
     kind: str = "text/event-stream"
     end: Ending = "finish"
     delay_s: float = 0.0
+    pace_s: float = 0.0
 
 
 Script = Callable[[Asked], Reply]
@@ -127,7 +128,7 @@ class Scripted:
         for part in filter(None, parts):  # an empty chunk would end the answer
             writer.write(b"%x\r\n%s\r\n" % (len(part), part))
             await writer.drain()
-            await asyncio.sleep(0)
+            await asyncio.sleep(reply.pace_s)
         if reply.end == "hang":
             await asyncio.Event().wait()
         if reply.end == "cut":

@@ -119,9 +119,9 @@ def test_answers_that_come_together_have_no_times_between_their_tokens() -> None
 @pytest.mark.process
 def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message() -> None:
     """Each token takes the same time, whatever is hidden, or comes with others in one event."""
-    ways: Mapping[str, tuple[dict[str, int], dict[str, Any], set[str], float]] = {
+    ways: Mapping[str, tuple[dict[str, int], dict[str, Any], set[str], float | None]] = {
         "10 of 40 shown": ({"hidden": 30, "details": 1}, {}, {HIDDEN}, 0.75),
-        "hidden, and not told": ({"hidden": 37, "ids": 0}, {}, {HIDDEN}, 0.0),
+        "hidden, and not told": ({"hidden": 37, "ids": 0}, {}, {HIDDEN}, None),
         "each token, without ids": ({"ids": 0}, {}, set(), 0.0),
         "tens, with token ids": ({"step": 10}, {"prompt": [5, 6, 7]}, {TOGETHER}, 0.0),
     }
@@ -139,6 +139,23 @@ def test_times_per_token_are_of_tokens_that_a_user_saw_after_the_first_message()
         assert found["tps_per_user"] == pytest.approx(1 / found["tpot_p90"])
         if name != "tens, with token ids":
             assert found["ttft_p50"] > 0.02 + manner.get("hidden", 0) * PACE_S, name
+
+
+@pytest.mark.process
+def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> None:
+    """A comment is no first token; the time of tokens that a parser holds is that of all."""
+    ways: Mapping[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "comments until the first token": ({"ping_ms": 4}, {}),
+        "reasoning in full": ({"reasoning": 12, "details": 1}, {"api": "chat"}),
+        "arguments of a call in one event": ({"calls": 1, "ids": 0}, {"api": "chat"}),
+    }
+    for name, (manner, options) in ways.items():
+        with echo_server(40, 20, 1e3 * PACE_S, **manner) as url:
+            point = window(url, **options)
+        found = point["metrics"]
+        assert (point["notes"], point["hidden_share"]) == ({}, 0), name
+        assert PACE_S * 0.9 < found["tpot_p50"] < PACE_S * 1.5, (name, found)
+        assert 0.02 < found["ttft_p50"] < 0.02 + 10 * PACE_S, (name, found)
 
 
 @pytest.mark.process
