@@ -63,7 +63,7 @@ def write_bytes(path: Path, content: bytes, place: Place | None = None) -> None:
     with naming_disk(path), contextlib.ExitStack() as stack:
         if place is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(opened_folder(path.parent))
+            folder = stack.enter_context(opened_folder(path.parent, follow=True))
             _remove_stale(folder)
             place = Place(path.parent, folder, folder)
         if not _write(path.name, content, place, unnamed=True):
@@ -149,11 +149,11 @@ def _remove_stale(folder: int) -> None:
 
 
 @contextlib.contextmanager
-def opened_folder(path: str | Path, inside: int | None = None) -> Iterator[int]:
-    """Yield a folder's descriptor; a name inside of an open folder may be no link."""
-    flags = (
-        os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (os.O_NOFOLLOW if inside is not None else 0)
-    )
+def opened_folder(
+    path: str | Path, inside: int | None = None, *, follow: bool = False
+) -> Iterator[int]:
+    """Yield a folder's descriptor; its path is relative to `inside`, an open folder."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | (0 if follow else os.O_NOFOLLOW)
     descriptor = os.open(path, flags, dir_fd=inside)
     try:
         yield descriptor
@@ -213,7 +213,7 @@ def sync_folder(folder: Path) -> None:
 
     Some network file systems refuse this; the new content is then in place all the same.
     """
-    with contextlib.suppress(OSError), opened_folder(folder) as descriptor:
+    with contextlib.suppress(OSError), opened_folder(folder, follow=True) as descriptor:
         os.fsync(descriptor)
 
 
@@ -324,7 +324,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[Place, int]:
     while True:
         folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as attempt:
-            outer = attempt.enter_context(opened_folder(folder))
+            outer = attempt.enter_context(opened_folder(folder, follow=True))
             made = False
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 os.mkdir(PLACE, dir_fd=outer)
