@@ -218,7 +218,9 @@ def copy(source: Path, path: Path) -> None:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def _put_both(path: Path, baseline: AccuracyBaseline, content: bytes, place: atomic.Place) -> None:
+def _put_both(
+    path: Path, baseline: AccuracyBaseline, content: bytes, place: atomic.LockedFolder
+) -> None:
     """Write the scores first, then the file that vouches for them; then older scores may go."""
     target = written_to(path)
     file = _named(target, baseline)

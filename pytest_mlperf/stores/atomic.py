@@ -36,7 +36,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class LockedFolder:
     """A locked folder, held by descriptors: another user may swap its names for links.
 
     Attributes:
@@ -50,7 +50,7 @@ class Place:
     unfinished: int
 
 
-def write_bytes(path: Path, content: bytes, place: Place | None = None) -> None:
+def write_bytes(path: Path, content: bytes, place: LockedFolder | None = None) -> None:
     """Replace the file's content; whoever reads it sees the old or the new, never a part.
 
     Missing folders are made. After an error the old file is as it was and nothing is left beside
@@ -65,14 +65,14 @@ def write_bytes(path: Path, content: bytes, place: Place | None = None) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(opened_folder(path.parent, follow=True))
             _remove_stale(folder)
-            place = Place(path.parent, folder, folder)
+            place = LockedFolder(path.parent, folder, folder)
         if not _write(path.name, content, place, unnamed=True):
             _write(path.name, content, place, unnamed=False)
         with contextlib.suppress(OSError):  # as sync_folder
             os.fsync(place.folder)
 
 
-def _write(name: str, content: bytes, place: Place, *, unnamed: bool) -> bool:
+def _write(name: str, content: bytes, place: LockedFolder, *, unnamed: bool) -> bool:
     """Write a file that gets its name once it is whole; False if it cannot be unnamed before."""
     temporary = _temporary_name()
     try:
@@ -283,7 +283,7 @@ LOCK = ".gitignore"
 
 
 @contextlib.contextmanager
-def alone_in(folder: Path, *, timeout_s: float) -> Iterator[Place]:
+def alone_in(folder: Path, *, timeout_s: float) -> Iterator[LockedFolder]:
     """Keep every other writer out of a folder; yield where unfinished files go.
 
     Missing folders are made. A rename from the place that is yielded into the folder is atomic.
@@ -305,7 +305,9 @@ def alone_in(folder: Path, *, timeout_s: float) -> Iterator[Place]:
                     _remove(place)
 
 
-def _acquire(folder: Path, deadline: float, stack: contextlib.ExitStack) -> tuple[Place, int]:
+def _acquire(
+    folder: Path, deadline: float, stack: contextlib.ExitStack
+) -> tuple[LockedFolder, int]:
     while True:
         with contextlib.ExitStack() as attempt:
             place, descriptor = _open(folder, attempt)
@@ -319,7 +321,7 @@ def _acquire(folder: Path, deadline: float, stack: contextlib.ExitStack) -> tupl
                 return place, descriptor
 
 
-def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[Place, int]:
+def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:
     """Open the file to lock; between any two steps another writer may end and remove it."""
     while True:
         folder.mkdir(parents=True, exist_ok=True)
@@ -348,7 +350,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[Place, int]:
                 raise
             attempt.callback(os.close, descriptor)
             stack.push(attempt.pop_all())
-            return Place(folder / PLACE, outer, inner), descriptor
+            return LockedFolder(folder / PLACE, outer, inner), descriptor
 
 
 def _open_lock(folder: int) -> int:
@@ -389,7 +391,7 @@ def _lock(descriptor: int, deadline: float) -> None:
             return
 
 
-def _is_current(descriptor: int, place: Place) -> bool:
+def _is_current(descriptor: int, place: LockedFolder) -> bool:
     """Whether what was locked is still the file that others lock; if so, let it say its line."""
     try:
         with opened_folder(PLACE, place.folder) as folder:
@@ -405,7 +407,7 @@ def _is_current(descriptor: int, place: Place) -> bool:
     return True
 
 
-def _remove(place: Place) -> None:
+def _remove(place: LockedFolder) -> None:
     """Remove the folder, the lock last: as long as anything else is there, git ignores it."""
     with contextlib.suppress(OSError):
         _clear(place)
@@ -414,7 +416,7 @@ def _remove(place: Place) -> None:
             os.rmdir(PLACE, dir_fd=place.folder)
 
 
-def _clear(place: Place) -> None:
+def _clear(place: LockedFolder) -> None:
     """Remove what is unfinished: whoever is alone here knows that nobody is writing it.
 
     Other names are never removed: another user may have moved a folder here.

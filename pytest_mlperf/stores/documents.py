@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, NoLocksError, Place, alone_in
+from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
 from pytest_mlperf.stores.foreign import (
     Migration,
     UnfitError,
@@ -115,7 +115,7 @@ class Document(Generic[T]):
         return content
 
     @contextlib.contextmanager
-    def alone(self, path: Path) -> Iterator[Place]:
+    def alone(self, path: Path) -> Iterator[LockedFolder]:
         """Keep every other writer out of the folder of a file; yield where unfinished files go."""
         held = contextlib.ExitStack()
         try:
@@ -138,7 +138,7 @@ class Document(Generic[T]):
         with held:
             yield place
 
-    def put(self, path: Path, content: T, place: Place) -> None:
+    def put(self, path: Path, content: T, place: LockedFolder) -> None:
         """Write a file while `alone` in that place; a link is written through to its target."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False

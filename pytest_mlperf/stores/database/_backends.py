@@ -13,6 +13,7 @@ from urllib.parse import unquote
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.foreign_text import visible
+from pytest_mlperf.stores.atomic import disk_of
 
 WAIT_S = 10.0
 """Longest wait for another writer, and for a server to answer."""
@@ -219,7 +220,9 @@ class _Sqlite:
         except sqlite3.Error as error:
             # SQLITE_BUSY_SNAPSHOT and its like extend the name of what they are.
             name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
-            raise StoreError(f"{self._file}: {_SQLITE_REASONS.get(name, text_of(error))}") from None
+            reason = _SQLITE_REASONS.get(name, text_of(error))
+            disk = f" ({disk_of(self._file)}); free some space" * (name == "SQLITE_FULL")
+            raise StoreError(f"{self._file}: {reason}{disk}") from None
         except OSError as error:
             raise StoreError(f"{self._file}: {error.strerror or error}") from None
 
