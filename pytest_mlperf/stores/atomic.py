@@ -313,12 +313,13 @@ def _acquire(
             place, descriptor = _open(folder, attempt)
             try:
                 _lock(descriptor, deadline)
-            except NoLocksError:
-                _remove(place)  # nobody else can be in there
+                # If not, its holder removed it: lock the one that is there now.
+                if _is_current(descriptor, place):
+                    stack.push(attempt.pop_all())
+                    return place, descriptor
+            except (NoLocksError, OSError):
+                _remove(place)  # nobody else can be in there, or the disk is full
                 raise
-            if _is_current(descriptor, place):  # else its holder removed it: lock the one there now
-                stack.push(attempt.pop_all())
-                return place, descriptor
 
 
 def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -233,7 +234,10 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
     delivery = deliver("results.db", tmp_path, one, written(tmp_path, one))
     monkeypatch.setattr(sqlite3, "connect", connect)
 
-    assert delivery.reason == "results.db: the disk is full"
+    assert re.fullmatch(
+        r"results\.db: the disk is full \(file system /.*: .* MiB free\); free some space",
+        delivery.reason,
+    )
     assert delivery.waiting
     with opened("results.db") as store:
         assert store.sessions() == [session.run]

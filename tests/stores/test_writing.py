@@ -336,6 +336,12 @@ def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     """Which file system, and what is free on it; no report is asked for."""
     disk = r"\(file system /.*: [0-9.,]+ MiB free\)"
     path = tmp_path / "x.json"
+    with monkeypatch.context() as patch:
+        for function in ("write", "pwrite"):  # not even the lock can be written
+            patch.setattr(os, function, Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(BaselineError, match=rf"cannot be written: full {disk}"):
+            baselines.save(path, EMPTY)
+        assert list(tmp_path.iterdir()) == []
     for number, words in ((errno.ENOSPC, "No space left on device"), (errno.EDQUOT, "quota")):
         monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
         with pytest.raises(BaselineError, match=rf"{words}.* {disk}; .*free some space"):
