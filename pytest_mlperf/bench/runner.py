@@ -34,6 +34,7 @@ from pytest_mlperf.run.conditions import Conditions
 from pytest_mlperf.run.logs import DETAIL
 from pytest_mlperf.run.measure import ProcessResult, ProcessTask, measure
 from pytest_mlperf.run.project import new_folder
+from pytest_mlperf.stores.atomic import DISK_FULL, disk_of
 from pytest_mlperf.suite.plan import Planned
 from pytest_mlperf.suite.resolve import Problems, resolve
 
@@ -390,6 +391,8 @@ class CaseRunner:
 def unforeseen(error: Exception, log: Path) -> RunError:
     """Return the error of a test in which Python raised what nobody foresaw; write its trace."""
     message = f"{one_line(error)}: not foreseen, so please report it with this log"
+    if isinstance(error, OSError) and error.errno in DISK_FULL:
+        message = f"{one_line(error)} ({disk_of(Path(error.filename or log))}); free some space"
     try:
         trace = "".join(traceback.format_exception(error))
         log.parent.mkdir(parents=True, exist_ok=True)

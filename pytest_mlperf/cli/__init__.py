@@ -93,12 +93,25 @@ def _removed(words: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one subcommand and return the exit code."""
+    """Run one subcommand and return the exit code; a second Ctrl-C ends the process at once."""
+    try:
+        return _run(sys.argv[1:] if arguments is None else arguments)
+    except KeyboardInterrupt:
+        from pytest_mlperf.cli.output import complain
+        from pytest_mlperf.processes import end_on_next_interrupt
+
+        undo = end_on_next_interrupt()
+        complain("interrupted")
+        if arguments is not None:
+            undo()
+        return 130
+
+
+def _run(words: Sequence[str]) -> int:
     from pytest_mlperf.cli.output import complain, print_what_the_terminal_can
     from pytest_mlperf.core.errors import EnvironmentFault, MlperfError
 
     parser, _ = build_parser()
-    words = sys.argv[1:] if arguments is None else arguments
     if removed := _removed(words):
         complain(removed)
         return 2

@@ -6,9 +6,11 @@ import contextlib
 import os
 import re
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 from pytest_mlperf.core.errors import RunError
+from pytest_mlperf.stores.atomic import opened_folder, require_descriptors
 
 MACHINE_WIDE = "/tmp"  # noqa: S108 - sticky, and what is opened in it is never a link
 """Where all who measure on a machine meet, whatever TMPDIR each of them has."""
@@ -21,6 +23,17 @@ def lease_place() -> Path:
 
 def lease_folder() -> Path:
     """Return the folder of the lease files, shared by all users (mode 1777), made if absent."""
+    with opened_lease_folder() as (path, _):
+        return path
+
+
+@contextlib.contextmanager
+def opened_lease_folder() -> Iterator[tuple[Path, int]]:
+    """Yield the folder of `lease_folder` and its descriptor.
+
+    Raises:
+        RunError: Another user, neither root nor this one, may remove or replace lease files.
+    """
     path = lease_place()
     if not path.is_absolute():
         raise RunError(
@@ -28,23 +41,41 @@ def lease_folder() -> Path:
             f"PYTEST_MLPERF_LEASES={path.parent}: sessions in two folders would measure on one GPU "
             "at once; set it to an absolute path that all users share",
         )
-    try:
-        with contextlib.suppress(FileExistsError):
-            path.mkdir(parents=True)
-            path.chmod(0o1777)
-    except OSError as error:
-        raise RunError(
-            "lease",
-            f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
-            "PYTEST_MLPERF_LEASES to a folder that all users share",
-        ) from None
-    if not stat.S_ISDIR(path.lstat().st_mode):
-        raise RunError(
-            "lease",
-            f"{path} is no folder (a link or a file); leases are kept there: remove it, "
-            "or set PYTEST_MLPERF_LEASES to a folder that all users share",
-        )
-    return path
+    with contextlib.ExitStack() as stack:
+        try:
+            require_descriptors()
+            with contextlib.suppress(FileExistsError):
+                path.parent.mkdir(parents=True)
+            parent = stack.enter_context(opened_folder(path.parent, follow=True))
+            made = False
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(path.name, dir_fd=parent)
+                made = True
+            try:
+                folder = stack.enter_context(opened_folder(path.name, parent))
+            except NotADirectoryError:
+                raise RunError(
+                    "lease",
+                    f"{path} is no folder (a link or a file); leases are kept there: remove it, "
+                    "or set PYTEST_MLPERF_LEASES to a folder that all users share",
+                ) from None
+            if made:
+                os.fchmod(folder, 0o1777)
+        except OSError as error:
+            raise RunError(
+                "lease",
+                f"{path}: leases are kept there, and it cannot be made: {error.strerror}; set "
+                "PYTEST_MLPERF_LEASES to a folder that all users share",
+            ) from None
+        for place, about in ((path.parent, os.fstat(parent)), (path, os.fstat(folder))):
+            if about.st_uid not in {0, os.geteuid()} and not about.st_mode & stat.S_ISVTX:
+                raise RunError(
+                    "lease",
+                    f"{place} belongs to user {about.st_uid}, who may remove a lease that you "
+                    f"hold; let them or root run chmod +t {place}, or set PYTEST_MLPERF_LEASES to "
+                    "a folder that all users share",
+                )
+        yield path, folder
 
 
 def file_name(name: str) -> str:

@@ -36,6 +36,7 @@ from pytest_mlperf.hardware._nvml import (
     words,
 )
 from pytest_mlperf.hardware.leases import file_name
+from pytest_mlperf.stores.atomic import opened_folder
 
 SUFFIX = ".power-limit.json"
 
@@ -100,15 +101,18 @@ def _read(path: Path) -> LimitNote | None:
 
 def _write(folder: Path, note: LimitNote) -> None:
     path = folder / (file_name(note.uuid) + SUFFIX)
-    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft = f".{path.name}.{os.getpid()}"
     try:
-        with contextlib.suppress(FileNotFoundError):
-            draft.unlink()
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        with open(os.open(draft, flags, 0o600), "w", encoding="utf-8") as file:  # noqa: PTH123
-            os.fchmod(file.fileno(), 0o644)
-            json.dump(asdict(note), file)
-        draft.replace(path)
+        with opened_folder(folder) as place:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(draft, dir_fd=place)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+            with os.fdopen(
+                os.open(draft, flags, 0o600, dir_fd=place), "w", encoding="utf-8"
+            ) as file:
+                os.fchmod(file.fileno(), 0o644)
+                json.dump(asdict(note), file)
+            os.replace(draft, path.name, src_dir_fd=place, dst_dir_fd=place)
     except OSError as error:
         raise Refused(
             "gpu",
@@ -118,8 +122,8 @@ def _write(folder: Path, note: LimitNote) -> None:
 
 
 def _forget(folder: Path, uuid: str) -> None:
-    with contextlib.suppress(OSError):
-        (folder / (file_name(uuid) + SUFFIX)).unlink()
+    with contextlib.suppress(OSError), opened_folder(folder) as place:
+        os.unlink(file_name(uuid) + SUFFIX, dir_fd=place)
 
 
 CAP_SYS_ADMIN = 21

@@ -211,6 +211,13 @@ class _Reports:
         if report.failed and (state := late_session(self._config)) and state.holds:
             state.holding.stop(self._session)
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
+        if late_session(self._config) and isinstance(excinfo.value, KeyboardInterrupt):
+            self._config.add_cleanup(
+                import_module("pytest_mlperf.processes").end_on_next_interrupt()
+            )
+
     # Before the terminal shows it: what a user has seen is kept, also when Ctrl-C follows at once.
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:

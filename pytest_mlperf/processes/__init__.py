@@ -6,13 +6,16 @@ micro-benchmark, the question to NVML, and the process that starts a server.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import os
 import select
 import signal
 import subprocess
+import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import IO
 
@@ -21,6 +24,15 @@ from pytest_mlperf.core.foreign_text import broken
 LOG_TAIL_LINES = 16
 
 CHUNK = 1 << 16
+
+
+def end_on_next_interrupt() -> Callable[[], object]:
+    """Let the next Ctrl-C end this process at once, without a traceback; return how to undo it."""
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    atexit.register(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    before = signal.signal(signal.SIGINT, signal.SIG_DFL)
+    return partial(signal.signal, signal.SIGINT, before or signal.SIG_DFL)
 
 
 class ChildProcess(subprocess.Popen[bytes]):

@@ -24,14 +24,14 @@ from pytest_mlperf.core.errors import MlperfError, RunError
 from pytest_mlperf.core.foreign_text import broken
 from pytest_mlperf.core.job import Job, LoadGenSettings
 from pytest_mlperf.hardware.contention import Watch, session_of
-from pytest_mlperf.hardware.leases import file_name, lease_folder
+from pytest_mlperf.hardware.leases import file_name, opened_lease_folder
 from pytest_mlperf.hardware.machine import Machine, split
 from pytest_mlperf.processes import answer_of, last_line
 from pytest_mlperf.run.child.process import Patience, Waiting
 from pytest_mlperf.run.power.exporter import Exporter
 from pytest_mlperf.run.power.figures import Meter
 from pytest_mlperf.run.power_limit import limited, restored
-from pytest_mlperf.stores.atomic import write_text
+from pytest_mlperf.stores.atomic import open_regular, write_text
 
 Value = TypeVar("Value")
 
@@ -157,8 +157,9 @@ def _take(
 @contextlib.contextmanager
 def _leased(name: str, *, shared: bool = False) -> Iterator[int]:
     """Hold one lease and yield the descriptor of its file, or raise `_Busy` at once."""
-    path = lease_folder() / (file_name(name) + ".lock")
-    descriptor = _open(path)
+    with opened_lease_folder() as (place, folder):
+        path = place / (file_name(name) + ".lock")
+        descriptor = _open(path, folder)
     try:
         try:
             kind = fcntl.LOCK_SH if shared else fcntl.LOCK_EX
@@ -194,16 +195,16 @@ def _holder(descriptor: int) -> str:
     return holder
 
 
-def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+def _open(path: Path, folder: int) -> int:
+    flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         with contextlib.suppress(FileNotFoundError):
-            return os.open(path, flags)
+            return open_regular(path.name, folder)
         with contextlib.suppress(FileExistsError):
-            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o666)
+            descriptor = os.open(path.name, flags, 0o666, dir_fd=folder)
             os.fchmod(descriptor, 0o666)
             return descriptor
-        return os.open(path, flags)
+        return open_regular(path.name, folder)
     except OSError as error:
         raise RunError(
             "lease",

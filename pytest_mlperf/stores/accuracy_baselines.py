@@ -8,7 +8,7 @@ import io
 import os
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -187,12 +187,14 @@ def copy(source: Path, path: Path) -> None:
 # --- writing ---------------------------------------------------------------------------------
 
 
-def _put_both(path: Path, baseline: AccuracyBaseline, content: bytes, place: Path) -> None:
+def _put_both(
+    path: Path, baseline: AccuracyBaseline, content: bytes, place: atomic.LockedFolder
+) -> None:
     """Write the scores first, then the file that vouches for them; then older scores may go."""
     target = written_to(path)
     file = _named(target, baseline)
     try:
-        new = not file.exists()
+        new = file.name not in atomic.names_in(place.folder)
         atomic.write_bytes(file, content, place)
     except OSError as error:
         raise BaselineError(f"{file}: cannot be written: {error.strerror}") from None
@@ -201,18 +203,18 @@ def _put_both(path: Path, baseline: AccuracyBaseline, content: bytes, place: Pat
     except BaseException:
         if new:  # nothing vouches for it
             with contextlib.suppress(OSError):
-                file.unlink()
+                os.unlink(file.name, dir_fd=place.folder)
         raise
-    for old in _scores_beside(target):
-        if old != file:
+    for old in _scores_among(atomic.names_in(place.folder), path=target):
+        if old != file.name:
             with contextlib.suppress(OSError):  # the next write tries again
-                old.unlink()
+                os.unlink(old, dir_fd=place.folder)
 
 
-def _scores_beside(path: Path) -> list[Path]:
+def _scores_among(names: Iterable[str], *, path: Path) -> list[str]:
     """Return every file of scores of one baseline: also those of killed writers, and older ones."""
     name = re.compile(rf"{re.escape(path.stem)}(\.[0-9a-f]{{{NAMED}}})?{re.escape(ENDING)}")
-    return sorted(file for file in path.parent.iterdir() if name.fullmatch(file.name))
+    return sorted(filter(name.fullmatch, names))
 
 
 # --- reading ---------------------------------------------------------------------------------
@@ -266,7 +268,11 @@ def _scores_file(path: Path, baseline: AccuracyBaseline) -> Path:
     """Return where scores are: beside the file, or beside what it links to."""
     places = dict.fromkeys((path, Path(os.path.realpath(path))))
     named = [_named(one, baseline) for one in places]
-    others = [file for one in places for file in _scores_beside(one)]  # of older releases too
+    others = [  # of older releases too
+        one.with_name(name)
+        for one in places
+        for name in _scores_among((file.name for file in one.parent.iterdir()), path=one)
+    ]
     return next((one for one in (*named, *others) if one.exists()), named[0])
 
 

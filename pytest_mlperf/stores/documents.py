@@ -18,7 +18,7 @@ from pytest_mlperf.core.errors import BaselineError
 from pytest_mlperf.core.foreign_text import escaped
 from pytest_mlperf.core.untrusted import parse_json
 from pytest_mlperf.stores import atomic
-from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, NoLocksError, alone_in
+from pytest_mlperf.stores.atomic import LOCK_HELP, BusyError, LockedFolder, NoLocksError, alone_in
 from pytest_mlperf.stores.foreign import (
     Migration,
     Shape,
@@ -38,7 +38,7 @@ T = TypeVar("T")
 RECORD = "record anew with --mlperf-update=missing"
 
 _CURES = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "free some space and run again"),
+    **dict.fromkeys(atomic.DISK_FULL, "free some space and run again"),
     **dict.fromkeys(
         (errno.EACCES, errno.EPERM, errno.EROFS),
         "make the folder writable, or name another with --mlperf-baselines",
@@ -116,7 +116,7 @@ class Document(Generic[T]):
         return content
 
     @contextlib.contextmanager
-    def alone(self, path: Path) -> Iterator[Path]:
+    def alone(self, path: Path) -> Iterator[LockedFolder]:
         """Keep every other writer out of the folder of a file; yield where unfinished files go."""
         held = contextlib.ExitStack()
         try:
@@ -139,7 +139,7 @@ class Document(Generic[T]):
         with held:
             yield place
 
-    def put(self, path: Path, content: T, place: Path) -> None:
+    def put(self, path: Path, content: T, place: LockedFolder) -> None:
         """Write a file while `alone` in that place; a link is written through to its target."""
         text = json.dumps(
             dataclasses.asdict(cast(Any, content)), sort_keys=True, indent=2, ensure_ascii=False

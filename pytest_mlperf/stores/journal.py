@@ -62,9 +62,10 @@ class Journal:
 
     def add(self, result: CaseResult) -> None:
         """Write a result, so that it outlasts a power cut."""
-        self._file.write(_line(result).encode("utf-8"))
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        with atomic.naming_disk(self.path):
+            self._file.write(_line(result).encode("utf-8"))
+            self._file.flush()
+            os.fsync(self._file.fileno())
 
     def close(self, *, remove: bool) -> None:
         """Let it go; where the session is over there is nothing to go on with."""

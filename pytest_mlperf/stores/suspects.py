@@ -11,7 +11,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.results import Suspect, newest, remaining
-from pytest_mlperf.stores.atomic import BusyError, NoLocksError, alone_in, write_bytes
+from pytest_mlperf.stores.atomic import BusyError, LockedFolder, NoLocksError, alone_in, write_bytes
 from pytest_mlperf.stores.foreign import content_of, json_of
 from pytest_mlperf.stores.results import TITLE, from_bytes
 
@@ -90,7 +90,9 @@ def update(path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]
 
 
 def _write(
-    path: Path, change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]], place: Path | None
+    path: Path,
+    change: Callable[[tuple[Suspect, ...]], Iterable[Suspect]],
+    place: LockedFolder | None,
 ) -> None:
     before = load(path)
     after = tuple(change(before.suspects))

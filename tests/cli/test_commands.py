@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import signal
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -240,3 +242,25 @@ def test_everything_removed_is_refused_with_its_replacement(tmp_path: Path, say:
     assert refused == dict.fromkeys(REMOVED, True)
     with pytest.raises(SystemExit):
         main(["contributed"])
+
+
+@pytest.mark.process
+def test_interrupts_end_a_command_without_a_traceback() -> None:
+    """The first is exit code 130, the second ends the process by its signal."""
+    code = """
+import os, signal, sys
+from pytest_mlperf import cli
+from pytest_mlperf.cli import schema
+again = len(sys.argv) > 2
+schema.run = lambda _: os.kill(os.getpid(), signal.SIGINT)
+sys.argv = ["pytest-mlperf", "schema", "suite"]
+code = cli.main()
+if again:
+    os.kill(os.getpid(), signal.SIGINT)
+sys.exit(code)
+"""
+    for arguments, exit_code in ((["once"], 130), (["once", "again"], -signal.SIGINT)):
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (exit_code, "pytest-mlperf: interrupted\n")

@@ -229,3 +229,24 @@ def test_an_engine_that_hangs_is_ended_after_its_patience(project: Project) -> N
     assert verdict.headline.startswith("worker: no progress for 1 s during ")
     left = [p for p in psutil.Process().children(recursive=True) if p.pid not in before]
     assert left_of(left) == []
+
+
+def test_a_second_interrupt_ends_pytest_without_a_traceback(project: Project) -> None:
+    """The first one comes in a test, the second while the session ends."""
+    project.suite("suites/a.mlperf.toml")
+    project.pytester.makeconftest(
+        """
+        import os, signal, pytest
+
+        def pytest_runtest_call(item):
+            os.kill(os.getpid(), signal.SIGINT)
+
+        def pytest_sessionfinish():
+            os.kill(os.getpid(), signal.SIGINT)
+        """
+    )
+
+    result = project.pytester.runpytest_subprocess(*LIGHT, "suites")
+
+    assert result.ret == -signal.SIGINT
+    assert "Traceback" not in f"{result.stdout}{result.stderr}"

@@ -279,6 +279,34 @@ def test_a_damaged_checkpoint_is_built_again(lab: Lab) -> None:
     assert (folder / "model.safetensors").read_bytes() == NO_WEIGHTS
 
 
+def test_links_and_pipes_of_others_in_a_folder_of_builds_do_no_harm(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(SHARED, str(tmp_path))
+    victim, builds = tmp_path / "victim", CheckpointStore(tmp_path / "builds")
+    (victim / "model").mkdir(parents=True)
+    file = victim / "file"
+    file.write_text("text")
+    builds.folder.mkdir()
+    (builds.folder / ".dead.1.tmp").symlink_to(victim)
+    (builds.folder / "dead.lock").symlink_to(file)
+    (builds.folder / "link.lock").symlink_to(file)
+    (builds.folder / "hard.lock").hardlink_to(file)
+    os.mkfifo(builds.folder / "pipe.lock")
+
+    for key in ("link", "hard", "pipe"):
+        with pytest.raises(RunError), builds.alone(key, limit_s=0, waiting=pytest.fail):
+            pass
+    with builds.alone("good", limit_s=1, waiting=pytest.fail), builds.making("good"):
+        pass
+
+    assert file.read_text() == "text"
+    assert (victim / "model").is_dir()
+    monkeypatch.setattr(os, "supports_dir_fd", set())
+    with pytest.raises(RunError, match="no dir_fd"), builds.alone("a", limit_s=0, waiting=print):
+        pass
+
+
 def test_a_folder_of_builds_can_be_shared_and_holds_no_secrets(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -20,7 +20,7 @@ import pytest
 
 from pytest_mlperf.core.contention import Contention
 from pytest_mlperf.core.errors import RunError
-from pytest_mlperf.hardware.leases import MACHINE_WIDE, lease_folder
+from pytest_mlperf.hardware.leases import MACHINE_WIDE, file_name, lease_folder
 from pytest_mlperf.hardware.machine import Machine
 from pytest_mlperf.run import conditions
 from pytest_mlperf.run.child.process import Waiting
@@ -309,3 +309,55 @@ def test_others_are_waited_for_until_they_are_done_or_the_sessions_time_is_over(
         assert (len(list(coming)), shown) == (left, lines)
         assert waited == pytest.approx(waited_s)
         assert all(isinstance(line, Waiting) for line in shown)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+@pytest.mark.parametrize("whose", ["", "pytest-mlperf"])
+def test_a_folder_that_another_user_may_change_is_refused(tmp_path: Path, whose: str) -> None:
+    """Its owner could remove a lease; the sticky bit, root and this user are trusted."""
+    place = tmp_path / whose
+    lease_folder()
+    os.chown(place, 65534, 65534)
+    place.chmod(0o777)
+
+    with pytest.raises(
+        RunError, match=rf"^{place} belongs to user 65534, .* chmod \+t {place}, or"
+    ):
+        lease_folder()
+    place.chmod(0o1777)
+    assert lease_folder() == tmp_path / "pytest-mlperf"
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, "hard link"])
+def test_a_lease_that_is_no_file_of_its_own_is_refused(
+    tmp_path: Path, folder: Path, make: Callable[[Path], object] | str
+) -> None:
+    victim = tmp_path / "victim"
+    victim.write_text("text")
+    lock = lease_folder() / "cpu.lock"
+    if callable(make):
+        make(lock)
+    else:
+        lock.hardlink_to(victim)
+
+    refused(f"cannot open {folder}/cpu.lock: a pipe, a device or a hard link")
+    assert victim.read_text() == "text"
+
+
+def test_a_lease_is_opened_in_the_folder_that_was_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another user swaps the folder for a link after the check."""
+    target = tmp_path / "target"
+    target.mkdir()
+    place = lease_folder()
+
+    def swap(name: str) -> str:
+        if not place.is_symlink():
+            place.rename(tmp_path / "moved")
+            place.symlink_to(target)
+        return file_name(name)
+
+    monkeypatch.setattr("pytest_mlperf.run.conditions.file_name", swap)
+    refused("is no folder")
+    assert list(target.iterdir()) == []

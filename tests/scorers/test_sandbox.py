@@ -26,10 +26,12 @@ from pytest_mlperf.core.errors import EnvironmentFault
 from pytest_mlperf.scorers.code import _sandbox_filter as sandbox_filter
 from pytest_mlperf.scorers.code.sandbox import (
     MIB,
+    USR,
     SandboxStep,
     StepResult,
     readable_python,
     run_isolated,
+    shown,
     why_not,
 )
 
@@ -338,7 +340,8 @@ def test_a_program_sees_the_system_and_nothing_of_this_process(
             streams.append(number)
         except OSError:
             pass
-    folders = {path: os.listdir(path) for path in ("/", "/etc")}
+    paths = ["/", "/etc", "/usr", "/usr/local"]
+    folders = {path: os.listdir(path) for path in paths if os.path.isdir(path)}
     print(json.dumps([folders, list(os.environ), streams, sys.stdin.read()]))
     """
     _, readable = readable_python()
@@ -351,8 +354,33 @@ def test_a_program_sees_the_system_and_nothing_of_this_process(
     folders, variables, streams, entered = found
     assert {*folders["/"]} <= system | {path.split("/")[1] for path in readable}
     assert {*folders["/etc"]} <= {"alternatives", "ld.so.cache"}
+    places = {*USR, *readable}  # no settings: /usr/local/etc/npmrc may hold a token
+    for folder in ("/usr", "/usr/local"):
+        names = folders.get(folder, ())
+        assert [
+            n for n in names if not any(f"{p}/".startswith(f"{folder}/{n}/") for p in places)
+        ] == []
     assert {*variables} - {"LC_CTYPE"} == {"GIVEN", "HOME", "LANG", "PATH", "TMPDIR"}
     assert (streams, entered) == ([0, 1, 2], "")
+
+
+@isolated
+def test_a_python_below_usr_local_works_wherever_it_is_there() -> None:
+    program, _ = readable_python()
+    prefix = Path(program).parents[1]
+    there = f"/usr/local/python/bin/{Path(program).name}"
+
+    finished = run_isolated(
+        step(there, "-c", "import os; print('runs')"),
+        files={},
+        readable={"/usr/local/python": str(prefix)},
+    )
+
+    assert said(finished) == "runs"
+    assert shown("/usr/local/bin/python3", "/usr/lib/jvm") == {}
+    assert [*shown("/usr/local/python", "/usr/local/binary")] == [
+        *("/usr/local/python", "/usr/local/binary"),
+    ]
 
 
 @pytest.fixture

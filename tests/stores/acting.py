@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from pytest_mlperf.core.baseline import with_record
-from pytest_mlperf.stores import accuracy_baselines, baselines
+from pytest_mlperf.stores import accuracy_baselines, atomic, baselines
 from tests.stores import test_accuracy_baselines as accuracy
 from tests.stores import test_baselines as performance
 
@@ -26,6 +26,14 @@ def update(folder: str, *, prepare: bool = False) -> None:
 def accept(folder: str, *, prepare: bool = False) -> None:
     path = Path(folder) / "baselines" / "torch.fp32.json"
     accuracy.save(path, accuracy.BASELINE, OLD if prepare else NEW)
+
+
+def report(folder: str, name: str, *, prepare: bool = False) -> None:
+    path = Path(folder) / "r.html"
+    if not prepare:
+        atomic.write_whole(path, "new")
+    elif name == "replace":
+        atomic.write_whole(path, "old")
 
 
 def accept_many(folder: str, first: int, count: int) -> None:

@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -50,22 +51,32 @@ def test_whatever_stops_it_the_old_file_stays_and_no_other(
 def test_the_bytes_reach_the_disk_before_the_name_and_the_name_before_the_return(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A new file is linked to its name; an older one is replaced."""
     steps = []
-    fsync, rename = os.fsync, os.replace
+    fsync, rename, link = os.fsync, os.replace, os.link
 
     def noting_fsync(descriptor: int) -> None:
         steps.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
         fsync(descriptor)
 
-    def noting_replace(old: Path, new: Path) -> None:
+    def noting_replace(old: str, new: str, **folders: int) -> None:
         steps.append("rename")
-        rename(old, new)
+        rename(old, new, **folders)
+
+    def noting_link(old: str, new: str, **folders: Any) -> None:
+        link(old, new, **folders)
+        steps.append("link")
 
     monkeypatch.setattr(os, "fsync", noting_fsync)
     monkeypatch.setattr(os, "replace", noting_replace)
+    monkeypatch.setattr(os, "link", noting_link)
     atomic.write_text(tmp_path / "a.txt", "new")
+    created = steps.copy()
+    steps.clear()
+    atomic.write_text(tmp_path / "a.txt", "newer")
 
-    assert steps == ["file", "rename", "folder"]
+    assert created in (["file", "link", "folder"], ["file", "rename", "folder"])
+    assert [step for step in steps if step != "link"] == ["file", "rename", "folder"]
 
 
 def test_it_is_made_once_and_what_is_no_text_is_made_anew(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 import threading
 from collections.abc import Callable
@@ -14,7 +15,8 @@ import pytest
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.history import histories_of
 from pytest_mlperf.core.results import Results
-from pytest_mlperf.stores.database import StoreError, _backends, opened, shown_url
+from pytest_mlperf.stores.database import StoreError, _backends, opened, require_url, shown_url
+from pytest_mlperf.stores.database._backends import without_secrets
 from pytest_mlperf.stores.database._schema import MIGRATIONS
 from pytest_mlperf.stores.results import read_results, write_results
 from pytest_mlperf.stores.spool import deliver, folder_of
@@ -147,11 +149,34 @@ def test_a_password_is_never_shown_and_a_url_of_no_store_is_refused(url: str) ->
         "postgresql://ci:secret@db:5432/perf": "postgresql://ci@db:5432/perf",
         "postgres://ci@db/perf?password=secret&sslmode=off": "postgres://ci@db/perf?sslmode=off",
         "mysql://a:secret@c/d": "mysql://a@c/d",
+        "mysql://a:secret@c:x/d?apikey=secret": "mysql://a@c:x/d",
+        "postgresql://db:5432,[::1]:5433/perf": "postgresql://db:5432,[::1]:5433/perf",
+        "postgresql://ci:sec/ret@db/perf": "postgresql://ci@db/perf",
+        "postgresql://ci:secret?secret@db/perf": "postgresql://ci@db/perf",
+        "postgresql://ci:secret#@db/perf#secret": "postgresql://ci@db/perf",
+        "postgresql://ci:secret/": "postgresql://ci@",
+        "postgresql://db/perf?sslpassword=secret&sslmode=off;pass%77ord=secret": (
+            "postgresql://db/perf?sslmode=off"
+        ),
+        "postgresql://db/perf?oauth_client_secret=secret&Api_Key=secret&sslkey=a": (
+            "postgresql://db/perf?sslkey=a"
+        ),
+        "postgresql://db/perf?user=ci;PASSWORD=secret&access_token=secret&passfile=a": (
+            "postgresql://db/perf?user=ci&passfile=a"
+        ),
         "sqlite:////srv/results.db": "/srv/results.db",
         "some/results.db": "some/results.db",
     }
 
     assert {url: shown_url(url) for url in shown} == shown
+    message = without_secrets(
+        "no \"postgresql://ci:sec%20ret@h/d?token=a%2Fb\": 'sec ret', sec%20ret, a/b",
+        "postgresql://ci:sec%20ret@h/d?token=a%2Fb",
+    )
+    assert message == "no \"postgresql://ci@h/d\": '***', ***, ***"
+    for other in ("postgresql://ci:sec/ret@db/perf", "postgresql://ci:a?@db", "postgresql://[x"):
+        with pytest.raises(MlperfError, match="write / as %2F"):
+            require_url(other)
     for other in ("mysql://a@c/d", "sqlite://", "http://x/y.db"):
         with pytest.raises(MlperfError, match="sqlite:///FILE"), opened(other):
             pass
@@ -209,7 +234,10 @@ def test_a_full_disk_costs_the_store_its_session_and_not_its_content(
     delivery = deliver("results.db", tmp_path, one, written(tmp_path, one))
     monkeypatch.setattr(sqlite3, "connect", connect)
 
-    assert delivery.reason == "results.db: the disk is full"
+    assert re.fullmatch(
+        r"results\.db: the disk is full \(file system /.*: .* MiB free\); free some space",
+        delivery.reason,
+    )
     assert delivery.waiting
     with opened("results.db") as store:
         assert store.sessions() == [session.run]

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import fcntl
 import os
+import re
 import shutil
+import socket
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -131,7 +133,7 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
         with monkeypatch.context() as patch:
             patch.setattr(os, name, value)
             with atomic.alone_in(tmp_path, timeout_s=1) as place:
-                assert (place / ".gitignore").read_text() == "*\n"
+                assert (place.path / ".gitignore").read_text() == "*\n"
                 with busy, atomic.alone_in(tmp_path, timeout_s=0):
                     pass
         assert list(tmp_path.iterdir()) == []
@@ -140,19 +142,22 @@ def test_without_unnamed_files_the_lock_is_made_another_way(
     shared.mkdir()
     shared.chmod(0o2770)
     with atomic.alone_in(shared, timeout_s=1) as place:
-        modes = [stat.S_IMODE(one.stat().st_mode) for one in (place, place / ".gitignore")]
+        modes = [
+            stat.S_IMODE(one.stat().st_mode) for one in (place.path, place.path / ".gitignore")
+        ]
     assert modes == [0o2770, 0o660]
 
 
 def test_what_another_writer_has_is_not_removed(tmp_path: Path) -> None:
     """The folder of the first is gone before its end: `git clean`, or a folder that moved."""
+    unfinished = f".{'0' * 16}.tmp"
     with contextlib.ExitStack() as second:
         with atomic.alone_in(tmp_path, timeout_s=1) as place:
-            shutil.rmtree(place)
+            shutil.rmtree(place.path)
             second.enter_context(atomic.alone_in(tmp_path, timeout_s=1))
-            (place / "unfinished").touch()
+            (place.path / unfinished).touch()
 
-        assert sorted(one.name for one in place.iterdir()) == [".gitignore", "unfinished"]
+        assert sorted(one.name for one in place.path.iterdir()) == [unfinished, ".gitignore"]
     assert list(tmp_path.iterdir()) == []
 
 
@@ -212,6 +217,141 @@ def test_a_link_that_leads_astray_or_is_in_the_place_of_the_lock_is_not_followed
         with pytest.raises(BaselineError, match=message):
             baselines.save(folder / "x.json", BASELINE)
         assert not elsewhere.exists()
+
+
+def test_nothing_is_removed_or_written_through_a_name_that_another_user_swapped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`.writing`, or the locked folder itself, becomes a link while the lock is taken."""
+    victim, lock = tmp_path / "victim", fcntl.flock
+    for name in ("team/.writing", "team"):
+        (victim / "thesis").mkdir(parents=True)
+        (victim / ".gitignore").write_text("")
+        (victim / f".{'0' * 16}.tmp").touch()
+        before = sorted(victim.rglob("*"))
+        path = tmp_path / "team" / "x.json"
+        baselines.save(path, EMPTY)
+
+        def swap(descriptor: int, kind: int, swapped: Path = tmp_path / name) -> None:
+            lock(descriptor, kind)
+            if not swapped.is_symlink():
+                swapped.rename(tmp_path / "moved")
+                swapped.symlink_to(victim)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(fcntl, "flock", swap)
+            with contextlib.suppress(BaselineError):
+                baselines.save(path, BASELINE)
+
+        assert sorted(victim.rglob("*")) == before
+        assert (victim / ".gitignore").read_text() == ""
+        for folder in (victim, tmp_path / "moved"):
+            shutil.rmtree(folder)
+        (tmp_path / name).unlink()
+
+
+def test_a_folder_that_another_user_renamed_to_the_place_of_the_lock_keeps_its_files(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / atomic.PLACE / "thesis").mkdir(parents=True)
+    (tmp_path / atomic.PLACE / "chapter").touch()
+
+    baselines.save(tmp_path / "x.json", EMPTY)
+
+    left = {one.name for one in (tmp_path / atomic.PLACE).iterdir()}
+    assert left == {".gitignore", "thesis", "chapter"}
+
+
+@pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, "hard link", "link"])
+def test_a_lock_that_is_no_file_of_its_own_is_refused(
+    tmp_path: Path, make: Callable[[Path], object] | str
+) -> None:
+    victim, place = tmp_path / "victim", tmp_path / "team" / atomic.PLACE
+    victim.touch()
+    place.mkdir(parents=True)
+    lock = place / ".gitignore"
+    if callable(make):
+        make(lock)
+    elif make == "link":
+        lock.symlink_to(victim)
+    else:
+        lock.hardlink_to(victim)
+
+    with pytest.raises(BaselineError, match="cannot be written: "):
+        baselines.save(tmp_path / "team" / "x.json", EMPTY)
+    assert (victim.read_text(), list(place.parent.iterdir())) == ("", [place])
+
+
+def test_without_descriptors_of_folders_nothing_is_locked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "supports_dir_fd", set())
+    with pytest.raises(BaselineError, match="has no dir_fd, which shared folders need"):
+        baselines.save(tmp_path / "x.json", EMPTY)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.process
+def test_a_report_whose_writer_is_killed_leaves_no_unfinished_file(tmp_path: Path) -> None:
+    """A new file never does; one that is replaced does until the next write."""
+    for name in ("new", "replace"):
+        folder = tmp_path / name
+        seen = set()
+        for _ in deaths("tests.stores.acting", "report", folder, name):
+            files = {one.name for one in folder.iterdir()} if folder.exists() else set()
+            seen.add((folder / "r.html").read_text() if "r.html" in files else "")
+            assert name == "replace" or files <= {"r.html"}
+            if name == "new":
+                (folder / "r.html").unlink(missing_ok=True)
+
+        assert seen == ({"", "new"} if name == "new" else {"old", "new"})
+        assert {one.name for one in folder.iterdir()} <= {"r.html"}
+
+
+def test_unfinished_files_of_the_living_and_of_others_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(socket, "gethostname", lambda: "a")
+    names = [atomic._temporary_name() for _ in range(4)]
+    dead, living, link, pipe = (tmp_path / name for name in names)
+    monkeypatch.setattr(socket, "gethostname", lambda: "b")
+    elsewhere = tmp_path / atomic._temporary_name()
+    monkeypatch.setattr(socket, "gethostname", lambda: "a")
+    for one in (dead, living, elsewhere):
+        one.touch()
+    link.symlink_to(living)
+    os.mkfifo(pipe)
+
+    with living.open("rb+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        atomic.write_text(tmp_path / "r.html", "new")
+
+    assert not dead.exists()
+    assert {one.name for one in tmp_path.iterdir()} == {
+        *(living.name, link.name, pipe.name, elsewhere.name, "r.html")
+    }
+
+
+def test_a_full_disk_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which file system, and what is free on it; no report is asked for."""
+    disk = r"\(file system /.*: [0-9.,]+ MiB free\)"
+    path = tmp_path / "x.json"
+    with monkeypatch.context() as patch:
+        for function in ("write", "pwrite"):  # not even the lock can be written
+            patch.setattr(os, function, Mock(side_effect=OSError(errno.ENOSPC, "full")))
+        with pytest.raises(BaselineError, match=rf"cannot be written: full {disk}"):
+            baselines.save(path, EMPTY)
+        assert list(tmp_path.iterdir()) == []
+    for number, words in ((errno.ENOSPC, "No space left on device"), (errno.EDQUOT, "quota")):
+        monkeypatch.setattr(os, "fsync", Mock(side_effect=OSError(number, os.strerror(number))))
+        with pytest.raises(BaselineError, match=rf"{words}.* {disk}; .*free some space"):
+            baselines.save(path, EMPTY)
+        with pytest.raises(MlperfError, match=rf"{words}.* {disk}"):
+            atomic.write_whole(path, "")
+        keeping = atomic.Keeping()
+        keeping.keep("the journal", lambda: atomic.write_text(path, ""))
+        assert re.search(rf"x.json: .*{words}.* {disk}; free some space", keeping.lines[0])
+    assert list(tmp_path.iterdir()) == []
 
 
 def endless(path: Path) -> None:

@@ -180,6 +180,7 @@ class CheckpointStore:
         """Hold the right to make a checkpoint."""
         with _writable(self.folder):
             if os.environ.get(SHARED):
+                atomic.require_descriptors()
                 self.folder.mkdir(parents=True, exist_ok=True)
             else:
                 ignored_in_git(self.folder)
@@ -217,7 +218,7 @@ class CheckpointStore:
         try:
             yield temporary / "model"
         finally:
-            shutil.rmtree(temporary, ignore_errors=True)
+            self._discard(temporary.name)
 
     def publish(self, key: str, model: Path, provenance: Mapping[str, Any]) -> Built:
         """Put what was made into its place, safely on the disk before it can be seen.
@@ -239,12 +240,21 @@ class CheckpointStore:
             for folder in (*filter(Path.is_dir, model.rglob("*")), model, model.parent):
                 atomic.sync_folder(folder)
             # Something is there only when it was damaged, which `find` has told.
-            shutil.rmtree(place, ignore_errors=True)
+            self._discard(key)
             model.parent.rename(place)
             atomic.sync_folder(self.folder)
         return Built(folder=(place / "model").resolve(), provenance=whole)
 
+    def _discard(self, name: str) -> None:
+        with contextlib.suppress(OSError), atomic.opened_folder(self.folder, follow=True) as folder:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=folder)
+
     def _lock(self, key: str) -> FileLock:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            atomic.opened_folder(self.folder, follow=True) as folder,
+        ):  # filelock would empty the file of a hard link
+            os.close(atomic.open_regular(f"{key}.lock", folder))
         return FileLock(self.folder / f"{key}.lock", mode=0o666)
 
     def _sweep(self, *, current: str) -> None:
@@ -252,10 +262,10 @@ class CheckpointStore:
         for left in self.folder.glob(".*.tmp"):
             key = left.name.split(".")[1]
             if key == current:
-                shutil.rmtree(left, ignore_errors=True)
+                self._discard(left.name)
                 continue
             with contextlib.suppress(Timeout, OSError), self._lock(key).acquire(timeout=0):
-                shutil.rmtree(left, ignore_errors=True)
+                self._discard(left.name)
 
 
 def _settle(path: Path) -> None:

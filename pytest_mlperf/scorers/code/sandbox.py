@@ -4,9 +4,9 @@ What a command has (Linux only; sandbox_child.py builds it):
 
 - Namespaces of its own for user, mounts, processes, network, IPC and host name. The network has no
   route and not even a loopback.
-- To read: the system's programs and libraries (/usr, /lib, /etc/alternatives), five devices and
-  what `readable` names. No home folder, no temporary folder, no project, no /proc, no /sys, and no
-  environment variable but those given.
+- To read: the system's programs and libraries (`USR`, /lib, /etc/alternatives), five devices and
+  what `readable` names. No settings of the machine (/etc, /usr/local/etc), no home folder, no
+  temporary folder, no project, no /proc, no /sys, and no environment variable but those given.
 - To write: one folder in memory, of limited size, gone afterwards.
 - No privileges and none to gain; a filter refuses system calls that no limit covers.
 - Limits on time, memory, processes, open files and the size of a file; see SandboxStep.
@@ -42,6 +42,13 @@ from pytest_mlperf.scorers.code import _sandbox_filter as sandbox_filter
 
 BOX = "/box"
 """The folder of a command, as it sees it: where it starts, its files are, and it may write."""
+
+USR = tuple(
+    f"{prefix}/{name}"
+    for prefix in ("/usr", "/usr/local")
+    for name in ["bin", "sbin", "lib", "lib32", "lib64", "libx32", "libexec", "include", "share"]
+)
+"""What commands see of /usr, where it is there; `readable` adds to it."""
 
 ENVIRONMENT = {
     "PATH": "/usr/local/bin:/usr/bin:/bin",
@@ -133,7 +140,7 @@ def readable_python() -> tuple[str, dict[str, str]]:
 
 def shown(*paths: str) -> dict[str, str]:
     """Return those paths that commands do not see anyway, as `readable` takes them."""
-    return {path: path for path in paths if not Path(path).is_relative_to("/usr")}
+    return {path: path for path in paths if not any(Path(path).is_relative_to(one) for one in USR)}
 
 
 def settings(
@@ -158,6 +165,7 @@ def settings(
     return {
         "steps": [_step(one, disk_bytes) for one in steps],
         "files": {name: base64.b64encode(text).decode() for name, text in contents.items()},
+        "system": USR,
         "readable": dict(readable),
         "environment": {**ENVIRONMENT, **environment},
         "filter": base64.b64encode(code).decode(),
@@ -321,6 +329,7 @@ def _hidden(secret: str, readable: dict[str, str]) -> list[str]:
         "/root",
         "/run",
         "/var",
+        "/usr/local/etc",
         str(Path.cwd()),
         secret,
     ]

@@ -37,7 +37,7 @@ BOX = "/box"
 OLD = "/old"
 MOUNT_POINT = "/tmp"  # noqa: S108 -- any folder that is everywhere
 SHARED_MEMORY = "/dev/shm"  # noqa: S108 -- glibc knows no other place
-SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
+SYSTEM = ("/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32")
 SETTINGS = ("/etc/alternatives", "/etc/ld.so.cache")
 DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 
@@ -150,7 +150,8 @@ def build(settings: Settings) -> None:
         os.mkdir(MOUNT_POINT + OLD)
         call(LIBC.pivot_root, MOUNT_POINT.encode(), (MOUNT_POINT + OLD).encode())
         os.chdir("/")
-    for path in SYSTEM:
+    for path in (*settings["system"], *SYSTEM):
+        os.makedirs(os.path.dirname(path), exist_ok=True)
         if os.path.islink(OLD + path):
             os.symlink(os.readlink(OLD + path), path)
         elif os.path.isdir(OLD + path):

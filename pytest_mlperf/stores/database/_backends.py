@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Protocol
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import unquote
 
 from pytest_mlperf.core.errors import EnvironmentFault, MlperfError, text_of
 from pytest_mlperf.core.foreign_text import shown, visible
+from pytest_mlperf.stores.atomic import disk_of
 
 WAIT_S = 10.0
 """Longest wait for another writer, and for a server to answer."""
@@ -62,6 +64,12 @@ def require_url(url: str) -> None:
     """Refuse a URL of nothing that can be a store, and one whose library is not here."""
     scheme = _scheme(url)
     if scheme in POSTGRES:
+        hosts = re.split("[/?#]", url.partition("://")[2])[0].rpartition("@")[2]
+        if not _HOSTS.fullmatch(hosts):
+            raise MlperfError(
+                f"{shown_url(url)!r}: a port is no number, or the password has a character that a "
+                "URL cannot hold; write / as %2F, ? as %3F, # as %23, @ as %40"
+            )
         if find_spec("psycopg") is None:
             raise EnvironmentFault("PostgreSQL needs: pip install 'pytest-mlperf[store]'")
     elif scheme not in {SQLITE, ""}:
@@ -80,10 +88,40 @@ def shown_url(url: str) -> str:
         with contextlib.suppress(ValueError):
             file = file.absolute().relative_to(Path.cwd())
         return str(file)
-    parts = urlsplit(url)
-    user, at, host = parts.netloc.rpartition("@")
-    query = "&".join(p for p in parts.query.split("&") if not p.lower().startswith("password="))
-    return urlunsplit((parts.scheme, f"{user.partition(':')[0]}{at}{host}", parts.path, query, ""))
+    scheme, _, address = url.partition("://")
+    user, at, place = _without_password(address)
+    place, _, query = place.partition("#")[0].partition("?")
+    pairs = [pair for pair in re.split("[&;]", query) if pair and not _is_secret(pair)]
+    return f"{scheme}://{user}{at}{place}{'?' * bool(pairs)}{'&'.join(pairs)}"
+
+
+_SECRET = re.compile("pass(?!file)|pwd|token|secret|credential|(api|access|private)[-_]?key", re.I)
+
+_HOSTS = re.compile(r"((\[[^\]]*\]|[^:,\[\]]*)(:\d*)?(,|$))*")
+
+
+def _is_secret(pair: str) -> bool:
+    return bool(_SECRET.search(unquote(pair)))
+
+
+def _without_password(address: str) -> tuple[str, str, str]:
+    """Return user, "@" and the rest; a password may have "/", "?" or "#", which it should not."""
+    end = address.partition("?")[0].rfind("@")
+    if end < 0 and not _HOSTS.fullmatch(re.split("[/?#]", address)[0]):
+        end = address.rfind("@") if "@" in address else len(address)
+    if end < 0:
+        return "", "", address
+    return address[:end].partition(":")[0], "@", address[end + 1 :]
+
+
+def without_secrets(text: str, url: str) -> str:
+    """Return a library's message without the secrets of the URL that it may quote."""
+    text = text.replace(url, shown_url(url))
+    secret = url.partition("://")[2].rpartition("@")[0].partition(":")[2]
+    pairs = filter(_is_secret, re.split("[&;#]", url.partition("?")[2]))
+    for one in filter(None, (secret, *(pair.partition("=")[2] for pair in pairs))):
+        text = text.replace(one, "***").replace(unquote(one), "***")
+    return text
 
 
 def connect(url: str, *, write: bool) -> Backend:
@@ -193,7 +231,9 @@ class _Sqlite:
         except sqlite3.Error as error:
             # SQLITE_BUSY_SNAPSHOT and its like extend the name of what they are.
             name = "_".join(getattr(error, "sqlite_errorname", "").split("_")[:2])
-            raise StoreError(f"{self._file}: {_SQLITE_REASONS.get(name, text_of(error))}") from None
+            reason = _SQLITE_REASONS.get(name, text_of(error))
+            disk = f" ({disk_of(self._file)}); free some space" * (name == "SQLITE_FULL")
+            raise StoreError(f"{self._file}: {reason}{disk}") from None
         except OSError as error:
             raise StoreError(f"{self._file}: {error.strerror or error}") from None
 
@@ -212,7 +252,7 @@ class _Postgres:
         import psycopg
         from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
-        self._shown, self._error = shown_url(url), psycopg.Error
+        self._url, self._error = url, psycopg.Error
         with self._in_words():
             usual = {
                 "connect_timeout": str(round(WAIT_S)),
@@ -256,4 +296,5 @@ class _Postgres:
         except self._error as error:
             # What follows the first line is advice on other ways to connect.
             reason = text_of(error) if not str(error).strip() else str(error).splitlines()[0]
-            raise StoreError(f"{self._shown}: {visible(reason)}") from None
+            shown = visible(without_secrets(reason, self._url))
+            raise StoreError(f"{shown_url(self._url)}: {shown}") from None
