@@ -77,7 +77,7 @@ def window(url: str, *, late: str = "", prompt: Any = "Say it.", **options: Any)
     """Measure a point of a curve with this client, in this process."""
     samples = [prompt] * 8
     asked = replace(settings("Offline"), scenario="Concurrency", points=[POINT], tokens=True)
-    asked = replace(asked, min_duration_ms=200, ramp_ms=0)
+    asked = replace(asked, min_duration_ms=500, ramp_ms=0)
 
     def fail(error: BaseException) -> None:
         traceback.print_exception(error)
@@ -162,7 +162,7 @@ def test_comments_reasoning_and_held_arguments_change_no_time_of_a_token() -> No
 @pytest.mark.parametrize("late", ["computes", "waits"])
 def test_a_client_that_is_late_accuses_nobody(late: str) -> None:
     """Its own reads bring several events of an honest server."""
-    with echo_server(40, 20, 1e3 * PACE_S) as url:
+    with echo_server(20, 20, 1e3 * PACE_S) as url:
         point = window(url, late=late)
     assert BUFFERED not in point["notes"]
     assert point["metrics"].keys() >= {*TIMES, "ttft_p50"}
