@@ -15,14 +15,15 @@ from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
-
-from pydantic import ConfigDict, TypeAdapter, ValidationError
-from pydantic_core import CoreConfig, SchemaValidator
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
 
 from pytest_mlperf.core.errors import MlperfError
 from pytest_mlperf.core.foreign_text import encodable, visible
 from pytest_mlperf.core.untrusted import parse_json, parse_toml
+
+if TYPE_CHECKING:  # a worker in a foreign Python reads logs, and has no pydantic
+    from pydantic import ValidationError
+    from pydantic_core import SchemaValidator
 
 
 def first_defect(raw: Any, error: ValidationError, title: str) -> str:
@@ -151,6 +152,9 @@ class Shape(Generic[Document]):
 
     @cached_property
     def _validator(self) -> SchemaValidator:
+        from pydantic import ConfigDict, TypeAdapter
+        from pydantic_core import CoreConfig, SchemaValidator
+
         config = ConfigDict(strict=True, extra=self._extra, allow_inf_nan=False)
         shape: Any = tuple[self._kind]  # type: ignore[name-defined]
         schema = TypeAdapter(shape, config=config).core_schema
@@ -323,6 +327,8 @@ def as_document(
             f"{path}: written by a newer pytest-mlperf (schema {schema}; this one reads up to "
             f"{newest}): upgrade"
         )
+    from pydantic import ValidationError
+
     try:
         if isinstance(schema, int) and schema > 0:
             raw = migrated(raw, schema, newest, migrations)

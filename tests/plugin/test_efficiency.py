@@ -224,16 +224,16 @@ def test_an_invalid_run_is_measured_again_and_told(fake: Fake, project: Project)
 UNSIGNED = ("PowerUsage", "ClockInfo", "Temperature*", "UtilizationRates", "CurrPcie*")
 LONG = ("MemoryInfo*", "TotalEnergyConsumption", "CurrentClocks*", "TotalEccErrors")
 GARBAGE = [
-    "show field:* 9223372036854775794 every=5",
-    *(f"show nvmlDeviceGet{name} 4294967295 every=5" for name in UNSIGNED),
-    *(f"show nvmlDeviceGet{name} 18446744073709551615 every=5" for name in LONG),
+    "show field:* 9223372036854775794 every=8",
+    *(f"show nvmlDeviceGet{name} 4294967295 every=8" for name in UNSIGNED),
+    *(f"show nvmlDeviceGet{name} 18446744073709551615 every=8" for name in LONG),
 ]
 
 
 def test_no_output_of_a_session_holds_what_no_hardware_can_show(
     fake: Fake, project: Project
 ) -> None:
-    """Every fifth answer of each function is a blank; the energy and the speed are recorded."""
+    """Every eighth answer of each function is a blank; the energy and the speed are recorded."""
     fake.write(*GARBAGE, *scenario("wave const 250"))
     suite(project)
 

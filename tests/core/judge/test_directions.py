@@ -42,7 +42,7 @@ SCORES = {
 }
 """The same for the scores of the scorers that are shipped."""
 
-LOWER = frozenset({"fid", "normalized_entropy"})
+LOWER = frozenset({"fid", "normalized_entropy", "unjudged"})
 """Scores that are better when lower, as scorers say it."""
 
 
