@@ -48,8 +48,8 @@ def test_slow_first_queries_are_no_speed_and_the_run_lasts_as_planned(project: P
 
 def test_a_slow_start_behind_the_warm_up_makes_runs_invalid(project: Project) -> None:
     """A warm-up lasts half a second here, and half of the offered rate is enough for it."""
-    scenarios = scenario("SingleStream", "target_qps = 170", 'min_duration = "500ms"')
-    options = "options = { first = 80, first_s = 0.008, then_s = 0.001 }"
+    scenarios = scenario("SingleStream", "target_qps = 90", 'min_duration = "500ms"')
+    options = "options = { first = 38, first_s = 0.02, then_s = 0.001 }"
 
     (verdict,) = verdicts(project, scenarios, options).values()
 

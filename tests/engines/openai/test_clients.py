@@ -74,7 +74,7 @@ def test_a_load_is_that_of_one_client_and_stamps_are_those_of_who_reads(
     tmp_path: Path, loop: dict[str, Any]
 ) -> None:
     """Each sends four at a time at most, so that more than four under way are of both."""
-    with echo_server(8, 1e3 * SERVICE_S, pace_ms=5) as url:
+    with echo_server(8, 1e3 * SERVICE_S, pace_ms=20) as url:
         facts, result, log = measured(worker(tmp_path, url, PROMPTS, loop=loop, concurrency=8))
 
     (point,) = log.points
