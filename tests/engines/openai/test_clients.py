@@ -145,7 +145,8 @@ def test_the_error_of_one_ends_the_run_by_its_name(tmp_path: Path) -> None:
 
     assert error["layer"] == "engine"
     failed = r"requests failed: .*x HTTP 500 \(Internal Server Error\); first: sample"
-    assert re.match(f"at 4: client .*{failed}", error["message"])
+    # On a quick machine the warm-up sends so many.
+    assert re.match(f"(at 4: )?client .*{failed}", error["message"])
 
 
 @pytest.mark.process
