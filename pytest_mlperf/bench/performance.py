@@ -17,7 +17,6 @@ from pytest_mlperf.core.errors import BaselineError, UnavailableError
 from pytest_mlperf.core.job import LoadGenSettings
 from pytest_mlperf.core.judge.disturbance import explains_miss, is_loaded, load_in_words
 from pytest_mlperf.core.judge.ruling import (
-    HITS,
     Ruling,
     behind_title,
     other_cached,
@@ -35,7 +34,14 @@ from pytest_mlperf.core.judge.sample import (
 )
 from pytest_mlperf.core.judge.together import may_fall
 from pytest_mlperf.core.measurement import Run
-from pytest_mlperf.core.metrics import BY_EXPORTER, BY_GPUS, BY_METER, METRICS, point_of
+from pytest_mlperf.core.metrics import (
+    BY_EXPORTER,
+    BY_GPUS,
+    BY_METER,
+    METRICS,
+    PREFIX_HIT_SHARE,
+    point_of,
+)
 from pytest_mlperf.core.numbers import change, quantity
 from pytest_mlperf.core.reason import Key
 from pytest_mlperf.core.recording import (
@@ -164,7 +170,7 @@ def _other_work(case: CaseRuns, runs: Sequence[Run]) -> Ruling | None:
     if has_salt(now) != has_salt(before) and (may_be_cached(now) or may_be_cached(before)):
         which = "the baseline's runs" if has_salt(now) else "the runs now"
         return invalid(case, f"{which} all ask the same prompts, and the others do not", SALT_BACK)
-    gated = any(name.startswith(HITS) for name in case.planned.limits)
+    gated = any(name.startswith(PREFIX_HIT_SHARE) for name in case.planned.limits)
     cached = None if has_salt(now) or gated else other_cached(runs, case.record.runs)
     if cached:
         return invalid(case, cached, CACHE_BACK)

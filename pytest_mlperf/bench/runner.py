@@ -322,16 +322,12 @@ class CaseRunner:
         """
         engine, clients = self.job.engine, 2 * self.clients
         options = {**engine.options, "clients": clients}
-        written = self.clients == 1 and engine.options.get("clients") is not None
+        is_written = engine.options.get("clients") is not None
         takes_more = clients_of(self.job.engine_use, options) == clients and options.get("url")
         uneven = (options.get("concurrency") or 0) % clients
-        if written or uneven or not takes_more or clients > len(os.sched_getaffinity(0)):
+        if is_written or uneven or not takes_more or clients > len(os.sched_getaffinity(0)):
             return
         self.clients = clients
-        for scorer, job in self._resolved.items():
-            if isinstance(job, Job):
-                engine = replace(job.engine, options=options)
-                self._resolved[scorer] = replace(job, engine=engine)
 
     def add_run(self, *, ask: Ask | None = None) -> Run:
         """Add one run that may be judged, from a fresh process, or one search.
@@ -365,6 +361,9 @@ class CaseRunner:
         self._processes += 1
         audit = at.audit if at else None
         job = self._job(scorer=ask is not None)
+        if self.clients > 1:
+            options = {**job.engine.options, "clients": self.clients}
+            job = replace(job, engine=replace(job.engine, options=options))
         process = measure(
             job if performance else job.scored,
             at.conditions if at else self._conditions,

@@ -10,8 +10,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pytest_mlperf.core.baseline import may_be_cached
-from pytest_mlperf.core.judge.ruling import HITS
-from pytest_mlperf.core.metrics import METRICS, SERVER_METRICS, at_point, point_of
+from pytest_mlperf.core.metrics import (
+    METRICS,
+    PREFIX_HIT_SHARE,
+    SERVER_METRICS,
+    at_point,
+    point_of,
+)
 from pytest_mlperf.core.reason import LASTED, Sign, SignKey
 from pytest_mlperf.core.server import (
     COUNTERS,
@@ -127,7 +132,7 @@ def served(
         answers: Of each window, what answers say, see `Engine.answer_counts`.
     """
     by_usage = {
-        HITS if point is None else at_point(HITS, point): min(1.0, counts["cached_tokens"] / whole)
+        _share_at(point): min(1.0, counts["cached_tokens"] / whole)
         for point, counts in answers.items()
         if (whole := counts.get("cacheable_tokens"))
     }
@@ -152,6 +157,10 @@ def served(
         notes=(*lack, *seen.notes, *(sign.in_words() for sign in signs), *absent),
         signs=signs,
     )
+
+
+def _share_at(point: float | None) -> str:
+    return PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
 
 
 def answer_findings(answers: Answers, fingerprint: Mapping[str, str], seen: Served) -> Findings:
@@ -185,7 +194,7 @@ def _answer_signs(answers: Answers, fingerprint: Mapping[str, str], seen: Served
         each = ", ".join(f"{name.removeprefix(BUILD)} ({builds[name]:,})" for name in names)
         text = f"several builds of the server answered, by system_fingerprint: {each}"
         yield Sign(key=SignKey.BUILDS_DIFFER, text=text)
-    has_share = any(name.partition("@")[0] == HITS for name in seen.server)
+    has_share = any(name.partition("@")[0] == PREFIX_HIT_SHARE for name in seen.server)
     if may_be_cached(fingerprint) and not has_share and answers:
         text = (
             "each run asks the same prompts, and nobody knows how many of them the server had in "
@@ -226,7 +235,9 @@ def _beside_ours(seen: Mapping[str, float], points: Sequence[PointWindow]) -> It
 def _beside_prompts(seen: Mapping[str, float], shared: float) -> Iterator[Sign]:
     for name, share in seen.items():
         point = point_of(name)
-        is_share = name == (HITS if point is None else at_point(HITS, point))
+        is_share = name == (
+            PREFIX_HIT_SHARE if point is None else at_point(PREFIX_HIT_SHARE, point)
+        )
         if not is_share or abs(share - shared) <= APART:
             continue
         cause = (

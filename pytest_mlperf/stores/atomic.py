@@ -334,9 +334,7 @@ def _open(folder: Path, stack: contextlib.ExitStack) -> tuple[LockedFolder, int]
                 made = True
             try:
                 inner = attempt.enter_context(opened_folder(PLACE, outer))
-                if (
-                    made
-                ):  # who may write there may write here, and files here have the group of there
+                if made:  # who may write there may write here; files here have the group of there
                     os.fchmod(inner, os.fstat(outer).st_mode & 0o2777)
                 descriptor = _open_lock(inner)
             except FileNotFoundError:

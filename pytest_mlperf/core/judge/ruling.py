@@ -40,6 +40,7 @@ from pytest_mlperf.core.metrics import (
     COUNTS,
     EFFICIENCY,
     METRICS,
+    PREFIX_HIT_SHARE,
     Direction,
     at_point,
     in_order,
@@ -117,8 +118,8 @@ def other_count(
     return f"{title} {value:.7g}, {way} than the baseline's {baseline}"
 
 
-HITS, HITS_APART = "prefix_hit_share", 0.02
-"""Share of the prompts' tokens that a server had in its cache, and by how much it may differ."""
+HITS_APART = 0.02
+"""By how much the share of the prompts' tokens in a server's cache may differ."""
 
 
 def other_cached(
@@ -127,7 +128,7 @@ def other_cached(
     """Return a sentence if a server had other shares of the prompts in its cache, else None."""
     for name in sorted({name for run in now for name in run.server}):
         sides = [[run.server[name] for run in side if name in run.server] for side in (now, before)]
-        if name.partition("@")[0] != HITS or not all(sides):
+        if name.partition("@")[0] != PREFIX_HIT_SHARE or not all(sides):
             continue
         low, high = min(sides[1]) - HITS_APART, max(sides[1]) + HITS_APART
         if not all(low <= share <= high for share in sides[0]):

@@ -485,8 +485,9 @@ class OpenAiEngine(Engine):
             self._forms = ("tokens",)
         tokenizer = self._tokenizer if is_text and not as_they_are else None
         salted = self._options.salt and not getattr(self._dataset, "repeat", False)
-        if salted and not is_chat:
-            self._facts["salt"] = f"{SALT_WORDS} words in each run"
+        whose = "for each conversation under way" if is_chat else "in each run"
+        if salted or is_chat:
+            self._facts["salt"] = f"{SALT_WORDS} words {whose}" if salted else "none"
         counts = has_tokenizer(self._folder)
         return (TurnBodies if is_chat else Bodies)(
             dataset=self._dataset,
@@ -517,9 +518,6 @@ class OpenAiEngine(Engine):
             raise engine_error(
                 "the data set has conversations, which are not cut: leave max_prompt_tokens out"
             )
-        salted = f"{SALT_WORDS} words for each conversation under way"
-        asks_anew = self._options.salt and not getattr(self._dataset, "repeat", False)
-        self._facts["salt"] = salted if asks_anew else "none"
 
     def _ask(self, client: Client) -> Capabilities:
         path = None if self._folder is None else str(self._folder)
